@@ -273,7 +273,7 @@ constexpr Combination kImpossible[] = {
      "compression.activations shortens what goes from stage to stage, and this job has one: set "
      "mesh.stages, to \"auto\" or a number of at least 2, or leave it out"},
     {[](const Asked& asked) {
-       return asked.job.mesh.stages > 1 && asked.job.zero.level > 1 &&
+       return asked.stages() && asked.job.zero.level > 1 &&
               asked.job.mesh.schedule == "interleaved";
      },
      "mesh.schedule = \"interleaved\" does not go with zero.level 2 and 3: each of a stage's "
@@ -307,10 +307,6 @@ constexpr Combination kImpossible[] = {
      "mesh.stages and mesh.tensor = \"auto\" choose mesh.cuts as well: leave them out, or give "
      "both "
      "keys a number"},
-    {[](const Asked& asked) { return asked.open() && asked.job.mesh.schedule == "interleaved"; },
-     "mesh.stages and mesh.tensor = \"auto\" do not go with mesh.schedule = \"interleaved\": cuts "
-     "into several pieces per stage are not planned; take another schedule, or give both keys a "
-     "number"},
     {[](const Asked& asked) { return !asked.open() && asked.job.mesh.schedule == kAutoSchedule; },
      "mesh.schedule = \"auto\" is for meshes of which mesh.stages or mesh.tensor is \"auto\", too: "
      "name one, or leave it out"},

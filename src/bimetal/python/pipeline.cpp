@@ -147,8 +147,7 @@ std::vector<std::size_t> measured_cut(const std::vector<std::vector<double>>& se
   }
   const parallel::MeshShape shape{.stages = stages,
                                   .replicas = static_cast<int>(seconds.size()) / stages};
-  return pipeline::measured_cut(measured, shape, static_cast<std::size_t>(stages * chunks),
-                                micro_batches);
+  return pipeline::measured_cut(measured, shape, chunks, micro_batches);
 }
 
 int usual_micro_batches(const std::string& schedule, int stages, std::int64_t samples,

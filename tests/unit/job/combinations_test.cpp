@@ -107,7 +107,9 @@ TEST(Combinations, MeshesDoNotGoWithEverything) {
   EXPECT_EQ(refusal({"mesh.stages=auto", "zero.level=2"}), "");
   EXPECT_THAT(refusal({"mesh.stages=auto", "parallel.mode=server"}), HasSubstr("parallel.mode"));
   EXPECT_THAT(refusal({"mesh.stages=auto", "mesh.cuts=[2]"}), HasSubstr("leave them out"));
-  EXPECT_THAT(refusal({"mesh.stages=auto", "mesh.schedule=interleaved"}), HasSubstr("schedule"));
+  EXPECT_EQ(refusal({"mesh.stages=auto", "mesh.schedule=interleaved", "zero.level=1"}), "");
+  EXPECT_THAT(refusal({"mesh.stages=auto", "mesh.schedule=interleaved", "zero.level=2"}),
+              HasSubstr("zero.level = 1"));
   EXPECT_EQ(refusal({"mesh.stages=auto", "mesh.schedule=auto"}), "");
   EXPECT_THAT(refusal({"mesh.stages=2", "mesh.schedule=auto"}), HasSubstr("name one"));
 }

@@ -11,6 +11,7 @@ namespace bimetal::plan {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kTwoHosts = R"([model]
 layers = 2
@@ -96,7 +97,18 @@ TEST(Timeline, HasABoxForEachActionAndEscapesNames) {
   EXPECT_EQ(boxes, 2u * 2 * 3);
   EXPECT_THAT(svg, HasSubstr("a &lt;step&gt;"));
   EXPECT_THAT(svg, HasSubstr("0: a &amp; b"));
+  EXPECT_THAT(svg, Not(HasSubstr("later chunks")));
   EXPECT_THROW(timeline_svg("", {"one"}, run), Error);
+}
+
+TEST(Timeline, TellsChunksApart) {
+  namespace schedule = parallel::schedule;
+  const auto run = schedule::simulate(schedule::schedules(schedule::Kind::interleaved, {2, 2, 2}),
+                                      std::vector<schedule::PieceCost>(4));
+  const auto svg = timeline_svg("a step", {"0: a", "1: b"}, run);
+  EXPECT_THAT(svg, HasSubstr("<title>F1.1: "));
+  EXPECT_THAT(svg, HasSubstr("fill=\"#8ecae6\" fill-opacity=\"0.59\""));
+  EXPECT_THAT(svg, HasSubstr("later chunks"));
 }
 
 }  // namespace

@@ -28,13 +28,14 @@ double best_of_all(const MeshInput& input, const Cluster& cluster) {
   const auto try_cuts = [&](auto&& self, MeshChoice& choice, std::size_t stage) -> void {
     const auto stages = choice.stages.size();
     if (stage + 1 == stages) {
-      choice.stages[stage].end = units;
+      choice.stages[stage].pieces[0].end = units;
       best = std::min(best, simulated(input, cluster, choice).step_s);
       return;
     }
-    for (auto end = choice.stages[stage].begin + 1; end + (stages - stage - 1) <= units; ++end) {
-      choice.stages[stage].end = end;
-      choice.stages[stage + 1].begin = end;
+    auto& own = choice.stages[stage].pieces[0];
+    for (auto end = own.begin + 1; end + (stages - stage - 1) <= units; ++end) {
+      own.end = end;
+      choice.stages[stage + 1].pieces[0].begin = end;
       self(self, choice, stage + 1);
     }
   };
@@ -45,7 +46,8 @@ double best_of_all(const MeshInput& input, const Cluster& cluster) {
         choice.scheme = Scheme::Pipeline;
         choice.micro_batches = micro_batches;
         for (const int device : order) {
-          choice.stages.push_back({.devices = {device}, .samples = {input.global_batch}});
+          choice.stages.push_back(
+              {.devices = {device}, .samples = {input.global_batch}, .pieces = {{0, 0}}});
         }
         for (const auto kind :
              {parallel::schedule::Kind::one_f_one_b, parallel::schedule::Kind::zero_bubble}) {
@@ -182,7 +184,7 @@ TEST(MeshPlan, StagesOfUnevenReplicasAreDealtMicroBatches) {
   ASSERT_TRUE(two);
   EXPECT_FALSE(two->even());
   EXPECT_THAT(two->stages[1].samples, ::testing::ElementsAre(32, 32));
-  EXPECT_GT(two->stages[1].end - two->stages[1].begin, one.stages[1].end - one.stages[1].begin);
+  EXPECT_LT(two->begins()[1], one.begins()[1]);
   EXPECT_EQ(two->peak_bytes.size(), 3u);
   EXPECT_THAT(keys_of(*two), HasSubstr("mesh.replicas=[1, 2]"));
   EXPECT_THAT(describe(cluster, *two), HasSubstr("2 stages of 1 + 2 replicas"));
@@ -198,7 +200,7 @@ TEST(MeshPlan, TheSlowestLinkBetweenUnevenStagesCounts) {
   network.pairs[0 * 5 + 3] = kGigabitLink;
   const Cluster cluster(std::vector<MeshDevice>(5), network);
   MeshChoice choice{.scheme = Scheme::Pipeline, .micro_batches = 12};
-  choice.stages = {{{0, 1}, {6, 6}, 0, 4}, {{2, 3, 4}, {4, 4, 4}, 4, 7}};
+  choice.stages = {{{0, 1}, {6, 6}, {{0, 4}}}, {{2, 3, 4}, {4, 4, 4}, {{4, 7}}}};
   const auto [forward, backward] = crossing(input, cluster, choice, 0, 3);
   EXPECT_GT(forward, kGigabitLink.latency_s);
   EXPECT_LT(backward, kGigabitLink.latency_s);
@@ -210,9 +212,9 @@ TEST(MeshPlan, ShortenedActivationsCostLessWhereTheyLeaveAHost) {
   const Cluster cluster({{.host = 0}, {.host = 0}, {.host = 1}}, network);
   auto input = input_of(unequal_units(), 4);
   MeshChoice even{.scheme = Scheme::Pipeline, .micro_batches = 4};
-  even.stages = {{{0}, {4}, 0, 2}, {{1}, {4}, 2, 4}, {{2}, {4}, 4, 7}};
+  even.stages = {{{0}, {4}, {{0, 2}}}, {{1}, {4}, {{2, 4}}}, {{2}, {4}, {{4, 7}}}};
   MeshChoice uneven{.scheme = Scheme::Pipeline, .micro_batches = 4};
-  uneven.stages = {{{0}, {4}, 0, 4}, {{1, 2}, {2, 2}, 4, 7}};
+  uneven.stages = {{{0}, {4}, {{0, 4}}}, {{1, 2}, {2, 2}, {{4, 7}}}};
   const auto inside = crossing(input, cluster, even, 0, 1);
   const auto between = crossing(input, cluster, even, 1, 3);
   input.activations.sent = 0.25;

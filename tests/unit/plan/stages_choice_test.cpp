@@ -38,8 +38,8 @@ TEST(StagesChoice, EveryoneIsInTheirOrder) {
     int next = 0;
     std::size_t unit = 0;
     for (const auto& stage : choice.stages) {
-      EXPECT_EQ(stage.begin, unit);
-      unit = stage.end;
+      EXPECT_EQ(stage.pieces.at(0).begin, unit);
+      unit = stage.pieces[0].end;
       for (const int device : stage.devices) EXPECT_EQ(device, next++);
     }
     EXPECT_EQ(unit, 7u);
@@ -159,7 +159,7 @@ TEST(StagesChoice, CutsAndNumbersOfReplicasMayBeStated) {
       choose_stages(input, cluster, {.stages = 2, .stage_replicas = {2, 1}, .cuts = {6}});
   ASSERT_EQ(choices.size(), 1u);
   EXPECT_EQ(replica_counts(choices[0]), (std::vector<std::size_t>{2, 1}));
-  EXPECT_EQ(choices[0].stages[1].begin, 6u);
+  EXPECT_EQ(choices[0].begins()[1], 6u);
   for (const auto& cuts : std::vector<std::vector<std::size_t>>{{2, 4}, {0}, {7}}) {
     EXPECT_THAT(
         choose_stages(input, cluster, {.stages = 2, .stage_replicas = {2, 1}, .cuts = cuts}),

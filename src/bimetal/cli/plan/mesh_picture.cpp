@@ -7,6 +7,7 @@
 
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
+#include "bimetal/plan/mesh/stage_memory.h"
 #include "bimetal/plan/mesh/tensor_parts.h"
 #include "bimetal/plan/plan_advice.h"
 
@@ -30,11 +31,10 @@ parallel::MeshShape shape_of_choice(const MeshChoice& choice) {
   return shape;
 }
 
-std::string units_text(const plan::ModelFacts& facts, const plan::MeshStage& stage) {
-  const auto& first = facts.units[stage.begin].name;
-  if (stage.end == stage.begin + 1) return fmt::format("units {} ({})", stage.begin, first);
-  return fmt::format("units {}-{} ({} … {})", stage.begin, stage.end - 1, first,
-                     facts.units[stage.end - 1].name);
+std::vector<std::string> names_of(const plan::ModelFacts& facts) {
+  std::vector<std::string> names;
+  for (const auto& unit : facts.units) names.push_back(unit.name);
+  return names;
 }
 
 /// Of each of the devices; one number where all have the same.
@@ -57,7 +57,8 @@ std::string stage_text(const plan::MeshInput& input, const plan::Cluster& cluste
     names.push_back(cluster.device(stage.devices[d]).name);
     known = known && work.counted;
   }
-  return fmt::format("{}, {} parameters{}, on {}", units_text(input.facts.front(), stage),
+  return fmt::format("{}, {} parameters{}, on {}",
+                     parallel::units_text(names_of(input.facts.front()), stage.pieces),
                      each(elements), known ? fmt::format(", {} a step", each(operations)) : "",
                      fmt::join(names, ", "));
 }
@@ -72,15 +73,14 @@ DeviceWork work_of(const plan::MeshInput& input, const plan::Cluster& cluster,
   const auto& whole = plan::facts_of(input, cluster, own.devices[device]);
   const auto part =
       tensor == 1 ? whole : plan::facts_in_parts(whole, choice.tensor_weights, device % tensor);
-  DeviceWork work;
-  for (std::size_t u = own.begin; u < own.end; ++u) {
-    work.elements += static_cast<double>(part.units[u].elements());
-    work.operations += plan::kForwardsOfStep * samples * part.units[u].operations;
-    work.counted = work.counted || part.units[u].operations > 0;
-  }
   // What the last stage shares with those before, it has, too.
-  for (std::size_t u = 0; u < own.begin && stage + 1 == choice.stages.size(); ++u) {
-    work.elements += static_cast<double>(part.units[u].shared);
+  DeviceWork work{.elements = plan::tied_elements(part, own.pieces)};
+  for (const auto& [begin, end] : own.pieces) {
+    for (auto u = begin; u < end; ++u) {
+      work.elements += static_cast<double>(part.units[u].elements());
+      work.operations += plan::kForwardsOfStep * samples * part.units[u].operations;
+      work.counted = work.counted || part.units[u].operations > 0;
+    }
   }
   return work;
 }

@@ -81,6 +81,7 @@ nlohmann::json choice_json(const plan::MeshInput& input, const plan::Cluster& cl
                          {"level", choice.keeping.level},
                          {"recomputed", choice.keeping.recomputed_at_once > 0},
                          {"schedule", to_string(choice.schedule)},
+                         {"chunks", choice.chunks},
                          {"micro_batches", choice.micro_batches},
                          {"tensor", choice.tensor},
                          {"tensor_weights", choice.tensor_weights},
@@ -97,8 +98,11 @@ nlohmann::json choice_json(const plan::MeshInput& input, const plan::Cluster& cl
   std::size_t next = 0;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
     const auto& stage = choice.stages[s];
-    nlohmann::json own = {
-        {"begin", stage.begin}, {"end", stage.end}, {"devices", nlohmann::json::array()}};
+    nlohmann::json own = {{"pieces", nlohmann::json::array()},
+                          {"devices", nlohmann::json::array()}};
+    for (const auto& [begin, end] : stage.pieces) {
+      own["pieces"].push_back({{"begin", begin}, {"end", end}});
+    }
     for (std::size_t i = 0; i < stage.devices.size(); ++i) {
       const auto replica = i / static_cast<std::size_t>(choice.tensor);
       own["devices"].push_back({{"device", stage.devices[i]},

@@ -146,6 +146,18 @@ MeshShape fit_mesh(MeshShape asked, int ranks) {
       ranks, fewer > 0 ? fmt::format("{} or ", fewer) : "", fewer + each, more));
 }
 
+std::string units_text(const std::vector<std::string>& names,
+                       std::span<const schedule::UnitRange> pieces) {
+  std::vector<std::string> numbers, ends;
+  for (const auto& [first, behind] : pieces) {
+    const auto last = behind - 1;
+    numbers.push_back(first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last));
+    ends.push_back(first == last ? names[first]
+                                 : fmt::format("{} … {}", names[first], names[last]));
+  }
+  return fmt::format("units {} ({})", fmt::join(numbers, ", "), fmt::join(ends, ", "));
+}
+
 std::string picture(const MeshShape& shape, const std::vector<std::string>& units) {
   std::string lines;
   for (int stage = 0; stage < shape.stages; ++stage) {

@@ -2,10 +2,12 @@
 // Who is who in a job whose model is cut: stages of a pipeline × replicas of each × ranks that have
 // the tensors of one replica in parts.
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "bimetal/comm/group.h"
+#include "bimetal/parallel/schedule/schedule.h"
 
 namespace bimetal::parallel {
 
@@ -60,8 +62,13 @@ std::string name_of(const MeshShape& shape, int rank);
 /// not come to that many ranks, with what would.
 MeshShape fit_mesh(MeshShape asked, int ranks);
 
+/// What one stage has of a model whose units have these names: "units 0-2 (embedding … h.1)", with
+/// several pieces "units 0-2, 6-7 (embedding … h.1, h.5 … head)".
+std::string units_text(const std::vector<std::string>& names,
+                       std::span<const schedule::UnitRange> pieces);
+
 /// A line per stage, for people: its ranks by replica, and `units`, what each stage has of the
-/// model: "units 0-4 (embedding … h.3)".
+/// model, as units_text() has it.
 std::string picture(const MeshShape& shape, const std::vector<std::string>& units);
 
 /// The groups of one rank's mesh, made once. A cheap handle; thread-safe as groups are.

@@ -1,17 +1,16 @@
 #include "bimetal/parallel/pipeline/measured_cut.h"
 
-#include "bimetal/parallel/pipeline/piece_seconds.h"
-
 namespace bimetal::parallel::pipeline {
 
 std::vector<std::size_t> measured_cut(const MeasuredUnits& measured, const MeshShape& shape,
-                                      std::size_t pieces, int micro_batches,
+                                      int chunks, int micro_batches,
                                       const schedule::FittingEnds& fitting) {
   return schedule::cut(
-             {.seconds = piece_seconds(measured, shape, pieces),
+             {.seconds = stage_seconds(measured, shape),
               .send = measured.send,
               .fitting = fitting,
-              .micro_batches = micro_batches > 0 ? micro_batches : 4 * shape.pipeline_ranks()})
+              .micro_batches = micro_batches > 0 ? micro_batches : 4 * shape.pipeline_ranks(),
+              .chunks = chunks})
       .begins;
 }
 

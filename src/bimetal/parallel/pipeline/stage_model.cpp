@@ -6,21 +6,11 @@
 #include <algorithm>
 
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/schedule/schedule.h"
 
 namespace bimetal::parallel::pipeline {
 namespace {
-
-/// Units [first, last) of each of a stage's pieces.
-std::vector<std::pair<std::size_t, std::size_t>> ranges_of(const std::vector<std::size_t>& begins,
-                                                           std::size_t units, int stages,
-                                                           int stage) {
-  std::vector<std::pair<std::size_t, std::size_t>> ranges;
-  for (auto piece = static_cast<std::size_t>(stage); piece < begins.size();
-       piece += static_cast<std::size_t>(stages)) {
-    ranges.emplace_back(begins[piece], piece + 1 < begins.size() ? begins[piece + 1] : units);
-  }
-  return ranges;
-}
 
 task::Model part_of(const task::Model& whole, std::size_t first, std::size_t last) {
   return {{whole.units.begin() + static_cast<std::ptrdiff_t>(first),
@@ -30,7 +20,7 @@ task::Model part_of(const task::Model& whole, std::size_t first, std::size_t las
 task::Model model_of_stage(const task::Model& whole, const std::vector<std::size_t>& begins,
                            int stages, int stage) {
   task::Model model;
-  for (const auto& [first, last] : ranges_of(begins, whole.units.size(), stages, stage)) {
+  for (const auto& [first, last] : schedule::pieces_of(begins, whole.units.size(), stages, stage)) {
     const auto part = part_of(whole, first, last);
     model.units.insert(model.units.end(), part.units.begin(), part.units.end());
   }
@@ -115,7 +105,7 @@ StageModel make_stage(const task::Model& model, const std::vector<std::size_t>& 
                       int stage) {
   const auto whole = renamed(model);
   StageModel made;
-  for (const auto& [first, last] : ranges_of(begins, whole.units.size(), stages, stage)) {
+  for (const auto& [first, last] : schedule::pieces_of(begins, whole.units.size(), stages, stage)) {
     made.pieces.push_back(part_of(whole, first, last));
   }
   made.model = model_of_stage(whole, begins, stages, stage);
@@ -134,15 +124,9 @@ StageModel with_units(StageModel stage, const task::Model& model) {
 
 std::string describe_units(const task::Model& whole, const std::vector<std::size_t>& begins,
                            int stages, int stage) {
-  std::vector<std::string> numbers, names;
-  for (const auto& [first, last] : ranges_of(begins, whole.units.size(), stages, stage)) {
-    const bool one = last == first + 1;
-    numbers.push_back(one ? fmt::format("{}", first) : fmt::format("{}-{}", first, last - 1));
-    names.push_back(
-        one ? whole.units[first].name
-            : fmt::format("{} … {}", whole.units[first].name, whole.units[last - 1].name));
-  }
-  return fmt::format("units {} ({})", fmt::join(numbers, ", "), fmt::join(names, ", "));
+  std::vector<std::string> names;
+  for (const auto& unit : whole.units) names.push_back(unit.name);
+  return units_text(names, schedule::pieces_of(begins, names.size(), stages, stage));
 }
 
 }  // namespace bimetal::parallel::pipeline

@@ -3,125 +3,62 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <ranges>
+#include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/schedule/piece_lengths.h"
+#include "bimetal/parallel/schedule/simulate.h"
 
 namespace bimetal::parallel::schedule {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-void require_rows(const std::vector<std::vector<double>>& rows, std::size_t stages,
-                  std::size_t units, const char* what) {
-  const bool even = rows.size() == stages &&
-                    std::ranges::all_of(rows, [&](const auto& row) { return row.size() == units; });
-  if (!even) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("cutting {} units into {} stages: {} must have a number for each of "
-                            "both (send: of stages but the last)",
-                            units, stages, what));
-  }
+using Begins = std::vector<std::size_t>;
+
+std::size_t end_of(const PieceLengths& lengths, const Begins& begins, std::size_t piece) {
+  return piece + 1 < begins.size() ? begins[piece + 1] : lengths.units();
 }
 
+/// The cut whose longest piece counts, and the sum of all: one chunk's step, and a bound of that of
+/// several, whose stages are no longer than that many times the longest piece.
 class Cutter {
  public:
-  explicit Cutter(const CutProblem& problem)
-      : problem_(problem), stages_(problem.seconds.size()), units_(units_of(problem)) {
-    require_sound();
-    for (std::size_t stage = 0; stage < stages_; ++stage) {
-      auto& seconds = seconds_.emplace_back(1, 0.0);
-      for (std::size_t unit = 0; unit < units_; ++unit) {
-        seconds.push_back(seconds.back() + problem.seconds[stage][unit]);
-      }
-      auto& fitting = fitting_.emplace_back(units_);
-      for (auto begin = stage; problem.fitting && begin < units_; ++begin) {
-        fitting[begin] = problem.fitting(stage, begin);
-        require_ends(fitting[begin].size(), begin);
-      }
-    }
-  }
+  Cutter(const PieceLengths& lengths, const CutProblem& problem)
+      : lengths_(lengths),
+        pieces_(lengths.pieces()),
+        units_(lengths.units()),
+        rounds_(problem.chunks * (problem.chunks * problem.micro_batches - 1.0)) {}
 
-  Cut best() const {
-    Cut found{{}, kNever};
-    const double rounds = problem_.micro_batches - 1;
-    for (const double longest : lengths()) {
+  Begins best() const {
+    Begins found;
+    double least = kNever;
+    for (const double longest : longest_pieces()) {
       // The sum is never less than that without a limit, nor the longest than the one before.
-      if (rounds * longest + least_sum() >= found.seconds) break;
+      if (rounds_ * longest + least_sum() >= least) break;
       auto [begins, sum] = within(longest);
       if (begins.empty()) continue;
-      const double seconds = rounds * longest_of(begins) + sum;
-      if (seconds < found.seconds) found = {std::move(begins), seconds};
+      const double seconds = rounds_ * longest_of(begins) + sum;
+      if (seconds >= least) continue;
+      least = seconds;
+      found = std::move(begins);
     }
-    if (found.begins.empty()) refuse_for_memory();
+    if (found.empty()) refuse_for_memory();
     return found;
   }
 
  private:
-  static std::size_t units_of(const CutProblem& problem) {
-    return problem.seconds.empty() ? 0 : problem.seconds.front().size();
-  }
-
-  void require_sound() const {
-    if (stages_ == 0 || units_ < stages_) {
-      throw Error(ErrorCode::InvalidArgument,
-                  fmt::format("a model of {} units cannot be cut into {} stages: {} at most",
-                              units_, stages_, units_));
-    }
-    require_rows(problem_.seconds, stages_, units_, "seconds");
-    if (!problem_.send.empty()) require_rows(problem_.send, stages_ - 1, units_, "send");
-  }
-
-  void require_ends(std::size_t answered, std::size_t begin) const {
-    if (answered == units_ - begin) return;
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("cutting {} units into {} stages: fitting must say of {} ends whether "
-                            "a stage from unit {} on fits, and says it of {}",
-                            units_, stages_, units_ - begin, begin, answered));
-  }
-
-  bool fits(std::size_t stage, std::size_t begin, std::size_t end) const {
-    return !problem_.fitting || fitting_[stage][begin][end - begin - 1];
-  }
-
-  /// Seconds of a stage that has the units [begin, end).
-  double length(std::size_t stage, std::size_t begin, std::size_t end) const {
-    const bool sends = stage < problem_.send.size();
-    return seconds_[stage][end] - seconds_[stage][begin] +
-           (sends ? problem_.send[stage][end - 1] : 0);
-  }
-
-  /// Whether as much time goes into sending behind both.
-  bool sends_alike(std::size_t one, std::size_t other) const {
-    const auto& send = problem_.send;
-    if (one >= send.size() || other >= send.size())
-      return one >= send.size() && other >= send.size();
-    return send[one] == send[other];
-  }
-
-  /// Whether one before it is as fast, has the same room, and sends as fast.
-  bool is_like_one_before(std::size_t stage) const {
-    for (std::size_t other = 0; other < stage; ++other) {
-      if (problem_.seconds[other] != problem_.seconds[stage] || !sends_alike(other, stage))
-        continue;
-      if (std::equal(fitting_[stage].begin() + static_cast<std::ptrdiff_t>(stage),
-                     fitting_[stage].end(),
-                     fitting_[other].begin() + static_cast<std::ptrdiff_t>(stage))) {
-        return true;
-      }
-    }
-    return false;
-  }
-
-  /// Every length that a stage may have, in rising order.
-  std::vector<double> lengths() const {
+  /// Every length that a piece may have, in rising order.
+  std::vector<double> longest_pieces() const {
     std::vector<double> all;
-    for (std::size_t stage = 0; stage < stages_; ++stage) {
-      if (is_like_one_before(stage)) continue;
-      for (std::size_t begin = stage; begin < units_; ++begin) {
+    for (std::size_t piece = 0; piece < pieces_; ++piece) {
+      if (lengths_.is_like_one_before(piece)) continue;
+      for (std::size_t begin = piece; begin < units_; ++begin) {
         for (std::size_t end = begin + 1; end <= units_; ++end) {
-          if (fits(stage, begin, end)) all.push_back(length(stage, begin, end));
+          if (lengths_.fits(piece, begin, end)) all.push_back(lengths_.length(piece, begin, end));
         }
       }
     }
@@ -132,11 +69,11 @@ class Cutter {
     return {first, all.end()};
   }
 
-  /// Where a stage that ends there may begin: one that begins behind it is no longer.
-  std::size_t first_within(std::size_t stage, std::size_t end, double longest) const {
-    const auto begins = std::views::iota(stage, end);
+  /// Where a piece that ends there may begin: one that begins behind it is no longer.
+  std::size_t first_within(std::size_t piece, std::size_t end, double longest) const {
+    const auto begins = std::views::iota(piece, end);
     return *std::ranges::partition_point(
-        begins, [&](std::size_t begin) { return length(stage, begin, end) > longest; });
+        begins, [&](std::size_t begin) { return lengths_.length(piece, begin, end) > longest; });
   }
 
   double least_sum() const {
@@ -144,37 +81,37 @@ class Cutter {
     return least_sum_;
   }
 
-  /// The least sum with no stage longer than `longest`, and its cut; empty if there is none.
-  std::pair<std::vector<std::size_t>, double> within(double longest) const {
-    // least[unit]: of the stages so far, having all units before that one.
+  /// The least sum with no piece longer than `longest`, and its cut; empty if there is none.
+  std::pair<Begins, double> within(double longest) const {
+    // least[unit]: of the pieces so far, having all units before that one.
     std::vector<double> least(units_ + 1, kNever);
-    std::vector<std::vector<std::size_t>> from(stages_, std::vector<std::size_t>(units_ + 1));
+    std::vector<Begins> from(pieces_, Begins(units_ + 1));
     least[0] = 0;
-    for (std::size_t stage = 0; stage < stages_; ++stage) {
+    for (std::size_t piece = 0; piece < pieces_; ++piece) {
       std::vector<double> now(units_ + 1, kNever);
-      for (std::size_t end = stage + 1; end <= units_; ++end) {
-        for (auto begin = first_within(stage, end, longest); begin < end; ++begin) {
-          const double seconds = length(stage, begin, end);
-          if (least[begin] + seconds >= now[end] || !fits(stage, begin, end)) continue;
+      for (std::size_t end = piece + 1; end <= units_; ++end) {
+        for (auto begin = first_within(piece, end, longest); begin < end; ++begin) {
+          const double seconds = lengths_.length(piece, begin, end);
+          if (least[begin] + seconds >= now[end] || !lengths_.fits(piece, begin, end)) continue;
           now[end] = least[begin] + seconds;
-          from[stage][end] = begin;
+          from[piece][end] = begin;
         }
       }
       least = std::move(now);
     }
     if (least[units_] == kNever) return {{}, kNever};
-    std::vector<std::size_t> begins(stages_);
-    for (std::size_t stage = stages_, end = units_; stage-- > 0;) {
-      end = begins[stage] = from[stage][end];
+    Begins begins(pieces_);
+    for (std::size_t piece = pieces_, end = units_; piece-- > 0;) {
+      end = begins[piece] = from[piece][end];
     }
     return {begins, least[units_]};
   }
 
-  double longest_of(const std::vector<std::size_t>& begins) const {
+  double longest_of(const Begins& begins) const {
     double longest = 0;
-    for (std::size_t stage = 0; stage < stages_; ++stage) {
-      const auto end = stage + 1 < stages_ ? begins[stage + 1] : units_;
-      longest = std::max(longest, length(stage, begins[stage], end));
+    for (std::size_t piece = 0; piece < pieces_; ++piece) {
+      const auto end = end_of(lengths_, begins, piece);
+      longest = std::max(longest, lengths_.length(piece, begins[piece], end));
     }
     return longest;
   }
@@ -183,20 +120,128 @@ class Cutter {
     throw Error(ErrorCode::OutOfMemory,
                 fmt::format("no cut of the model's {} units into {} stages fits into their memory; "
                             "take more stages, smaller micro-batches, recomputation or ZeRO",
-                            units_, stages_));
+                            units_, lengths_.stages()));
   }
 
-  const CutProblem& problem_;
-  std::size_t stages_, units_;
-  std::vector<std::vector<double>> seconds_;             ///< [stage][unit]: sums of all before it
-  std::vector<std::vector<std::vector<bool>>> fitting_;  ///< [stage][begin], if anything is known
+  const PieceLengths& lengths_;
+  const std::size_t pieces_, units_;
+  const double rounds_;  ///< how often the longest piece counts, beside all of them once
   mutable double least_sum_ = -1;
+};
+
+/// Whether there are few enough pieces to look closely.
+bool is_small(const PieceLengths& lengths) {
+  return lengths.pieces() <= 12;
+}
+
+/// Cuts to begin with: this one, and all units but one for each other piece at either end.
+std::vector<Begins> starts_of(const PieceLengths& lengths, Begins best) {
+  std::vector<Begins> starts = {std::move(best)};
+  if (!is_small(lengths)) return starts;
+  Begins front(lengths.pieces()), back(lengths.pieces());
+  const auto spare = lengths.units() - lengths.pieces();
+  for (std::size_t piece = 0; piece < lengths.pieces(); ++piece) {
+    front[piece] = piece == 0 ? 0 : piece + spare;
+    back[piece] = piece;
+  }
+  starts.insert(starts.end(), {std::move(front), std::move(back)});
+  return starts;
+}
+
+/// Passes a unit on from one piece to another, or two of them at a time, by moving all cuts between
+/// these, as long as a step gets shorter and all pieces fit.
+class Mover {
+ public:
+  Mover(const PieceLengths& lengths, int micro_batches, Begins begins)
+      : lengths_(lengths),
+        micro_batches_(micro_batches),
+        begins_(std::move(begins)),
+        seconds_(seconds_of_step()) {}
+
+  /// Of a cut that fits.
+  Cut moved() && {
+    while (move(1) || (is_small(lengths_) && move(2))) {
+    }
+    return {std::move(begins_), seconds_};
+  }
+
+  double seconds() const noexcept { return seconds_; }
+
+  /// Whether all pieces fit.
+  bool fits() const {
+    for (std::size_t piece = 0; piece < begins_.size(); ++piece) {
+      if (!lengths_.fits(piece, begins_[piece], end_of(lengths_, begins_, piece))) return false;
+    }
+    return true;
+  }
+
+ private:
+  double seconds_of_step() {
+    of_stages_.assign(lengths_.stages(), 0.0);
+    std::size_t stage = 0;
+    for (std::size_t piece = 0; piece < begins_.size(); ++piece) {
+      of_stages_[stage] += lengths_.length(piece, begins_[piece], end_of(lengths_, begins_, piece));
+      if (++stage == of_stages_.size()) stage = 0;
+    }
+    return plain_bound(of_stages_, micro_batches_,
+                       static_cast<int>(begins_.size() / of_stages_.size()));
+  }
+
+  bool is_rising() const {
+    return std::ranges::adjacent_find(begins_, std::greater_equal()) == begins_.end() &&
+           begins_.back() < lengths_.units();
+  }
+
+  bool take_if_better() {
+    if (!is_rising()) return false;
+    const double seconds = seconds_of_step();
+    if (seconds >= seconds_ || !fits()) return false;
+    seconds_ = seconds;
+    return true;
+  }
+
+  void shift(std::size_t first, std::size_t last, bool ahead) {
+    for (auto cut = first; cut <= last; ++cut) begins_[cut] += ahead ? 1 : std::size_t(-1);
+  }
+
+  /// So many units, from any pieces to any; whether that was better.
+  bool move(int units) {
+    for (std::size_t first = 1; first < begins_.size(); ++first) {
+      for (std::size_t last = first; last < begins_.size(); ++last) {
+        for (const bool ahead : {false, true}) {
+          shift(first, last, ahead);
+          if (units > 1 ? move(units - 1) : take_if_better()) return true;
+          shift(first, last, !ahead);
+        }
+      }
+    }
+    return false;
+  }
+
+  const PieceLengths& lengths_;
+  const int micro_batches_;
+  Begins begins_;
+  std::vector<double> of_stages_;
+  double seconds_;
 };
 
 }  // namespace
 
 Cut cut(const CutProblem& problem) {
-  return Cutter(problem).best();
+  const PieceLengths lengths(problem);
+  auto begins = Cutter(lengths, problem).best();
+  if (problem.chunks == 1) {
+    const double seconds = Mover(lengths, problem.micro_batches, begins).seconds();
+    return {std::move(begins), seconds};
+  }
+  Cut best{{}, kNever};
+  for (auto& start : starts_of(lengths, std::move(begins))) {
+    Mover mover(lengths, problem.micro_batches, std::move(start));
+    if (!mover.fits()) continue;
+    auto found = std::move(mover).moved();
+    if (found.seconds < best.seconds) best = std::move(found);
+  }
+  return best;
 }
 
 }  // namespace bimetal::parallel::schedule

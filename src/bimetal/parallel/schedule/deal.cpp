@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/schedule/in_flight.h"
 
 namespace bimetal::parallel::schedule {
 namespace {
@@ -135,12 +136,7 @@ std::vector<Action> Deal::actions(Kind kind, int chunks, int stage, int replica)
 }
 
 int Deal::in_flight(Kind kind, int stage, int replica) const {
-  int kept = 0, most = 0;
-  for (const auto& action : actions(kind, 1, stage, replica)) {
-    if (action.what == What::forward) most = std::max(most, ++kept);
-    if (action.what == What::backward || action.what == What::backward_weight) --kept;
-  }
-  return most;
+  return fullest_moments(actions(kind, 1, stage, replica), 1).front().front();
 }
 
 ReplicaSeconds seconds_of_equals(std::span<const int> widths) {

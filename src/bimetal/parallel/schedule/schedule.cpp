@@ -151,6 +151,16 @@ void require_possible(Kind kind, const Shape& shape) {
   }
 }
 
+std::vector<UnitRange> pieces_of(std::span<const std::size_t> begins, std::size_t units, int stages,
+                                 int stage) {
+  std::vector<UnitRange> pieces;
+  for (auto piece = static_cast<std::size_t>(stage); piece < begins.size();
+       piece += static_cast<std::size_t>(stages)) {
+    pieces.push_back({begins[piece], piece + 1 < begins.size() ? begins[piece + 1] : units});
+  }
+  return pieces;
+}
+
 int micro_batches_near(Kind kind, int stages, int wanted) {
   if (kind != Kind::interleaved) return wanted;
   return (wanted + stages - 1) / stages * stages;

@@ -3,7 +3,9 @@
 // tests it and who plans with it. Pure functions of a few numbers, so that every rank knows the
 // lists of all.
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +47,17 @@ constexpr int piece_of(int stage, int chunk, int stages) {
   return stage + chunk * stages;
 }
 
+/// Units [begin, end) of a model.
+struct UnitRange {
+  std::size_t begin = 0, end = 0;
+  bool operator==(const UnitRange&) const = default;
+};
+
+/// Of a model of `units` units whose pieces begin with these, what stage `stage` has: a range for
+/// each chunk.
+std::vector<UnitRange> pieces_of(std::span<const std::size_t> begins, std::size_t units, int stages,
+                                 int stage);
+
 /// Pieces per stage: 1, but for interleaved.
 struct Shape {
   int stages = 1;
@@ -85,7 +98,8 @@ std::vector<std::int64_t> micro_batch_sizes(std::int64_t samples, int micro_batc
 ///
 /// Activations that a stage (of p, counted from 0) keeps at most, of m micro-batches: gpipe m, 1f1b
 /// and zero_bubble min(m, p − stage) and min(m, p). With windows p is their sum, and `stage` that
-/// of the stages before.
+/// of the stages before. Interleaved, over v chunks, m · v or 2 (p − stage) + (v − 1) p − 1 of a
+/// chunk: how many of which, in_flight.h tells.
 std::vector<Action> schedule(Kind kind, int stage, const Shape& shape);
 
 /// Those of all stages.

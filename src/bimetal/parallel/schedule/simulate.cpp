@@ -42,10 +42,6 @@ class Simulator {
   }
 
  private:
-  struct Link {
-    double forward = 0, backward = 0;  ///< when it is free
-  };
-
   int piece(std::size_t list, const Action& action) const {
     const int stage = lists_[list].stage;
     const int found = piece_of(stage, action.chunk, stages_);
@@ -115,9 +111,8 @@ class Simulator {
   void send(std::size_t list, int piece, const Action& action, double end) {
     if (action.what == What::backward_weight) return;
     const bool forward = action.what == What::forward;
-    auto& link = links_[{list, piece}];
-    auto& free = forward ? link.forward : link.backward;
     const auto& cost = pieces_[static_cast<std::size_t>(piece)];
+    auto& free = link_free_[{list, (piece + (forward ? 1 : stages_ - 1)) % stages_}];
     free = std::max(free, end) + (forward ? cost.send_forward : cost.send_backward);
     arrived_[{forward, piece, action.micro_batch}] = free;
   }
@@ -144,7 +139,8 @@ class Simulator {
   std::span<const PieceCost> pieces_;
   std::vector<std::size_t> next_;
   std::vector<double> clock_, kept_;
-  std::map<std::pair<std::size_t, int>, Link> links_;  ///< by who sends of which piece
+  /// By who sends to which stage: when that is through.
+  std::map<std::pair<std::size_t, int>, double> link_free_;
   std::map<Message, double> arrived_;
   Simulation result_;
 };
@@ -167,15 +163,20 @@ Simulation simulate(const std::vector<Runs>& all, int stages, std::span<const Pi
   return Simulator(all, stages, pieces).run();
 }
 
-double plain_bound(std::span<const PieceCost> pieces, int micro_batches) {
-  double longest = 0, sum = 0;
-  for (const auto& cost : pieces) {
-    const double all = cost.forward + cost.backward_input + cost.backward_weight +
-                       cost.send_forward + cost.send_backward;
-    longest = std::max(longest, all);
-    sum += all;
+double plain_bound(std::span<const double> seconds, int micro_batches, int chunks) {
+  const double longest = std::ranges::max(seconds);
+  const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  return micro_batches * longest + (sum - longest) / chunks;
+}
+
+double plain_bound(std::span<const PieceCost> pieces, int micro_batches, std::size_t stages) {
+  std::vector<double> seconds(stages);
+  for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
+    const auto& cost = pieces[piece];
+    seconds[piece % stages] += cost.forward + cost.backward_input + cost.backward_weight +
+                               cost.send_forward + cost.send_backward;
   }
-  return (micro_batches - 1) * longest + sum;
+  return plain_bound(seconds, micro_batches, static_cast<int>(pieces.size() / stages));
 }
 
 }  // namespace bimetal::parallel::schedule

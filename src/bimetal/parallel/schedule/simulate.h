@@ -46,17 +46,22 @@ struct Simulation {
 };
 
 /// Runs the stages' lists, each in its order and as early as what it waits for allows. Sending
-/// takes no time of a stage; a link carries one message at a time in each direction, in the order
-/// of sending. `pieces` has stages · chunks entries, in the model's order. Error(InvalidArgument)
-/// if it has not, or for actions of pieces that are not there.
+/// takes no time of a stage; the link from one stage to another carries one message at a time in
+/// each direction, in the order of sending, of whichever chunk. `pieces` has stages · chunks
+/// entries, in the model's order. Error(InvalidArgument) if it has not, or for actions of pieces
+/// that are not there.
 Simulation simulate(const std::vector<std::vector<Action>>& stages,
                     std::span<const PieceCost> pieces);
 /// The same for `stages` stages, each of which may have several replicas: from each of them a link
-/// of its own goes to the pieces beside its own.
+/// of its own goes to the stages beside its own.
 Simulation simulate(const std::vector<Runs>& all, int stages, std::span<const PieceCost> pieces);
 
-/// (m − 1) · max tᵢ + Σ tᵢ, tᵢ being forward, backward and sending of stage i: what 1F1B and GPipe
-/// take where all stages are alike and sending costs nothing, and about what they take where not.
-double plain_bound(std::span<const PieceCost> pieces, int micro_batches);
+/// With v chunks, tᵢ being forward, backward and sending of all pieces of stage i, its seconds:
+/// m · max tᵢ and a v-th of what the other stages take. What 1F1B and GPipe, of one chunk, and
+/// interleaved, of several, take where all pieces are alike and sending costs nothing, and about
+/// what they take where not.
+double plain_bound(std::span<const double> seconds, int micro_batches, int chunks = 1);
+/// The same of `stages` stages with these pieces, in the model's order.
+double plain_bound(std::span<const PieceCost> pieces, int micro_batches, std::size_t stages);
 
 }  // namespace bimetal::parallel::schedule

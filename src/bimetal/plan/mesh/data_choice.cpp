@@ -46,8 +46,7 @@ class DataChooser {
     choice.keeping = keeping_;
     choice.stages = {{.devices = devices_,
                       .samples = shares_,
-                      .begin = 0,
-                      .end = input_.facts.front().units.size()}};
+                      .pieces = {{0, input_.facts.front().units.size()}}}};
     double pieces = 1, busy = 0;
     std::vector<double> needed, of_each;
     for (std::size_t i = 0; i < devices_.size(); ++i) {

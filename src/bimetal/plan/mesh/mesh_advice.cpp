@@ -74,6 +74,15 @@ std::string replica_name(const Cluster& cluster, const MeshChoice& choice, std::
   return fmt::format("{}", fmt::join(names, " + "));
 }
 
+/// "0 to 3", of several pieces "0 to 3 and 8 to 11".
+std::string units_of(const MeshStage& stage) {
+  std::vector<std::string> ranges;
+  for (const auto& [begin, end] : stage.pieces) {
+    ranges.push_back(fmt::format("{} to {}", begin, end - 1));
+  }
+  return fmt::format("{}", fmt::join(ranges, " and "));
+}
+
 std::string work_of(const Cluster& cluster, const MeshChoice& choice) {
   std::vector<std::string> lines;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
@@ -86,16 +95,20 @@ std::string work_of(const Cluster& cluster, const MeshChoice& choice) {
           fmt::format("{} ({} samples)", replica_name(cluster, choice, s, r), stage.samples[r]));
     }
     if (replicas > kNamed) names.push_back(fmt::format("{} more", replicas - kNamed));
-    lines.push_back(choice.scheme == Scheme::Pipeline
-                        ? fmt::format("stage {}: units {} to {} on {}", s, stage.begin,
-                                      stage.end - 1, fmt::join(names, ", "))
-                        : fmt::format("samples: {}", fmt::join(names, ", ")));
+    lines.push_back(
+        choice.scheme == Scheme::Pipeline
+            ? fmt::format("stage {}: units {} on {}", s, units_of(stage), fmt::join(names, ", "))
+            : fmt::format("samples: {}", fmt::join(names, ", ")));
     if (lines.size() == 8 && choice.stages.size() > 9) {
       lines.push_back(fmt::format("and {} stages more", choice.stages.size() - 8));
       break;
     }
   }
   return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
+bool is_interleaved(const MeshChoice& choice) {
+  return choice.schedule == parallel::schedule::Kind::interleaved;
 }
 
 std::vector<std::size_t> replica_counts(const MeshChoice& choice) {
@@ -139,8 +152,11 @@ std::string describe(const Cluster& cluster, const MeshChoice& choice) {
       : counts.front() == 1 ? ""
                             : fmt::format(" × {} replicas", counts.front());
   const auto parts = choice.tensor > 1 ? ", " + parts_text(choice) : "";
-  return fmt::format("{} stages{}{}, {} × {} micro-batch{}{}", choice.stages.size(), replicas,
-                     parts, to_string(choice.schedule), choice.micro_batches,
+  const auto chunks = is_interleaved(choice) ? fmt::format(" × {} chunk{}", choice.chunks,
+                                                           choice.chunks == 1 ? "" : "s")
+                                             : "";
+  return fmt::format("{} stages{}{}, {}{} × {} micro-batch{}{}", choice.stages.size(), replicas,
+                     parts, to_string(choice.schedule), chunks, choice.micro_batches,
                      choice.micro_batches == 1 ? "" : "es", kept(choice.keeping));
 }
 
@@ -148,12 +164,13 @@ std::string keys_of(const MeshChoice& choice) {
   std::vector<std::string> keys;
   const auto counts = replica_counts(choice);
   if (choice.scheme == Scheme::Pipeline) {
-    std::vector<std::size_t> cuts;
-    for (std::size_t s = 1; s < choice.stages.size(); ++s) cuts.push_back(choice.stages[s].begin);
+    auto cuts = choice.begins();
+    cuts.erase(cuts.begin());
     keys = {fmt::format("mesh.stages={}", choice.stages.size()),
             fmt::format("mesh.cuts=[{}]", fmt::join(cuts, ", ")),
             fmt::format("mesh.schedule=\"{}\"", to_string(choice.schedule)),
             fmt::format("mesh.micro_batches={}", choice.micro_batches)};
+    if (is_interleaved(choice)) keys.push_back(fmt::format("mesh.chunks={}", choice.chunks));
   }
   if (choice.tensor > 1) {
     keys.push_back(fmt::format("mesh.tensor={}", choice.tensor));

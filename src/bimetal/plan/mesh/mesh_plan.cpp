@@ -144,6 +144,21 @@ int in_line(const Layout& layout) {
   return static_cast<int>(devices);
 }
 
+std::vector<std::size_t> MeshChoice::begins() const {
+  std::vector<std::size_t> begins;
+  for (std::size_t chunk = 0; chunk < stages.front().pieces.size(); ++chunk) {
+    for (const auto& stage : stages) begins.push_back(stage.pieces[chunk].begin);
+  }
+  return begins;
+}
+
+void MeshChoice::take_pieces(const std::vector<std::size_t>& begins, std::size_t units) {
+  const auto count = static_cast<int>(stages.size());
+  for (int s = 0; s < count; ++s) {
+    stages[static_cast<std::size_t>(s)].pieces = schedule::pieces_of(begins, units, count, s);
+  }
+}
+
 int MeshChoice::devices() const {
   std::size_t count = 0;
   for (const auto& stage : stages) count += stage.devices.size();
@@ -199,13 +214,13 @@ schedule::Simulation run_of(const MeshInput& input, const Cluster& cluster,
   }
   if (!choice.even()) {
     return run_dealt(choice, slowness_of(input, cluster, choice),
-                     stage_costs(input, cluster, choice));
+                     piece_costs(input, cluster, choice));
   }
-  const auto stages = static_cast<int>(choice.stages.size());
-  return schedule::simulate(
-      schedule::schedules(choice.schedule,
-                          {.stages = stages, .micro_batches = choice.micro_batches}),
-      stage_costs(input, cluster, choice));
+  const schedule::Shape shape{.stages = static_cast<int>(choice.stages.size()),
+                              .micro_batches = choice.micro_batches,
+                              .chunks = choice.chunks};
+  return schedule::simulate(schedule::schedules(choice.schedule, shape),
+                            piece_costs(input, cluster, choice));
 }
 
 }  // namespace bimetal::plan

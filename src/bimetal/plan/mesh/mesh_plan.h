@@ -46,12 +46,14 @@ bool is_box(const Layout& layout);
 /// have as many, else all.
 int in_line(const Layout& layout);
 
+using parallel::schedule::UnitRange;
+
 /// One or several devices that have the same units.
 struct MeshStage {
   /// Replica by replica; those that have a replica's tensors in parts are neighbours.
   std::vector<int> devices = {};
   std::vector<std::int64_t> samples = {};  ///< of the global batch that each replica computes
-  std::size_t begin = 0, end = 0;          ///< units
+  std::vector<UnitRange> pieces = {};      ///< of the model, in its order: one for each chunk
 };
 
 /// Tensor: without stages. A pipeline's stages may have tensors in parts, too.
@@ -63,6 +65,7 @@ struct MeshChoice {
   std::vector<MeshStage> stages = {};  ///< one but for pipelines
   Keeping keeping = {};  ///< level (pipelines: of each stage's replicas), recomputation
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
+  int chunks = 1;         ///< pieces of each stage: 1 but for interleaved
   int micro_batches = 1;  ///< of each replica; where stages are not even(), of all together
   int tensor = 1;         ///< devices that have a replica's tensors in parts
   std::vector<double> tensor_weights = {};  ///< of these parts; empty where there is one
@@ -82,6 +85,10 @@ struct MeshChoice {
   std::string reason = {};   ///< why another is better
 
   bool fits() const { return missing_bytes <= 0; }
+  /// The units that all pieces begin with, in the model's order.
+  std::vector<std::size_t> begins() const;
+  /// Cuts a model of so many units there.
+  void take_pieces(const std::vector<std::size_t>& begins, std::size_t units);
   int devices() const;
   /// Of a stage.
   std::size_t replicas(std::size_t stage) const {

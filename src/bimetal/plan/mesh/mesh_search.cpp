@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "bimetal/plan/mesh/data_choice.h"
@@ -14,10 +15,12 @@ namespace {
 
 constexpr std::size_t kRefined = 8;       // layouts that are looked at closely
 constexpr std::size_t kSimulated = 6;     // choices whose step is simulated
+constexpr std::size_t kInterleaved = 3;   // of these, also with several pieces for each stage
 constexpr int kShifts = 3;                // rounds of moving cuts
-constexpr std::size_t kShiftedUpTo = 8;   // stages
+constexpr std::size_t kShiftedUpTo = 8;   // pieces
 constexpr int kClimbs = 4;                // rounds of exchanging places
 constexpr std::size_t kClimbedUpTo = 12;  // devices
+constexpr double kHopeless = 1.2;         // of a step that is simulated, by the formula
 
 enum class Replicas { One, Even, Uneven };
 
@@ -203,39 +206,68 @@ class Search {
     if (!kept.empty()) climb(kept.front());
     for (std::size_t i = 0; i < kept.size(); ++i) {
       if (i >= kSimulated) break;
-      add(simulate_each(kept[i].choice));
+      add(simulate_each(kept[i], /*interleaved=*/i < kInterleaved));
     }
   }
 
   /// By 1F1B, or another schedule where that is clearly faster and fits.
-  MeshChoice simulate_each(const MeshChoice& choice) {
+  MeshChoice simulate_each(const Tried& one, bool interleaved) {
     std::optional<MeshChoice> best;
-    for (const auto kind : schedules_worth_a_try(choice.keeping)) {
-      auto other = choice;
-      other.schedule = kind;
-      other = refined(std::move(other));
-      const bool clearly = best && other.fits() && other.step_s < best->step_s * (1 - kWorthwhile);
+    const auto units = input_.facts.front().units.size();
+    for (const auto& way : ways_worth_a_try(one.choice.keeping, one.layout, units)) {
+      if (way.chunks > 1 && !interleaved) break;
+      auto other = in_way(one, way);
+      if (!other || (best && other->step_s > best->step_s * kHopeless)) continue;
+      other = refined(std::move(*other));
+      const bool clearly =
+          best && other->fits() && other->step_s < best->step_s * (1 - kWorthwhile);
       if (!best || clearly) best = std::move(other);
     }
     return std::move(*best);
+  }
+
+  /// Stages of several pieces are cut anew. Of micro-batches fewer may do, and larger ones: the
+  /// formula says which number is better.
+  std::optional<MeshChoice> in_way(const Tried& one, const WayThrough& way) {
+    auto same = one.choice;
+    same.schedule = way.schedule;
+    if (way.schedule != parallel::schedule::Kind::interleaved) return same;
+    const auto stages = static_cast<int>(one.layout.size());
+    const auto near = [&](int count) {
+      return parallel::schedule::micro_batches_near(way.schedule, stages, count);
+    };
+    const int same_bubble = one.choice.micro_batches / way.chunks;
+    std::optional<MeshChoice> best;
+    for (const int count :
+         std::set{near(one.choice.micro_batches), near(std::max(1, same_bubble))}) {
+      ++tried_;
+      auto choice = choose_cut(input_, cluster_, one.layout,
+                               {.schedule = way.schedule,
+                                .chunks = way.chunks,
+                                .micro_batches = count,
+                                .keeping = one.choice.keeping});
+      if (choice && (!best || better(*choice, *best))) best = std::move(choice);
+    }
+    return best;
   }
 
   /// The cut is the best by a formula: cuts beside it may be better as they run.
   MeshChoice refined(MeshChoice best) {
     take_memory(input_, cluster_, best);
     best = simulated(input_, cluster_, best);
-    if (best.stages.size() > kShiftedUpTo) return best;
+    const auto units = input_.facts.front().units.size();
     for (int round = 0; round < kShifts; ++round) {
       const auto before = best;
-      for (std::size_t s = 1; s < before.stages.size(); ++s) {
+      const auto begins = before.begins();
+      if (begins.size() > kShiftedUpTo) return best;
+      for (std::size_t cut = 1; cut < begins.size(); ++cut) {
         for (const int by : {-1, 1}) {
+          auto moved = begins;
+          moved[cut] += static_cast<std::size_t>(by);
+          const auto behind = cut + 1 < moved.size() ? moved[cut + 1] : units;
+          if (moved[cut] <= moved[cut - 1] || moved[cut] >= behind) continue;
           auto next = before;
-          next.stages[s].begin += static_cast<std::size_t>(by);
-          next.stages[s - 1].end = next.stages[s].begin;
-          if (next.stages[s - 1].begin >= next.stages[s - 1].end ||
-              next.stages[s].begin >= next.stages[s].end) {
-            continue;
-          }
+          next.take_pieces(moved, units);
           ++tried_;
           take_memory(input_, cluster_, next);
           next = simulated(input_, cluster_, next);

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
+#include <iterator>
 #include <numeric>
-#include <set>
-#include <tuple>
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
@@ -13,11 +11,14 @@
 #include "bimetal/plan/mesh/data_choice.h"
 #include "bimetal/plan/mesh/dealt.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
+#include "bimetal/plan/mesh/pipeline_cut.h"
 
 namespace bimetal::plan {
 namespace {
 
 namespace schedule = parallel::schedule;
+
+constexpr int kMostLevelInterleaved = 1;  // of ZeRO, as job/combinations.cpp has it
 
 /// In a box a replica goes through all stages: one share for each, by its slowest stage. Else each
 /// stage deals its own.
@@ -40,14 +41,14 @@ class Chooser {
     choice_.scheme = Scheme::Pipeline;
     choice_.keeping = options.keeping;
     choice_.schedule = options.schedule;
+    choice_.chunks = options.chunks;
     choice_.micro_batches = options.micro_batches;
     for (const auto& devices : layout) choice_.stages.push_back({.devices = devices});
   }
 
   std::optional<MeshChoice> choose() {
-    const auto units = input_.facts.front().units.size();
-    if (units < layout_.size()) return std::nullopt;
-    deal(input_, whole_speeds(units), choice_);
+    if (!is_possible()) return std::nullopt;
+    deal(input_, whole_speeds(), choice_);
     if (!worth_while()) return std::nullopt;
     if (!cut()) return std::nullopt;
     const bool replicas =
@@ -61,32 +62,36 @@ class Chooser {
   }
 
  private:
-  bool recomputed() const { return options_.keeping.recomputed_at_once > 0; }
+  std::size_t units() const { return input_.facts.front().units.size(); }
 
-  /// Samples a second, as far as the whole model goes.
-  ByReplica whole_speeds(std::size_t units) const {
+  /// Interleaved goes in rounds, in which each stage has one replica at a time.
+  bool is_possible() const {
+    if (units() < layout_.size() * static_cast<std::size_t>(options_.chunks)) return false;
+    if (options_.schedule != schedule::Kind::interleaved) return true;
+    return is_box(layout_) && options_.micro_batches % std::ssize(layout_) == 0;
+  }
+
+  /// Samples a second of what `work` says of each stage.
+  template <typename Work>
+  ByReplica speeds_of(const Work& work) const {
+    const bool recomputed = options_.keeping.recomputed_at_once > 0;
     ByReplica speeds;
-    for (const auto& stage : layout_) {
+    for (const auto& stage : choice_.stages) {
       auto& row = speeds.emplace_back();
-      for (const int device : stage) {
-        const auto all = passes_of(input_, cluster_, device, 0, units, 1, recomputed());
-        row.push_back(1 / std::max(1e-12, all.forward + all.backward));
+      for (const int device : stage.devices) {
+        const auto own = passes_of(input_, cluster_, device, work(stage), 1, recomputed);
+        row.push_back(1 / std::max(1e-12, own.forward + own.backward));
       }
     }
     return speeds;
   }
 
+  ByReplica whole_speeds() const {
+    return speeds_of([this](const MeshStage&) { return UnitRange{0, units()}; });
+  }
+
   ByReplica stage_speeds() const {
-    ByReplica speeds;
-    for (const auto& stage : choice_.stages) {
-      auto& row = speeds.emplace_back();
-      for (const int device : stage.devices) {
-        const auto own =
-            passes_of(input_, cluster_, device, stage.begin, stage.end, 1, recomputed());
-        row.push_back(1 / std::max(1e-12, own.forward + own.backward));
-      }
-    }
-    return speeds;
+    return speeds_of([](const MeshStage& stage) -> const MeshStage& { return stage; });
   }
 
   /// A device without a sample, or with fewer than micro-batches, would be of no use.
@@ -106,7 +111,7 @@ class Chooser {
   }
 
   std::vector<std::size_t> best_begins() const {
-    auto problem = cut_problem();
+    auto problem = cut_problem(input_, cluster_, choice_);
     try {
       return schedule::cut(problem).begins;
     } catch (const Error& error) {
@@ -123,91 +128,12 @@ class Chooser {
   }
 
   bool cut() {
-    const auto units = input_.facts.front().units.size();
     const auto begins = options_.cuts.empty() ? best_begins() : given_begins();
+    const auto pieces = layout_.size() * static_cast<std::size_t>(options_.chunks);
     const bool rising = std::ranges::adjacent_find(begins, std::greater_equal()) == begins.end();
-    if (begins.size() != layout_.size() || !rising || begins.back() >= units) return false;
-    for (std::size_t s = 0; s < begins.size(); ++s) {
-      choice_.stages[s].begin = begins[s];
-      choice_.stages[s].end = s + 1 < begins.size() ? begins[s + 1] : units;
-    }
+    if (begins.size() != pieces || !rising || begins.back() >= units()) return false;
+    choice_.take_pieces(begins, units());
     return true;
-  }
-
-  schedule::CutProblem cut_problem() const {
-    const auto units = input_.facts.front().units.size();
-    schedule::CutProblem problem;
-    problem.micro_batches = choice_.micro_batches;
-    for (std::size_t s = 0; s < layout_.size(); ++s) {
-      auto& seconds = problem.seconds.emplace_back(units, 0.0);
-      const auto replicas = unlike_replicas(s);
-      for (std::size_t u = 0; u < units; ++u) {
-        std::vector<double> each;
-        for (const auto& [device, samples] : replicas) {
-          const auto unit = passes_of(input_, cluster_, device, u, u + 1, samples, recomputed());
-          each.push_back(unit.forward + unit.backward);
-        }
-        seconds[u] = choice_.even() ? std::ranges::max(each) : shared_seconds(each);
-      }
-    }
-    problem.send = sends(units);
-    problem.fitting = [devices = unlike_devices()](std::size_t stage, std::size_t begin) {
-      return fitting_ends(devices[stage], begin);
-    };
-    return problem;
-  }
-
-  struct Replica {
-    int device;
-    double samples;  ///< at once
-  };
-  /// Of a stage; where the slowest counts, of those that are alike one.
-  std::vector<Replica> unlike_replicas(std::size_t stage) const {
-    std::vector<Replica> found;
-    std::set<std::tuple<std::size_t, double, double>> known;
-    for (std::size_t r = 0; r < layout_[stage].size(); ++r) {
-      const Replica own{layout_[stage][r], at_once(choice_, stage, r)};
-      const auto& device = cluster_.device(own.device);
-      const bool fresh = known.emplace(device.facts, device.slower, own.samples).second;
-      if (fresh || !choice_.even()) found.push_back(own);
-    }
-    return found;
-  }
-
-  /// By stage; of replicas that are alike, one.
-  std::vector<std::vector<StageDevice>> unlike_devices() const {
-    std::vector<std::vector<StageDevice>> stages;
-    for (std::size_t s = 0; s < layout_.size(); ++s) {
-      auto& stage = stages.emplace_back();
-      const auto shards = shards_by_memory(cluster_, layout_[s]);
-      for (std::size_t r = 0; r < layout_[s].size(); ++r) {
-        const int device = layout_[s][r];
-        const StageDevice own{.facts = &facts_of(input_, cluster_, device),
-                              .load = load_of(input_, choice_, s, r, shards[r]),
-                              .room = cluster_.device(device).memory_bytes};
-        if (std::ranges::find(stage, own) == stage.end()) stage.push_back(own);
-      }
-    }
-    return stages;
-  }
-
-  /// By stage but the last, behind each unit.
-  std::vector<std::vector<double>> sends(std::size_t units) const {
-    std::vector<std::vector<double>> seconds;
-    for (std::size_t s = 0; s + 1 < layout_.size(); ++s) {
-      auto& of_stage = seconds.emplace_back(units, 0.0);
-      std::map<std::pair<double, double>, double> known;  // most units give as much
-      for (std::size_t u = 0; u + 1 < units; ++u) {
-        const auto& output = input_.facts.front().units[u].output;
-        const auto [place, fresh] = known.try_emplace({output.fixed, output.per_sample}, 0.0);
-        if (fresh) {
-          const auto [forward, backward] = crossing(input_, cluster_, choice_, s, u);
-          place->second = forward + backward;
-        }
-        of_stage[u] = place->second;
-      }
-    }
-    return seconds;
   }
 
   const MeshInput& input_;
@@ -228,20 +154,26 @@ std::vector<int> micro_batch_counts(int in_line, std::int64_t most) {
   return counts;
 }
 
-std::vector<schedule::Kind> schedules_worth_a_try(const Keeping& keeping) {
+std::vector<WayThrough> ways_worth_a_try(const Keeping& keeping, const Layout& layout,
+                                         std::size_t units) {
   using schedule::Kind;
   // All forwards first keep every activation, but wait for slow links less often.
-  std::vector<Kind> kinds = {Kind::one_f_one_b, Kind::gpipe};
+  std::vector<WayThrough> ways = {{Kind::one_f_one_b}, {Kind::gpipe}};
   // Where activations are computed again, they would be so for each part of a backward.
-  if (keeping.recomputed_at_once == 0) kinds.push_back(Kind::zero_bubble);
-  return kinds;
+  if (keeping.recomputed_at_once == 0) ways.push_back({Kind::zero_bubble});
+  if (keeping.level > kMostLevelInterleaved || !is_box(layout)) return ways;
+  for (const int chunks : {2, 4}) {
+    const auto pieces = layout.size() * static_cast<std::size_t>(chunks);
+    if (pieces <= units) ways.push_back({Kind::interleaved, chunks});
+  }
+  return ways;
 }
 
 std::optional<MeshChoice> choose_cut(const MeshInput& input, const Cluster& cluster,
                                      const Layout& layout, const PipelineOptions& options) {
   auto choice = Chooser(input, cluster, layout, options).choose();
   if (!choice) return std::nullopt;
-  auto costs = stage_costs(input, cluster, *choice);
+  auto costs = piece_costs(input, cluster, *choice);
   const auto slowness = slowness_of(input, cluster, *choice);
   for (std::size_t s = 0; !choice->even() && s < costs.size(); ++s) {
     const double shared = shared_seconds(slowness[s]);
@@ -251,13 +183,17 @@ std::optional<MeshChoice> choose_cut(const MeshInput& input, const Cluster& clus
   }
   const auto behind = exchanges(input, cluster, *choice);
   const auto own_updates = updates(input, cluster, *choice);
-  for (std::size_t s = 0; s < costs.size(); ++s) {
-    const auto& cost = costs[s];
-    const double pass = cost.forward + cost.backward_input + cost.backward_weight;
+  const auto stages = choice->stages.size();
+  for (std::size_t s = 0; s < stages; ++s) {
+    double pass = 0;
+    for (auto piece = s; piece < costs.size(); piece += stages) {
+      const auto& cost = costs[piece];
+      pass += cost.forward + cost.backward_input + cost.backward_weight;
+    }
     choice->compute_s = std::max(choice->compute_s, choice->micro_batches * pass + own_updates[s]);
   }
   choice->sent_s = *std::ranges::max_element(behind);
-  choice->step_s = schedule::plain_bound(costs, choice->micro_batches) + choice->sent_s +
+  choice->step_s = schedule::plain_bound(costs, choice->micro_batches, stages) + choice->sent_s +
                    std::ranges::max(own_updates);
   choice->waiting_s = choice->step_s - choice->compute_s;
   take_memory(input, cluster, *choice);
@@ -268,11 +204,10 @@ void take_memory(const MeshInput& input, const Cluster& cluster, MeshChoice& cho
   std::vector<double> needed;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
     const auto& stage = choice.stages[s];
-    const auto shards = shards_by_memory(cluster, stage.devices);
+    const auto loads = loads_of(input, cluster, choice, s);
     for (std::size_t r = 0; r < stage.devices.size(); ++r) {
-      needed.push_back(stage_bytes(facts_of(input, cluster, stage.devices[r]),
-                                   {stage.begin, stage.end},
-                                   load_of(input, choice, s, r, shards[r])));
+      const auto& facts = facts_of(input, cluster, stage.devices[r]);
+      needed.push_back(stage_use(facts, stage.pieces, loads[r]).model());
     }
   }
   choice.take_peaks(cluster, needed);

@@ -13,9 +13,10 @@ namespace bimetal::plan {
 
 struct PipelineOptions {
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
+  int chunks = 1;  ///< pieces of each stage
   int micro_batches = 1;
   Keeping keeping = {};  ///< level 0 to 3, recomputation of each unit or none
-  /// Units that stages but the first begin with; empty: the best.
+  /// Units that pieces but the first begin with; empty: the best.
   std::vector<std::size_t> cuts = {};
   bool any_size = false;  ///< micro-batches may be larger than MeshInput::micro_batch
 };
@@ -24,14 +25,22 @@ struct PipelineOptions {
 /// other, rising: powers of two, and what leaves a bubble from half of a step to a tenth.
 std::vector<int> micro_batch_counts(int in_line, std::int64_t most);
 
-/// Schedules that are worth simulating for what is kept like that; the first is to be taken unless
-/// another is clearly faster.
-std::vector<parallel::schedule::Kind> schedules_worth_a_try(const Keeping& keeping);
+/// In which order micro-batches go through the stages.
+struct WayThrough {
+  parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
+  int chunks = 1;
+};
+
+/// Those that are worth simulating for these stages of a model of so many units, of which is kept
+/// what `keeping` says; the first is to be taken unless another is clearly faster.
+std::vector<WayThrough> ways_worth_a_try(const Keeping& keeping, const Layout& layout,
+                                         std::size_t units);
 
 /// Cuts the model for these stages (schedule/cut.h) and predicts the step by plain_bound and the
 /// exchanges behind it. Where no cut fits into memory, the one that is fastest without regard to
-/// it, with what is missing. Nothing for fewer units than stages, micro-batches without a sample
-/// for every device, or cuts that cannot be.
+/// it, with what is missing. Nothing for fewer units than pieces, micro-batches without a sample
+/// for every device, cuts that cannot be, or interleaved stages that are no box, or whose number
+/// does not divide the micro-batches.
 std::optional<MeshChoice> choose_cut(const MeshInput& input, const Cluster& cluster,
                                      const Layout& layout, const PipelineOptions& options);
 

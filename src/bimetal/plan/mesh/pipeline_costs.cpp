@@ -23,6 +23,10 @@ double crossing_bytes(const MeshInput& input, const Cluster& cluster, int from, 
   return whole ? bytes : activations.sent * bytes;
 }
 
+const MeshStage& next_stage(const MeshChoice& choice, std::size_t stage) {
+  return choice.stages[(stage + 1) % choice.stages.size()];
+}
+
 /// One micro-batch goes from one replica to another, each to each some time: the slowest pair
 /// counts.
 std::pair<double, double> one_crossing(const MeshInput& input, const Cluster& cluster,
@@ -31,7 +35,7 @@ std::pair<double, double> one_crossing(const MeshInput& input, const Cluster& cl
   std::pair<double, double> slowest;
   for (const int sender : choice.stages[stage].devices) {
     const std::vector<int> from = {sender};
-    for (const int receiver : choice.stages[stage + 1].devices) {
+    for (const int receiver : next_stage(choice, stage).devices) {
       const std::vector<int> to = {receiver};
       const std::vector<double> bytes = {
           crossing_bytes(input, cluster, sender, receiver, last, at_once(choice, stage, 0))};
@@ -46,9 +50,12 @@ std::pair<double, double> one_crossing(const MeshInput& input, const Cluster& cl
 /// each micro-batch, and parameters the other half: at level 3 before a step, as they are gathered.
 double replicas_exchange(const Cluster& cluster, const ModelFacts& facts, const MeshChoice& choice,
                          const MeshStage& stage) {
-  const auto units = std::span(facts.units).subspan(stage.begin, stage.end - stage.begin);
   const auto seconds_of = [&](const Keeping& keeping) {
-    return cluster.all_reduce_seconds(stage.devices, gathered_bytes(facts, keeping, units));
+    double bytes = 0;
+    for (const auto& [begin, end] : stage.pieces) {
+      bytes += gathered_bytes(facts, keeping, std::span(facts.units).subspan(begin, end - begin));
+    }
+    return cluster.all_reduce_seconds(stage.devices, bytes);
   };
   const double summed = seconds_of({});
   if (choice.keeping.level < 2) return summed;
@@ -58,23 +65,56 @@ double replicas_exchange(const Cluster& cluster, const ModelFacts& facts, const 
   return (std::max(1.0, of_replica * choice.micro_batches) * summed + gathered) / 2;
 }
 
+/// Of a micro-batch in one of a stage's pieces.
+schedule::PieceCost computing_cost(const MeshInput& input, const Cluster& cluster,
+                                   const MeshChoice& choice, std::size_t stage,
+                                   const UnitRange& piece) {
+  const bool recomputed = choice.keeping.recomputed_at_once > 0;
+  const bool split = choice.schedule == schedule::Kind::zero_bubble;
+  const auto& devices = choice.stages[stage].devices;
+  schedule::PieceCost cost{.forward = 0, .backward_input = 0, .backward_weight = 0};
+  const std::size_t count = choice.even() ? devices.size() : 1;
+  for (std::size_t r = 0; r < count; ++r) {
+    const auto passes =
+        passes_of(input, cluster, devices[r], piece, at_once(choice, stage, r), recomputed);
+    cost.forward = std::max(cost.forward, passes.forward);
+    const auto& facts = facts_of(input, cluster, devices[r]);
+    const double inputs = split ? facts.split_inputs : 0.5;
+    const double weights = split ? facts.split_weights : 0.5;
+    cost.backward_input = std::max(cost.backward_input, inputs * passes.backward);
+    cost.backward_weight = std::max(cost.backward_weight, weights * passes.backward);
+  }
+  return cost;
+}
+
 }  // namespace
 
 const ModelFacts& facts_of(const MeshInput& input, const Cluster& cluster, int device) {
   return input.facts[cluster.device(device).facts];
 }
 
-Passes passes_of(const MeshInput& input, const Cluster& cluster, int device, std::size_t begin,
-                 std::size_t end, double samples, bool recomputed) {
-  const auto& units = facts_of(input, cluster, device).units;
+Passes passes_of(const MeshInput& input, const Cluster& cluster, int device, const UnitRange& units,
+                 double samples, bool recomputed) {
+  const auto& all = facts_of(input, cluster, device).units;
   Passes passes;
-  for (std::size_t u = begin; u < end; ++u) {
-    const double forward = units[u].forward_s.at(samples);
+  for (std::size_t u = units.begin; u < units.end; ++u) {
+    const double forward = all[u].forward_s.at(samples);
     passes.forward += forward;
-    passes.backward += units[u].backward_s.at(samples) + (recomputed ? forward : 0);
+    passes.backward += all[u].backward_s.at(samples) + (recomputed ? forward : 0);
   }
   const double slower = cluster.device(device).slower;
   return {passes.forward * slower, passes.backward * slower};
+}
+
+Passes passes_of(const MeshInput& input, const Cluster& cluster, int device, const MeshStage& stage,
+                 double samples, bool recomputed) {
+  Passes all;
+  for (const auto& piece : stage.pieces) {
+    const auto passes = passes_of(input, cluster, device, piece, samples, recomputed);
+    all.forward += passes.forward;
+    all.backward += passes.backward;
+  }
+  return all;
 }
 
 double at_once(const MeshChoice& choice, std::size_t stage, std::size_t replica) {
@@ -86,23 +126,42 @@ double at_once(const MeshChoice& choice, std::size_t stage, std::size_t replica)
 
 StageLoad load_of(const MeshInput& input, const MeshChoice& choice, std::size_t stage,
                   std::size_t replica, double shard) {
-  const auto stages = choice.stages.size();
-  const bool even = choice.even();
+  const schedule::Shape shape{.stages = static_cast<int>(choice.stages.size()),
+                              .micro_batches = choice.micro_batches,
+                              .chunks = choice.chunks};
+  const auto own = static_cast<int>(stage);
   return {.replicas = static_cast<double>(choice.stages[stage].devices.size()),
           .shard = shard,
           .at_once = at_once(choice, stage, replica),
-          .in_flight = even ? in_flight(choice.schedule, stage, stages, choice.micro_batches)
-                            : dealt(choice).in_flight(choice.schedule, static_cast<int>(stage),
-                                                      static_cast<int>(replica)),
+          .in_flight = choice.even() ? in_flight(choice.schedule, own, shape)
+                                     : dealt(choice).in_flight(choice.schedule, own,
+                                                               static_cast<int>(replica)),
           .keeping = choice.keeping,
           .bucket_bytes = input.bucket_mb * double(1 << 20)};
+}
+
+std::vector<StageLoad> loads_of(const MeshInput& input, const Cluster& cluster,
+                                const MeshChoice& choice, std::size_t stage) {
+  std::vector<StageLoad> loads;
+  for (const double shard : shards_by_memory(cluster, choice.stages[stage].devices)) {
+    const auto replica = loads.size();
+    if (loads.empty() || !choice.even()) {
+      loads.push_back(load_of(input, choice, stage, replica, shard));
+      continue;
+    }
+    // Each has a pipeline of its own, which goes through the same schedule.
+    loads.push_back(loads.front());
+    loads.back().shard = shard;
+    loads.back().at_once = at_once(choice, stage, replica);
+  }
+  return loads;
 }
 
 std::pair<double, double> crossing(const MeshInput& input, const Cluster& cluster,
                                    const MeshChoice& choice, std::size_t stage, std::size_t last) {
   if (!choice.even()) return one_crossing(input, cluster, choice, stage, last);
   const auto& from = choice.stages[stage];
-  const auto& to = choice.stages[stage + 1];
+  const auto& to = next_stage(choice, stage);
   std::vector<int> senders, receivers;
   std::vector<double> bytes;
   for (std::size_t i = 0; i < from.devices.size(); ++i) {
@@ -115,33 +174,20 @@ std::pair<double, double> crossing(const MeshInput& input, const Cluster& cluste
           cluster.send_seconds(receivers, senders, bytes)};
 }
 
-std::vector<schedule::PieceCost> stage_costs(const MeshInput& input, const Cluster& cluster,
+std::vector<schedule::PieceCost> piece_costs(const MeshInput& input, const Cluster& cluster,
                                              const MeshChoice& choice) {
   std::vector<schedule::PieceCost> costs;
-  const bool recomputed = choice.keeping.recomputed_at_once > 0;
-  const bool split = choice.schedule == schedule::Kind::zero_bubble;
-  for (std::size_t s = 0; s < choice.stages.size(); ++s) {
-    const auto& stage = choice.stages[s];
-    schedule::PieceCost cost{.forward = 0, .backward_input = 0, .backward_weight = 0};
-    const std::size_t count = choice.even() ? stage.devices.size() : 1;
-    for (std::size_t r = 0; r < count; ++r) {
-      const auto passes = passes_of(input, cluster, stage.devices[r], stage.begin, stage.end,
-                                    at_once(choice, s, r), recomputed);
-      cost.forward = std::max(cost.forward, passes.forward);
-      const auto& facts = facts_of(input, cluster, stage.devices[r]);
-      const double inputs = split ? facts.split_inputs : 0.5;
-      const double weights = split ? facts.split_weights : 0.5;
-      cost.backward_input = std::max(cost.backward_input, inputs * passes.backward);
-      cost.backward_weight = std::max(cost.backward_weight, weights * passes.backward);
+  for (std::size_t chunk = 0; chunk < static_cast<std::size_t>(choice.chunks); ++chunk) {
+    for (std::size_t s = 0; s < choice.stages.size(); ++s) {
+      costs.push_back(computing_cost(input, cluster, choice, s, choice.stages[s].pieces[chunk]));
     }
-    if (s + 1 < choice.stages.size()) {
-      cost.send_forward = crossing(input, cluster, choice, s, stage.end - 1).first;
-    }
-    if (s > 0) {
-      const auto before = choice.stages[s - 1].end - 1;
-      cost.send_backward = crossing(input, cluster, choice, s - 1, before).second;
-    }
-    costs.push_back(cost);
+  }
+  for (std::size_t p = 0; p + 1 < costs.size(); ++p) {
+    const auto stages = choice.stages.size();
+    const auto last = choice.stages[p % stages].pieces[p / stages].end - 1;
+    const auto [forward, backward] = crossing(input, cluster, choice, p % stages, last);
+    costs[p].send_forward = forward;
+    costs[p + 1].send_backward = backward;
   }
   return costs;
 }
@@ -153,8 +199,8 @@ std::vector<std::vector<double>> slowness_of(const MeshInput& input, const Clust
     const auto& stage = choice.stages[s];
     auto& of_stage = slowness.emplace_back();
     for (const int device : stage.devices) {
-      const auto passes = passes_of(input, cluster, device, stage.begin, stage.end,
-                                    at_once(choice, s, 0), choice.keeping.recomputed_at_once > 0);
+      const auto passes = passes_of(input, cluster, device, stage, at_once(choice, s, 0),
+                                    choice.keeping.recomputed_at_once > 0);
       of_stage.push_back(std::max(1e-12, passes.forward + passes.backward));
     }
     const double first = of_stage.front();
@@ -171,13 +217,12 @@ std::vector<double> updates(const MeshInput& input, const Cluster& cluster,
     double slowest = 0;
     for (std::size_t r = 0; r < stage.devices.size(); ++r) {
       const auto& facts = facts_of(input, cluster, stage.devices[r]);
-      double elements = 0;
-      for (std::size_t u = stage.begin; u < stage.end; ++u) {
-        elements += static_cast<double>(facts.units[u].elements());
-      }
       // What the last stage shares with those before, it has and updates, too.
-      for (std::size_t u = 0; u < stage.begin && &stage == &choice.stages.back(); ++u) {
-        elements += static_cast<double>(facts.units[u].shared);
+      double elements = tied_elements(facts, stage.pieces);
+      for (const auto& [begin, end] : stage.pieces) {
+        for (auto u = begin; u < end; ++u) {
+          elements += static_cast<double>(facts.units[u].elements());
+        }
       }
       const double kept = choice.keeping.level > 0 ? shards[r] : 1;
       const double slower = cluster.device(stage.devices[r]).slower;

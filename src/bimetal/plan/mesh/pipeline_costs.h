@@ -13,12 +13,15 @@ namespace bimetal::plan {
 
 const ModelFacts& facts_of(const MeshInput& input, const Cluster& cluster, int device);
 
-/// Forward and backward of the units [begin, end), of so many samples at once.
+/// Forward and backward of these units, of so many samples at once.
 struct Passes {
   double forward = 0, backward = 0;
 };
-Passes passes_of(const MeshInput& input, const Cluster& cluster, int device, std::size_t begin,
-                 std::size_t end, double samples, bool recomputed);
+Passes passes_of(const MeshInput& input, const Cluster& cluster, int device, const UnitRange& units,
+                 double samples, bool recomputed);
+/// Of all pieces of a stage.
+Passes passes_of(const MeshInput& input, const Cluster& cluster, int device, const MeshStage& stage,
+                 double samples, bool recomputed);
 
 /// Samples of a micro-batch that a replica computes, of those that it has at all, one at least; all
 /// where stages are not even().
@@ -28,13 +31,18 @@ double at_once(const MeshChoice& choice, std::size_t stage, std::size_t replica)
 StageLoad load_of(const MeshInput& input, const MeshChoice& choice, std::size_t stage,
                   std::size_t replica, double shard);
 
-/// Seconds in which what unit `last` gives crosses from a stage to the next, and its gradient back.
+/// Of all replicas of a stage, with shards by memory.
+std::vector<StageLoad> loads_of(const MeshInput& input, const Cluster& cluster,
+                                const MeshChoice& choice, std::size_t stage);
+
+/// Seconds in which what unit `last` gives crosses from a stage to the next, from the last one to
+/// the first, and its gradient back.
 std::pair<double, double> crossing(const MeshInput& input, const Cluster& cluster,
                                    const MeshChoice& choice, std::size_t stage, std::size_t last);
 
-/// What each stage costs for a micro-batch: its slowest replica's part, or, where stages are not
-/// even(), the whole of one on the first of its replicas.
-std::vector<parallel::schedule::PieceCost> stage_costs(const MeshInput& input,
+/// What each piece costs for a micro-batch, in the model's order: its stage's slowest replica's
+/// part, or, where stages are not even(), the whole of one on the first of the replicas.
+std::vector<parallel::schedule::PieceCost> piece_costs(const MeshInput& input,
                                                        const Cluster& cluster,
                                                        const MeshChoice& choice);
 /// Then also, by stage, what each replica takes in terms of the first.

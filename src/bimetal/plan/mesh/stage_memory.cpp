@@ -1,9 +1,15 @@
 #include "bimetal/plan/mesh/stage_memory.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
+#include "bimetal/parallel/schedule/in_flight.h"
+
 namespace bimetal::plan {
+
+namespace schedule = parallel::schedule;
+
 namespace {
 
 /// Flat tensors of gradients on their way, beside the one that is being filled (gradient_shards.h).
@@ -32,15 +38,20 @@ struct Group {
 /// Goes through a device's units in their order and adds up what they come to.
 class StageWalk {
  public:
-  StageWalk(const ModelFacts& facts, const StageLoad& load) : facts_(facts), load_(load) {}
+  StageWalk(const ModelFacts& facts, const StageLoad& load) : facts_(facts), load_(load) {
+    for (const auto& moment : load.in_flight.moments) {
+      together_ = std::max(together_, std::reduce(moment.begin(), moment.end()));
+    }
+  }
 
   /// Another piece begins with that unit.
   void begin(std::size_t unit) {
-    end_piece();
+    if (open_.units > 0) end_piece();
     next_ = unit;
     behind_ = 0;
     for (auto u = unit; u < facts_.units.size(); ++u) behind_ += copies_of(facts_, facts_.units[u]);
-    tied_ = tied_frozen_ = 0;
+    tied_ = -shared_;
+    tied_frozen_ = -shared_frozen_;
     for (std::size_t u = 0; u < unit; ++u) {
       tied_ += static_cast<double>(facts_.units[u].shared);
       tied_frozen_ += facts_.units[u].frozen_shared;
@@ -59,9 +70,10 @@ class StageWalk {
     ++next_;
   }
 
-  /// Of so many pieces like the one that was walked through, or of all that were.
-  MemoryUse use(double pieces = 1) const {
+  /// Of all pieces that were walked through, or, of one, of as many like it as the device has.
+  MemoryUse use() const {
     const auto& keeping = load_.keeping;
+    const double pieces = closed_.empty() ? static_cast<double>(chunks()) : 1;
     const bool last = next_ == facts_.units.size();
     const double shared = pieces * shared_ + (last ? tied_ : 0), own = pieces * own_;
     const double frozen = pieces * frozen_ + (last ? tied_frozen_ : 0);
@@ -73,13 +85,48 @@ class StageWalk {
     if (keeping.optimizer == Place::Disk) use.optimizer = std::min(use.optimizer, kDiskWindow);
     if (!load_.host_is_device) move_to_host(bytes_of(facts_, own + shared) * load_.shard, use);
     use.buffers = on_their_way(bytes_of(facts_, own), bytes_of(facts_, own + shared));
-    use.activations =
-        pieces * (load_.in_flight * (kept_ + open_.input + open_.saved) + copies_ + copied(open_)) +
-        std::max(passing_, passing());
+    use.activations = held() + pieces * (copies_ + copied(open_)) + std::max(passing_, passing());
     return use;
   }
 
  private:
+  /// Pieces that the device has, as far as that is known.
+  std::size_t chunks() const {
+    const auto& moments = load_.in_flight.moments;
+    return moments.empty() ? 1 : moments.front().size();
+  }
+
+  /// What one micro-batch leaves in the open piece.
+  double left() const { return kept_ + open_.input + open_.saved; }
+
+  /// Most that all in flight have left in all pieces.
+  double held() const {
+    const auto& [each, moments] = load_.in_flight;
+    const double last = left();
+    if (moments.empty()) return each * std::reduce(closed_.begin(), closed_.end(), last);
+    if (closed_.empty()) return together_ * last;
+    double most = 0;
+    for (const auto& moment : moments) {
+      double sum = 0;
+      for (std::size_t chunk = 0; chunk < moment.size(); ++chunk) {
+        sum += moment[chunk] * (chunk < closed_.size() ? closed_[chunk] : last);
+      }
+      most = std::max(most, sum);
+    }
+    return most;
+  }
+
+  /// Most micro-batches that are in flight in the open piece.
+  double here() const {
+    const auto& [each, moments] = load_.in_flight;
+    if (moments.empty()) return each;
+    int most = 0;
+    for (const auto& moment : moments) {
+      most = std::max(most, closed_.empty() ? std::ranges::max(moment) : moment[closed_.size()]);
+    }
+    return most;
+  }
+
   /// What an accelerator keeps there: states and, of the parameters, a shard of so many bytes.
   void move_to_host(double shard, MemoryUse& use) const {
     const auto& keeping = load_.keeping;
@@ -94,6 +141,7 @@ class StageWalk {
     own_ += own;
     shared_ += static_cast<double>(unit.shared);
     frozen_ += unit.frozen;
+    shared_frozen_ += unit.frozen_shared;
     whole_ += bytes_of(facts_, own);
     open_flat_ += bytes_of(facts_, own);
     largest_flat_ = std::max(largest_flat_, open_flat_);
@@ -142,7 +190,7 @@ class StageWalk {
     const bool hands_on = next_ > 0 && next_ < facts_.units.size();
     const double output = hands_on ? facts_.units[next_ - 1].output.at(load_.at_once) : 0;
     if (again_ == 0) return open_.beyond;
-    const double others = std::max(0.0, load_.in_flight - 1) * copied(open_) / 2;
+    const double others = std::max(0.0, here() - 1) * copied(open_) / 2;
     return std::max(open_.beyond, again_ - open_.saved + 2 * output + others - copied(open_));
   }
 
@@ -155,9 +203,9 @@ class StageWalk {
 
   void end_piece() {
     passing_ = std::max(passing_, passing());
-    kept_ += open_.input + open_.saved;
+    closed_.push_back(left());
     copies_ += copied(open_);
-    again_ = 0;
+    kept_ = again_ = 0;
     open_ = {};
   }
 
@@ -172,15 +220,18 @@ class StageWalk {
 
   const ModelFacts& facts_;
   const StageLoad& load_;
+  int together_ = 0;  ///< most micro-batches in flight in all chunks
   std::size_t next_ = 0;
   double own_ = 0, shared_ = 0;          ///< elements
-  double tied_ = 0;                      ///< elements of units before the piece that others share
+  double tied_ = 0;                      ///< elements that other devices' units before share
   double whole_ = 0;                     ///< bytes of what is own, as a step has it
   double frozen_ = 0, tied_frozen_ = 0;  ///< bytes
+  double shared_frozen_ = 0;             ///< of these, what further units use, too
   double open_flat_ = 0, largest_flat_ = 0;
-  double behind_ = 0;   ///< bytes of copies for the next unit and those behind it, as measured
-  double kept_ = 0;     ///< of each micro-batch in flight, but for the open group
-  double copies_ = 0;   ///< and their gradients, likewise
+  double behind_ = 0;  ///< bytes of copies for the next unit and those behind it, as measured
+  std::vector<double> closed_;  ///< what a micro-batch leaves in each piece before the open one
+  double kept_ = 0;             ///< and in that, but for the open group
+  double copies_ = 0;           ///< and their gradients, likewise
   double again_ = 0;    ///< the most that a group of this piece needs that is computed again
   double passing_ = 0;  ///< of pieces before
   Group open_;
@@ -188,13 +239,31 @@ class StageWalk {
 
 }  // namespace
 
-double in_flight(parallel::schedule::Kind kind, std::size_t stage, std::size_t stages,
-                 int micro_batches) {
-  using parallel::schedule::Kind;
-  const double all = micro_batches;
-  if (kind == Kind::gpipe) return all;
-  if (kind == Kind::one_f_one_b) return std::min(all, static_cast<double>(stages - stage));
-  return std::min(all, static_cast<double>(stages));
+InFlight in_flight(schedule::Kind kind, int stage, const schedule::Shape& shape) {
+  switch (kind) {
+    case schedule::Kind::gpipe: return shape.micro_batches;
+    case schedule::Kind::one_f_one_b: return std::min(shape.micro_batches, shape.stages - stage);
+    case schedule::Kind::zero_bubble: return std::min(shape.micro_batches, shape.stages);
+    case schedule::Kind::interleaved: break;
+  }
+  // A stage is less than two rounds ahead, and what it has recurs from round to round.
+  auto some = shape;
+  some.micro_batches = std::min(
+      schedule::micro_batches_near(kind, shape.stages, shape.micro_batches), 4 * shape.stages);
+  InFlight found;
+  found.moments = schedule::fullest_moments(schedule::schedule(kind, stage, some), shape.chunks);
+  return found;
+}
+
+double tied_elements(const ModelFacts& facts, std::span<const UnitRange> pieces) {
+  double tied = 0;
+  if (pieces.back().end < facts.units.size()) return tied;
+  for (std::size_t u = 0; u < pieces.back().begin; ++u) {
+    const bool own = std::ranges::any_of(
+        pieces, [u](const UnitRange& piece) { return piece.begin <= u && u < piece.end; });
+    if (!own) tied += static_cast<double>(facts.units[u].shared);
+  }
+  return tied;
 }
 
 MemoryUse stage_use(const ModelFacts& facts, std::span<const UnitRange> pieces,
@@ -207,19 +276,14 @@ MemoryUse stage_use(const ModelFacts& facts, std::span<const UnitRange> pieces,
   return walk.use();
 }
 
-double stage_bytes(const ModelFacts& facts, const UnitRange& piece, const StageLoad& load) {
-  return stage_use(facts, std::span(&piece, 1), load).model();
-}
-
-std::vector<bool> fitting_ends(std::span<const StageDevice> devices, std::size_t begin,
-                               double pieces) {
+std::vector<bool> fitting_ends(std::span<const StageDevice> devices, std::size_t begin) {
   std::vector<bool> fit(devices.front().facts->units.size() - begin, true);
   for (const auto& [facts, load, room, host_room] : devices) {
     StageWalk walk(*facts, load);
     walk.begin(begin);
     for (std::size_t units = 0; units < fit.size(); ++units) {
       walk.add();
-      const auto use = walk.use(pieces);
+      const auto use = walk.use();
       fit[units] = fit[units] && use.model() <= room && use.host <= host_room;
     }
   }

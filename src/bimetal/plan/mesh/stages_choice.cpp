@@ -22,11 +22,10 @@ constexpr int kDividedFreely = 8;            // devices
 constexpr std::size_t kSimulatedCounts = 3;  // numbers of micro-batches, of a schedule
 
 /// As a run has them: of one of `replicas` pipelines of `stages` devices.
-int micro_batches_of(const MeshInput& input, const StagesWish& wish, int stages, int replicas) {
-  if (wish.micro_batches > 0) return wish.micro_batches;
+int micro_batches_of(const MeshInput& input, schedule::Kind kind, int stages, int replicas) {
   const auto share = std::max<std::int64_t>(1, input.global_batch / replicas);
   const auto limit = input.micro_batch > 0 ? input.micro_batch : share;
-  return schedule::usual_micro_batches(wish.schedule, stages, share, (share + limit - 1) / limit);
+  return schedule::usual_micro_batches(kind, stages, share, (share + limit - 1) / limit);
 }
 
 bool beats(const MeshChoice& a, const MeshChoice& b) {
@@ -37,16 +36,19 @@ bool beats(const MeshChoice& a, const MeshChoice& b) {
 
 /// Numbers of micro-batches to try, which is to be left off at the first that can be unless any
 /// will do: a replica with the smaller share may have fewer samples than the usual number.
-std::vector<int> counts_to_try(const MeshInput& input, const StagesWish& wish,
+std::vector<int> counts_to_try(const MeshInput& input, const StagesWish& wish, schedule::Kind kind,
                                const Layout& layout) {
+  if (wish.micro_batches > 0) return {wish.micro_batches};
   const int replicas = is_box(layout) ? static_cast<int>(layout.front().size()) : 1;
-  const int usual = micro_batches_of(input, wish, in_line(layout), replicas);
-  if (wish.micro_batches > 0) return {usual};
+  const int stages = in_line(layout);
   std::vector<int> counts;
-  for (int count = usual; count > 0; count /= 2) counts.push_back(count);
+  for (int count = micro_batches_of(input, kind, stages, replicas); count > 0; count /= 2) {
+    counts.push_back(schedule::micro_batches_near(kind, stages, count));
+  }
   if (!wish.any_micro_batches) return counts;
-  std::ranges::move(micro_batch_counts(in_line(layout), input.global_batch),
-                    std::back_inserter(counts));
+  for (const int count : micro_batch_counts(stages, input.global_batch)) {
+    counts.push_back(schedule::micro_batches_near(kind, stages, count));
+  }
   std::ranges::sort(counts);
   counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
   return counts;
@@ -57,7 +59,7 @@ std::vector<MeshChoice> in_micro_batches(const MeshInput& input, const Cluster& 
                                          const StagesWish& wish, const Layout& layout,
                                          PipelineOptions options) {
   std::vector<MeshChoice> found;
-  for (const int count : counts_to_try(input, wish, layout)) {
+  for (const int count : counts_to_try(input, wish, options.schedule, layout)) {
     options.micro_batches = count;
     if (auto choice = choose_cut(input, cluster, layout, options)) {
       found.push_back(std::move(*choice));
@@ -71,13 +73,15 @@ std::vector<MeshChoice> in_micro_batches(const MeshInput& input, const Cluster& 
 
 std::optional<MeshChoice> pipeline_of(const MeshInput& input, const Cluster& cluster,
                                       const StagesWish& wish, const Layout& layout) {
-  const auto kinds =
-      wish.any_schedule ? schedules_worth_a_try(wish.keeping) : std::vector{wish.schedule};
+  const auto ways = wish.any_schedule
+                        ? ways_worth_a_try(wish.keeping, layout, input.facts.front().units.size())
+                        : std::vector<WayThrough>{{wish.schedule, wish.chunks}};
   std::optional<MeshChoice> best;
-  for (const auto kind : kinds) {
+  for (const auto& [kind, chunks] : ways) {
     std::optional<MeshChoice> of_kind;
     for (auto& choice : in_micro_batches(input, cluster, wish, layout,
                                          {.schedule = kind,
+                                         .chunks = chunks,
                                          .keeping = wish.keeping,
                                          .cuts = wish.cuts,
                                          .any_size = wish.micro_batches > 0})) {

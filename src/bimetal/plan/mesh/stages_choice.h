@@ -14,13 +14,14 @@ struct StagesWish {
   int stages = 0;                                ///< 0: any number
   int replicas = 0;                              ///< of each stage; 0: any number
   std::vector<std::size_t> stage_replicas = {};  ///< or a number for each stage
-  std::vector<std::size_t> cuts = {};  ///< units that stages but the first begin with; empty: any
+  std::vector<std::size_t> cuts = {};  ///< units that pieces but the first begin with; empty: any
   int tensor = 1;  ///< devices that have a replica's tensors in parts; 0: any number
   /// Of these parts; empty: equal ones, or by speed (and where that does not fit, by memory, too).
   std::vector<double> tensor_weights = {};
   bool parts_by_speed = false;
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
-  bool any_schedule = false;       ///< whichever is fastest in its place
+  int chunks = 1;                  ///< pieces of each stage: 1 but for interleaved
+  bool any_schedule = false;       ///< whichever is fastest in their place
   int micro_batches = 0;           ///< 0: as many as a run takes by itself
   bool any_micro_batches = false;  ///< or then as many as are fastest
   Keeping keeping = {};   ///< level (pipelines: 0 to 3 of each stage's replicas), recomputation

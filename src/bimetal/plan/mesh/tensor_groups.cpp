@@ -237,8 +237,8 @@ void TensorGroups::take_sums(MeshChoice& choice) const {
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
     const auto& stage = choice.stages[s];
     for (std::size_t r = 0; r < stage.devices.size(); ++r) {
-      const auto passes = passes_of(sums_, cluster(), stage.devices[r], stage.begin, stage.end,
-                                    at_once(choice, s, r), recomputed);
+      const auto passes =
+          passes_of(sums_, cluster(), stage.devices[r], stage, at_once(choice, s, r), recomputed);
       choice.summed_s =
           std::max(choice.summed_s, choice.micro_batches * (passes.forward + passes.backward));
       const auto& members = groups_[static_cast<std::size_t>(stage.devices[r])];
@@ -272,8 +272,7 @@ double TensorGroups::bytes_of(const MeshChoice& choice, std::size_t stage, std::
   const auto& of_stage = choice.stages[stage];
   const double own = at_once(choice, stage, replica);
   if (choice.scheme == Scheme::Pipeline) {
-    return stage_bytes(part, {of_stage.begin, of_stage.end},
-                       load_of(whole_, choice, stage, replica, shard));
+    return stage_use(part, of_stage.pieces, load_of(whole_, choice, stage, replica, shard)).model();
   }
   return memory_use(part, choice.keeping,
                     {.ranks = static_cast<int>(replicas),

@@ -41,14 +41,19 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
+/// Later chunks are lighter.
+double shade_of(int chunk) {
+  return 1 / (1 + 0.7 * chunk);
+}
+
 std::string box(const Timed& timed, double top, double scale) {
   const double x = kLeft + timed.begin * scale;
   const double width = (timed.end - timed.begin) * scale;
   const auto label = to_string(timed.action);
   std::string svg = fmt::format(
-      R"(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{}" fill="{}" stroke="#fff" stroke-width="0.5"><title>{}: {} to {}</title></rect>)",
-      x, top, width, kRow, colour_of(timed.action.what), label, seconds_text(timed.begin),
-      seconds_text(timed.end));
+      R"(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{}" fill="{}" fill-opacity="{:.2f}" stroke="#fff" stroke-width="0.5"><title>{}: {} to {}</title></rect>)",
+      x, top, width, kRow, colour_of(timed.action.what), shade_of(timed.action.chunk), label,
+      seconds_text(timed.begin), seconds_text(timed.end));
   if (width > 9.0 * static_cast<double>(label.size())) {
     svg += fmt::format(R"(<text x="{:.2f}" y="{:.1f}" text-anchor="middle">{}</text>)",
                        x + width / 2, top + kRow / 2 + 4, label);
@@ -56,7 +61,15 @@ std::string box(const Timed& timed, double top, double scale) {
   return svg + "\n";
 }
 
-std::string legend(double top) {
+int chunks_in(const parallel::schedule::Simulation& run) {
+  int most = 0;
+  for (const auto& stage : run.stages) {
+    for (const auto& timed : stage) most = std::max(most, timed.action.chunk);
+  }
+  return most + 1;
+}
+
+std::string legend(double top, int chunks) {
   constexpr std::pair<What, std::string_view> kEntries[] = {
       {What::forward, "F forward"},
       {What::backward, "B backward"},
@@ -69,6 +82,9 @@ std::string legend(double top) {
         R"(<rect x="{}" y="{}" width="12" height="12" fill="{}"/><text x="{}" y="{}">{}</text>)", x,
         top, colour_of(what), x + 17, top + 10, name);
     x += 190;
+  }
+  if (chunks > 1) {
+    svg += fmt::format(R"(<text x="{}" y="{}">.1 and lighter: later chunks</text>)", x, top + 10);
   }
   return svg + "\n";
 }
@@ -102,7 +118,7 @@ std::string timeline_svg(const std::string& title, const std::vector<std::string
     svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n",
                        kLeft + part * kWidth, bottom + 16, seconds_text(part * run.seconds));
   }
-  return svg + legend(bottom + 32) + "</svg>\n";
+  return svg + legend(bottom + 32, chunks_in(run)) + "</svg>\n";
 }
 
 }  // namespace bimetal::plan

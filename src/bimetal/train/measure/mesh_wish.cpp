@@ -47,9 +47,6 @@ std::optional<std::string> unplanned(const job::JobConfig& job, const MeasuredPl
     return "meshes are planned with parallel.balance = \"auto\"";
   }
   if (cut && measured.own_optimizer) return "the task has an optimizer of its own";
-  if (cut && job.mesh.schedule == "interleaved") {
-    return "mesh.schedule = \"interleaved\" is not predicted";
-  }
   if (shape.tensor > 1 && !shape.even()) {
     return "parts of tensors are predicted where all stages have as many replicas and parts";
   }
@@ -60,6 +57,11 @@ std::optional<std::string> unplanned(const job::JobConfig& job, const MeasuredPl
 parallel::MeshShape take_numbers(const job::JobConfig& job, const MeasuredPlan& measured,
                                  plan::StagesWish& wish) {
   auto shape = shape_of(job.mesh, static_cast<int>(measured.devices.size()));
+  if (shape.stages > 1 && wish.micro_batches > 0) {
+    parallel::schedule::require_possible(
+        wish.schedule,
+        {.stages = shape.stages, .micro_batches = wish.micro_batches, .chunks = wish.chunks});
+  }
   require_samples(job, shape);
   const auto pieces = static_cast<std::size_t>(shape.stages * chunks_of(job.mesh));
   const auto units = measured.mesh_input.facts.front().units.size();
@@ -86,6 +88,7 @@ plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured
           .parts_by_speed = job.mesh.tensor_parts == "speed",
           .schedule =
               parallel::schedule::kind_named(open ? job::MeshConfig().schedule : job.mesh.schedule),
+          .chunks = chunks_of(job.mesh),
           .any_schedule = open,
           .micro_batches = static_cast<int>(job.mesh.micro_batches),
           .any_micro_batches = job::is_open(job.mesh),

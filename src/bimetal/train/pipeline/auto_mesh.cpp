@@ -39,9 +39,11 @@ job::JobConfig with_choice(job::JobConfig job, const plan::MeshChoice& choice) {
   job.mesh.stages = static_cast<std::int64_t>(choice.stages.size());
   job.mesh.schedule = parallel::schedule::to_string(choice.schedule);
   if (choice.scheme == plan::Scheme::Pipeline) job.mesh.micro_batches = choice.micro_batches;
+  if (choice.schedule == parallel::schedule::Kind::interleaved) job.mesh.chunks = choice.chunks;
+  const auto begins = choice.begins();
+  job.mesh.cuts.assign(begins.begin() + 1, begins.end());
   for (const auto& stage : choice.stages) {
-    if (stage.begin > 0) job.mesh.cuts.push_back(static_cast<std::int64_t>(stage.begin));
-    if (choice.even()) continue;
+    if (choice.even()) break;
     job.mesh.stage_replicas.push_back(static_cast<std::int64_t>(stage.devices.size()));
   }
   job.mesh.tensor = choice.tensor;
@@ -71,6 +73,7 @@ comm::Bytes encode(const job::JobConfig& job, const plan::MeshChoice& choice) {
   }
   out.i64(job.mesh.stages);
   out.string(job.mesh.schedule);
+  out.i64(job.mesh.chunks);
   out.i64(job.mesh.micro_batches);
   out.i64(job.mesh.tensor);
   out.i64(choice.most_at_once());
@@ -87,6 +90,7 @@ void decode(const comm::Bytes& bytes, job::JobConfig& job) {
   }
   job.mesh.stages = in.i64();
   job.mesh.schedule = in.string();
+  job.mesh.chunks = in.i64();
   job.mesh.micro_batches = in.i64();
   job.mesh.tensor = in.i64();
   if (const auto most = in.i64(); most > 0) job.train.micro_batch = most;

@@ -116,34 +116,34 @@ CutBytes sent_in_parts(CutBytes bytes, const job::MeshConfig& mesh,
 /// may be wrong by, or that in micro-batches of one sample; where that does not do, as if nothing
 /// were known.
 std::vector<std::size_t> fitting_cut(const parallel::pipeline::MeasuredUnits& measured,
-                                     const parallel::MeshShape& shape, std::size_t pieces,
+                                     const parallel::MeshShape& shape, int chunks,
                                      int micro_batches, const StageNeeds* needs) {
   using parallel::pipeline::measured_cut;
   std::vector<parallel::schedule::FittingEnds> rooms;
   if (needs) {
     constexpr auto kDoubt = plan::kDoubt;
-    for (const double part : {1 - kDoubt, 1.0}) rooms.push_back(needs->within(part, pieces));
+    for (const double part : {1 - kDoubt, 1.0}) rooms.push_back(needs->within(part));
     const auto again = needs->recomputing();
     if (needs->may_recompute()) {
-      for (const double part : {1 - kDoubt, 1.0}) rooms.push_back(again.within(part, pieces));
+      for (const double part : {1 - kDoubt, 1.0}) rooms.push_back(again.within(part));
     }
-    rooms.push_back(again.within(1 + kDoubt, pieces));
-    rooms.push_back(again.at_least().within(1 + kDoubt, pieces));
+    rooms.push_back(again.within(1 + kDoubt));
+    rooms.push_back(again.at_least().within(1 + kDoubt));
   }
   for (const auto& room : rooms) {
     try {
-      return measured_cut(measured, shape, pieces, micro_batches, room);
+      return measured_cut(measured, shape, chunks, micro_batches, room);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::OutOfMemory) throw;
     }
   }
-  return measured_cut(measured, shape, pieces, micro_batches);
+  return measured_cut(measured, shape, chunks, micro_batches);
 }
 
 /// Where memory wants that stages compute activations again: those that do take a forward longer,
 /// though their last unit is spared that, and so get fewer units, if these fit, too.
 void recompute_where_needed(parallel::pipeline::MeasuredUnits measured,
-                            const parallel::MeshShape& shape, std::size_t pieces, int micro_batches,
+                            const parallel::MeshShape& shape, int chunks, int micro_batches,
                             const StageNeeds& needs, ChosenCuts& chosen) {
   chosen.recompute = needs.must_recompute(chosen.begins);
   if (std::ranges::find(chosen.recompute, true) == chosen.recompute.end()) return;
@@ -153,8 +153,8 @@ void recompute_where_needed(parallel::pipeline::MeasuredUnits measured,
     if (chosen.recompute[stage]) measured.seconds[at] *= plan::kStepRecomputed;
   }
   try {
-    const auto room = needs.recomputing(chosen.recompute).within(1.0, pieces);
-    chosen.begins = parallel::pipeline::measured_cut(measured, shape, pieces, micro_batches, room);
+    const auto room = needs.recomputing(chosen.recompute).within(1.0);
+    chosen.begins = parallel::pipeline::measured_cut(measured, shape, chunks, micro_batches, room);
     chosen.recompute = needs.must_recompute(chosen.begins);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::OutOfMemory) throw;
@@ -189,7 +189,8 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
   // All measure at the same time; and where ranks are threads of one process, whose generator that
   // model was drawn from, nobody goes on to seed it before all have theirs.
   group.barrier().wait();
-  const auto pieces = static_cast<std::size_t>(shape.stages * chunks_of(job.mesh));
+  const int chunks = chunks_of(job.mesh);
+  const auto pieces = static_cast<std::size_t>(shape.stages * chunks);
   const bool given = !job.mesh.cuts.empty() || pieces > units;
   const bool deals = !shape.even() && shape.pipeline_ranks() > shape.stages &&
                      job.parallel.balance == balance::Policy::Auto;
@@ -211,17 +212,17 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
     if (all.known()) {
       observer.on_phase("measuring links");
       const auto ways =
-          measure_ways(group, shape, pieces, shortened_by(job.compression), probe.dtype);
-      measured.send = send_seconds(ways, pieces, sent_in_parts(all.sent, job.mesh, chosen.parts));
+          measure_ways(group, shape, chunks, shortened_by(job.compression), probe.dtype);
+      measured.send = send_seconds(ways, sent_in_parts(all.sent, job.mesh, chosen.parts));
     } else {
       measured.seconds = elements_for_all(elements, shape.ranks());
       observer.on_notice(
           "the whole model does not fit into the memory of every worker, so that its units were "
           "not measured: stages have about as many parameters each; mesh.cuts sets others");
     }
-    chosen.begins = fitting_cut(measured, shape, pieces, micro_batches, needs);
+    chosen.begins = fitting_cut(measured, shape, chunks, micro_batches, needs);
     if (needs && needs->may_recompute()) {
-      recompute_where_needed(std::move(measured), shape, pieces, micro_batches, *needs, chosen);
+      recompute_where_needed(std::move(measured), shape, chunks, micro_batches, *needs, chosen);
     }
   }
   if (deals) chosen.speeds = speeds_at(all, units, shape, chosen.begins, probe.samples);

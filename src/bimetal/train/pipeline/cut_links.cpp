@@ -37,9 +37,8 @@ double sent_by(const std::vector<plan::RankPair>& ways, const parallel::MeshShap
 
 }  // namespace
 
-std::vector<std::vector<plan::RankPair>> ways_of(const parallel::MeshShape& shape,
-                                                 std::size_t pieces) {
-  const bool round = pieces > static_cast<std::size_t>(shape.stages);
+std::vector<std::vector<plan::RankPair>> ways_of(const parallel::MeshShape& shape, int chunks) {
+  const bool round = chunks > 1;
   std::vector<std::vector<plan::RankPair>> ways;
   for (int stage = 0; stage + (round ? 0 : 1) < shape.stages; ++stage) {
     auto& of_stage = ways.emplace_back();
@@ -54,12 +53,11 @@ std::vector<std::vector<plan::RankPair>> ways_of(const parallel::MeshShape& shap
   return ways;
 }
 
-std::vector<StageWays> measure_ways(comm::Group group, const parallel::MeshShape& shape,
-                                    std::size_t pieces,
+std::vector<StageWays> measure_ways(comm::Group group, const parallel::MeshShape& shape, int chunks,
                                     const parallel::pipeline::ActivationCompression& compression,
                                     torch::Dtype dtype) {
   std::vector<StageWays> measured;
-  for (auto pairs : ways_of(shape, pieces)) {
+  for (auto pairs : ways_of(shape, chunks)) {
     auto& of_stage = measured.emplace_back();
     of_stage.sent = sent_by(pairs, shape, group.topology(), compression, dtype);
     of_stage.there = plan::probe_pairs(group, pairs);
@@ -70,13 +68,12 @@ std::vector<StageWays> measure_ways(comm::Group group, const parallel::MeshShape
 }
 
 std::vector<std::vector<double>> send_seconds(const std::vector<StageWays>& ways,
-                                              std::size_t pieces, const CutBytes& bytes) {
+                                              const CutBytes& bytes) {
   std::vector<std::vector<double>> seconds;
-  for (std::size_t piece = 0; piece + 1 < pieces && !ways.empty(); ++piece) {
-    const auto& [there, back, sent] = ways[piece % ways.size()];
-    auto& of_piece = seconds.emplace_back();
+  for (const auto& [there, back, sent] : ways) {
+    auto& of_stage = seconds.emplace_back();
     for (std::size_t unit = 0; unit < bytes.forward.size(); ++unit) {
-      of_piece.push_back(slowest_of(there, sent * bytes.forward[unit]) +
+      of_stage.push_back(slowest_of(there, sent * bytes.forward[unit]) +
                          slowest_of(back, sent * bytes.backward[unit]));
     }
   }

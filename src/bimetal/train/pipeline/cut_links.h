@@ -19,20 +19,18 @@ struct StageWays {
 };
 
 /// By stage but the last: from which rank to which. Of the last one, too, where a micro-batch comes
-/// by it more than once, as with more `pieces` than stages.
-std::vector<std::vector<plan::RankPair>> ways_of(const parallel::MeshShape& shape,
-                                                 std::size_t pieces);
+/// by it more than once, as with several `chunks` of the model on each stage.
+std::vector<std::vector<plan::RankPair>> ways_of(const parallel::MeshShape& shape, int chunks);
 
 /// These, measured, with what `compression` leaves of values of `dtype`: where it shortens any of a
 /// stage's ways, that is the slow one. The same figures on every rank. Collective.
-std::vector<StageWays> measure_ways(comm::Group group, const parallel::MeshShape& shape,
-                                    std::size_t pieces,
+std::vector<StageWays> measure_ways(comm::Group group, const parallel::MeshShape& shape, int chunks,
                                     const parallel::pipeline::ActivationCompression& compression,
                                     torch::Dtype dtype);
 
-/// By piece but the last: seconds in which a micro-batch crosses the cut behind each unit both
-/// ways, over the slowest of its stage's ways. Pure: what schedule::CutProblem::send wants.
+/// By stage that has ways: seconds in which a micro-batch crosses the cut behind each unit both
+/// ways, over the slowest of these. Pure: what schedule::CutProblem::send wants.
 std::vector<std::vector<double>> send_seconds(const std::vector<StageWays>& ways,
-                                              std::size_t pieces, const CutBytes& bytes);
+                                              const CutBytes& bytes);
 
 }  // namespace bimetal::train

@@ -57,10 +57,10 @@ std::string work_text(double operations, const std::optional<Cuts>& cuts) {
 double operations_of(const Operations& all, const std::vector<std::size_t>& begins, int stages,
                      int stage) {
   double sum = 0;
-  std::size_t piece = 0;
-  for (std::size_t unit = 0; unit < all.size(); ++unit) {
-    while (piece + 1 < begins.size() && begins[piece + 1] <= unit) ++piece;
-    if (static_cast<int>(piece) % stages == stage) sum += all[unit];
+  if (all.empty()) return sum;
+  for (const auto& [begin, end] :
+       parallel::schedule::pieces_of(begins, all.size(), stages, stage)) {
+    for (auto unit = begin; unit < end; ++unit) sum += all[unit];
   }
   return sum;
 }

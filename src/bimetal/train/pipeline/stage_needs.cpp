@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bimetal/parallel/schedule/deal.h"
+#include "bimetal/train/pipeline/choose_cuts.h"
 
 namespace bimetal::train {
 
@@ -23,6 +24,7 @@ StageNeeds::StageNeeds(plan::MemoryInput measured, const job::JobConfig& job,
       kind_(parallel::schedule::kind_named(job.mesh.schedule)),
       samples_(samples_of_pipeline(shape, job.train.global_batch)),
       micro_batches_(micro_batches),
+      chunks_(chunks_of(job.mesh)),
       cuts_given_(!job.mesh.cuts.empty()),
       shards_(shards_of(job.zero)) {}
 
@@ -57,10 +59,11 @@ std::vector<double> StageNeeds::shards_of(const job::ZeroConfig& zero) const {
 
 /// Nobody knows yet how fast replicas are, and so which of them has most: it is as if they were
 /// equals.
-double StageNeeds::in_flight(int stage) const {
+plan::InFlight StageNeeds::in_flight(int stage) const {
   if (shape_.even()) {
-    return plan::in_flight(kind_, static_cast<std::size_t>(stage),
-                           static_cast<std::size_t>(shape_.stages), micro_batches_);
+    return plan::in_flight(
+        kind_, stage,
+        {.stages = shape_.stages, .micro_batches = micro_batches_, .chunks = chunks_});
   }
   std::vector<int> widths;
   for (int s = 0; s < shape_.stages; ++s) widths.push_back(shape_.replicas_of(s));
@@ -87,7 +90,7 @@ plan::StageLoad StageNeeds::load_of(int number) const {
           .host_is_device = rank(number).load.host_is_device};
 }
 
-parallel::schedule::FittingEnds StageNeeds::within(double part, std::size_t pieces) const {
+parallel::schedule::FittingEnds StageNeeds::within(double part) const {
   const auto stages = static_cast<std::size_t>(shape_.stages);
   std::vector<std::vector<plan::StageDevice>> devices(stages);
   for (int number = 0; number < ranks(); ++number) {
@@ -97,22 +100,17 @@ parallel::schedule::FittingEnds StageNeeds::within(double part, std::size_t piec
                               .room = part * room_of(number).device,
                               .host_room = part * room_of(number).host});
   }
-  const double of_rank = static_cast<double>(pieces) / shape_.stages;
-  return [devices = std::move(devices), of_rank, facts_of = measured_](std::size_t piece,
-                                                                       std::size_t begin) {
-    return plan::fitting_ends(devices[piece % devices.size()], begin, of_rank);
-  };
+  return
+      [devices = std::move(devices), facts_of = measured_](std::size_t stage, std::size_t begin) {
+        return plan::fitting_ends(devices[stage], begin);
+      };
 }
 
 /// Of its pieces together.
 plan::MemoryUse StageNeeds::use_of(int number, const std::vector<std::size_t>& begins) const {
   const auto& facts = rank(number).facts;
-  std::vector<plan::UnitRange> own;
-  auto piece = static_cast<std::size_t>(parallel::place_of(shape_, number).stage);
-  for (; piece < begins.size(); piece += static_cast<std::size_t>(shape_.stages)) {
-    const bool last = piece + 1 == begins.size();
-    own.push_back({begins[piece], last ? facts.units.size() : begins[piece + 1]});
-  }
+  const auto own = parallel::schedule::pieces_of(begins, facts.units.size(), shape_.stages,
+                                                 parallel::place_of(shape_, number).stage);
   return plan::stage_use(facts, own, load_of(number));
 }
 

@@ -27,8 +27,8 @@ class StageNeeds {
   StageNeeds(plan::MemoryInput measured, const job::JobConfig& job,
              const parallel::MeshShape& shape, int micro_batches);
 
-  /// For a cut into `pieces` that takes no more than this part of each rank's room.
-  parallel::schedule::FittingEnds within(double part, std::size_t pieces) const;
+  /// For a cut that takes no more than this part of each rank's room.
+  parallel::schedule::FittingEnds within(double part) const;
 
   /// By rank, of a model whose pieces begin with these units.
   std::vector<plan::MemoryUse> planned(const std::vector<std::size_t>& begins) const;
@@ -54,7 +54,7 @@ class StageNeeds {
   const plan::RankMemory& rank(int number) const;
   const plan::Room& room_of(int number) const;
   std::vector<double> shards_of(const job::ZeroConfig& zero) const;
-  double in_flight(int stage) const;
+  plan::InFlight in_flight(int stage) const;
   plan::StageLoad load_of(int number) const;
   plan::MemoryUse use_of(int number, const std::vector<std::size_t>& begins) const;
 
@@ -64,6 +64,7 @@ class StageNeeds {
   parallel::schedule::Kind kind_;
   std::int64_t samples_;  ///< of a step that go through a pipeline
   int micro_batches_;
+  int chunks_;
   bool cuts_given_;
   std::vector<double> shards_;        ///< by rank, of what its stage's replicas have in shards
   std::vector<bool> recompute_ = {};  ///< by stage; empty: as asked for

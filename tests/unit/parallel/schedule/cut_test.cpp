@@ -7,6 +7,7 @@
 #include <random>
 
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/schedule/simulate.h"
 
 namespace bimetal::parallel::schedule {
 namespace {
@@ -130,6 +131,86 @@ double by_trying(const CutProblem& problem, const Rows& bytes, const std::vector
     if (fits) best = std::min(best, (problem.micro_batches - 1) * longest + sum);
   }
   return best;
+}
+
+/// The same of several chunks, with room for everything.
+double by_trying_chunks(const CutProblem& problem) {
+  const auto units = problem.seconds.front().size(), stages = problem.seconds.size();
+  const auto pieces = stages * static_cast<std::size_t>(problem.chunks);
+  double best = 1e300;
+  for (unsigned set = 0; set < 1u << (units - 1); ++set) {
+    Begins begins = {0};
+    for (std::size_t i = 1; i < units; ++i) {
+      if (set >> (i - 1) & 1) begins.push_back(i);
+    }
+    if (begins.size() != pieces) continue;
+    std::vector<double> of_stages(stages);
+    for (std::size_t p = 0; p < pieces; ++p) {
+      const auto end = p + 1 < pieces ? begins[p + 1] : units;
+      for (auto u = begins[p]; u < end; ++u)
+        of_stages[p % stages] += problem.seconds[p % stages][u];
+      if (p + 1 < pieces) of_stages[p % stages] += problem.send[p % stages][end - 1];
+    }
+    best = std::min(best, plain_bound(of_stages, problem.micro_batches, problem.chunks));
+  }
+  return best;
+}
+
+TEST(Cut, OfSeveralChunksTheSumCounts) {
+  const std::vector<double> ten(10, 1.0);
+  EXPECT_EQ(cut({.seconds = {ten, ten}, .micro_batches = 8, .chunks = 2}).seconds, 5 * 8 + 2.5)
+      << "pieces of 2 and of 3";
+  const std::vector<double> slow(10, 4.0);
+  const auto unlike = cut({.seconds = {slow, ten}, .micro_batches = 8, .chunks = 2});
+  EXPECT_EQ(unlike.seconds, 8 * 8 + 4);
+  EXPECT_EQ(unlike.begins.size(), 4u);
+  EXPECT_EQ(unlike.begins[1] - unlike.begins[0] + unlike.begins[3] - unlike.begins[2], 2u);
+}
+
+// The way from the last stage to the first is crossed once, the others twice.
+TEST(Cut, SeveralChunksComeByTheWayBackToo) {
+  const std::vector<double> units(8, 1.0);
+  const std::vector<double> near(8, 0), far = {9, 9, 9, 9, 0.5, 9, 9, 9};
+  const auto found =
+      cut({.seconds = {units, units}, .send = {near, far}, .micro_batches = 8, .chunks = 2});
+  EXPECT_EQ(found.begins[2], 5u);
+  EXPECT_THROW(cut({.seconds = {units, units}, .send = {near}, .chunks = 2}), Error);
+  EXPECT_THROW(cut({.seconds = {units, units}, .chunks = 5}), Error);
+}
+
+TEST(Cut, PiecesFitIfAllOfAStageMayBeLikeThem) {
+  const Rows units(2, std::vector<double>(8, 20));  // two of each
+  CutProblem problem{.seconds = {{1, 1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1}},
+                     .fitting = fitting_by(units, {20, 60}),
+                     .micro_batches = 8,
+                     .chunks = 2};
+  EXPECT_EQ(cut(problem).begins, (Begins{0, 1, 4, 5}));
+  problem.fitting = fitting_by(units, {20, 40});
+  EXPECT_THROW(cut(problem), Error);
+}
+
+TEST(Cut, OfSeveralChunksIsNearlyTheBestOfAll) {
+  std::mt19937 random(7);
+  int exact = 0, all = 0;
+  for (int i = 0; i < 200; ++i) {
+    const auto stages = 2 + random() % 2, units = 2 * stages + random() % 7;
+    CutProblem problem{
+        .seconds = {}, .micro_batches = static_cast<int>(stages * (1 + random() % 4)), .chunks = 2};
+    for (std::size_t s = 0; s < stages; ++s) {
+      auto& row = problem.seconds.emplace_back();
+      const double slow = static_cast<double>(1 + random() % 3);
+      for (std::size_t u = 0; u < units; ++u) {
+        row.push_back(slow * static_cast<double>(3 + random() % 5));
+      }
+      problem.send.emplace_back(units, static_cast<double>(random() % 3));
+    }
+    const double best = by_trying_chunks(problem), found = cut(problem).seconds;
+    EXPECT_GE(found, best * (1 - 1e-12));
+    EXPECT_LE(found, 1.05 * best);
+    ++all;
+    exact += found <= best * (1 + 1e-12) ? 1 : 0;
+  }
+  EXPECT_GE(exact, all * 9 / 10);
 }
 
 TEST(Cut, ASlowWayBehindOneOfStagesThatAreAlikeCounts) {

@@ -38,11 +38,11 @@ TEST(Simulate, BubblesAreThoseOfThePapers) {
 
 TEST(Simulate, StagesComeNearTheirBound) {
   EXPECT_DOUBLE_EQ(simulate(schedules(Kind::one_f_one_b, {3, 5}), alike(3)).seconds,
-                   plain_bound(alike(3), 5));
+                   plain_bound(alike(3), 5, 3));
   const std::vector<PieceCost> pieces = {{1, 1, 1}, {3, 3, 3}, {2, 2, 2}};
   for (const int m : {1, 2, 5, 12}) {
     const auto found = simulate(schedules(Kind::one_f_one_b, {3, m}), pieces);
-    EXPECT_LE(found.seconds, plain_bound(pieces, m)) << m;
+    EXPECT_LE(found.seconds, plain_bound(pieces, m, 3)) << m;
     EXPECT_GE(found.seconds, 9 * m + 3) << "the slowest stage, and what must come before and after";
     const auto split = simulate(schedules(Kind::zero_bubble, {3, m}), pieces);
     EXPECT_LT(split.seconds, found.seconds);
@@ -64,6 +64,29 @@ TEST(Simulate, ALinkCarriesOneMessageAtATime) {
   const auto found = simulate(schedules(Kind::gpipe, {2, 2}), pieces);
   EXPECT_DOUBLE_EQ(found.stages[1][0].begin, 11);
   EXPECT_DOUBLE_EQ(found.stages[1][1].begin, 21);
+}
+
+// Both chunks of stage 0 go to stage 1, and the last piece's gradients by the same way.
+TEST(Simulate, ChunksShareTheLinksOfTheirStages) {
+  const std::vector<PieceCost> pieces = {{1, 0, 0, 10, 0}, {1, 0, 0}, {1, 0, 0, 5, 0}, {1, 0, 0}};
+  std::vector<std::vector<Action>> lists(2);
+  lists[0] = {{What::forward, 0}, {What::forward, 0, 1}, {What::forward, 1}};
+  lists[1] = {{What::forward, 0}, {What::forward, 1}, {What::forward, 0, 1}};
+  const auto found = simulate(lists, pieces);
+  EXPECT_DOUBLE_EQ(found.stages[0][1].begin, 12);
+  EXPECT_DOUBLE_EQ(found.stages[0][1].end, 13) << "and is sent until 18";
+  EXPECT_DOUBLE_EQ(found.stages[1][1].begin, 28);
+}
+
+TEST(Simulate, InterleavedTakesItsBoundWherePiecesAreAlike) {
+  for (const int stages : {2, 3, 4}) {
+    for (const int chunks : {1, 2, 3}) {
+      const Shape shape{stages, 3 * stages, chunks};
+      const auto pieces = alike(stages * chunks);
+      EXPECT_DOUBLE_EQ(simulate(schedules(Kind::interleaved, shape), pieces).seconds,
+                       plain_bound(pieces, shape.micro_batches, static_cast<std::size_t>(stages)));
+    }
+  }
 }
 
 TEST(Simulate, FindsDeadlocks) {

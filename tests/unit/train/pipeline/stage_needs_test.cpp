@@ -40,7 +40,7 @@ std::size_t cut_of(const StageNeeds& needs, const parallel::MeshShape& shape) {
   const auto ranks = static_cast<std::size_t>(shape.ranks());
   const parallel::pipeline::MeasuredUnits alike{.seconds = std::vector<double>(10 * ranks, 1.0),
                                                 .units = 10};
-  return parallel::pipeline::measured_cut(alike, shape, 2, 4, needs.within(1.0, 2)).at(1);
+  return parallel::pipeline::measured_cut(alike, shape, 1, 4, needs.within(1.0)).at(1);
 }
 
 constexpr double kUnit = 1000 * (4 + 4 + 8);
@@ -189,8 +189,8 @@ TEST(StageNeeds, StagesWithoutRoomForActivationsRecompute) {
   const auto chosen = needs.recomputing({true, false});
   EXPECT_LT(chosen.planned({0, 5})[0].model(), 0.8 * plainly);
   EXPECT_EQ(chosen.planned({0, 5})[1].model(), needs.planned({0, 5})[1].model());
-  EXPECT_FALSE(needs.within(1.0, 2)(0, 0)[4]);
-  EXPECT_TRUE(needs.recomputing().within(1.0, 2)(0, 0)[4]);
+  EXPECT_FALSE(needs.within(1.0)(0, 0)[4]);
+  EXPECT_TRUE(needs.recomputing().within(1.0)(0, 0)[4]);
   EXPECT_FALSE(needs.must_recompute({0, 1})[0]) << "one unit is where backward begins";
   const auto fixed = needs_in(0.8 * plainly, plainly, false);
   EXPECT_FALSE(fixed.may_recompute());
@@ -224,8 +224,8 @@ TEST(StageNeeds, RanksOfAHostShareItsMemory) {
   measured.ranks = {rank, rank};
   const StageNeeds needs(measured, {}, {.stages = 2}, 4);
   const std::vector<bool> two = {true, true, false}, one = {true, false, false};
-  EXPECT_EQ(needs.within(1.0, 2)(0, 7), two);
-  EXPECT_EQ(needs.within(0.5, 2)(1, 7), one);
+  EXPECT_EQ(needs.within(1.0)(0, 7), two);
+  EXPECT_EQ(needs.within(0.5)(1, 7), one);
 }
 
 // Each lacks a part of what the pool lacks: by a tenth of the whole pool no one of many would.

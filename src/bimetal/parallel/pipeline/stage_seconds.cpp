@@ -1,4 +1,4 @@
-#include "bimetal/parallel/pipeline/piece_seconds.h"
+#include "bimetal/parallel/pipeline/stage_seconds.h"
 
 #include <algorithm>
 #include <numeric>
@@ -37,12 +37,13 @@ double part_of_tensors(const PartWeights& weights, const MeshPlace& place) {
 
 }  // namespace
 
-std::vector<std::vector<double>> piece_seconds(const MeasuredUnits& measured,
-                                               const MeshShape& shape, std::size_t pieces) {
+std::vector<std::vector<double>> stage_seconds(const MeasuredUnits& measured,
+                                               const MeshShape& shape) {
   const auto& [all, units, parts, dealt, send] = measured;
   const auto of_stage = shape.even() ? std::vector<double>() : dealt_parts(shape, dealt);
   const bool by_speed = !shape.even() && of_stage.empty();
-  std::vector<std::vector<double>> seconds(pieces, std::vector<double>(units));
+  std::vector<std::vector<double>> seconds(static_cast<std::size_t>(shape.stages),
+                                           std::vector<double>(units));
   for (int first = 0; first < shape.ranks();) {
     const auto place = place_of(shape, first);
     const int behind = first + shape.tensor_of(place.stage);
@@ -55,13 +56,11 @@ std::vector<std::vector<double>> piece_seconds(const MeasuredUnits& measured,
         own[unit] = std::max(own[unit], share * all[at * units + unit]);
       }
     }
-    for (auto piece = static_cast<std::size_t>(place.stage); piece < pieces;
-         piece += static_cast<std::size_t>(shape.stages)) {
-      for (std::size_t unit = 0; unit < units; ++unit) {
-        auto& longest = seconds[piece][unit];
-        longest = by_speed && longest > 0 ? 1 / (1 / longest + 1 / std::max(own[unit], 1e-12))
-                                          : std::max(longest, own[unit]);
-      }
+    auto& longest = seconds[static_cast<std::size_t>(place.stage)];
+    for (std::size_t unit = 0; unit < units; ++unit) {
+      longest[unit] = by_speed && longest[unit] > 0
+                          ? 1 / (1 / longest[unit] + 1 / std::max(own[unit], 1e-12))
+                          : std::max(longest[unit], own[unit]);
     }
     first = behind;
   }

@@ -1,4 +1,4 @@
-#include "bimetal/parallel/pipeline/piece_seconds.h"
+#include "bimetal/parallel/pipeline/stage_seconds.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,16 +9,16 @@ namespace {
 using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 
-TEST(PieceSeconds, TheSlowestOfEvenReplicasCounts) {
+TEST(StageSeconds, TheSlowestOfEvenReplicasCounts) {
   const MeshShape shape{.stages = 2, .replicas = 2};
-  const auto seconds = piece_seconds({.seconds = {6, 2, 4, 5}, .units = 1}, shape, 2);
+  const auto seconds = stage_seconds({.seconds = {6, 2, 4, 5}, .units = 1}, shape);
   EXPECT_THAT(seconds, ElementsAre(ElementsAre(6), ElementsAre(5)));
 }
 
-TEST(PieceSeconds, UnevenReplicasShareByWhatTheyAreDealt) {
+TEST(StageSeconds, UnevenReplicasShareByWhatTheyAreDealt) {
   const MeshShape shape{.stages = 2, .replicas = 0, .uneven = {1, 2}};
   const auto of_second = [&](const std::vector<double>& dealt) {
-    return piece_seconds({.seconds = {6, 6, 2}, .units = 1, .dealt = dealt}, shape, 2)[1][0];
+    return stage_seconds({.seconds = {6, 6, 2}, .units = 1, .dealt = dealt}, shape)[1][0];
   };
   EXPECT_THAT(of_second({}), DoubleEq(1.5)) << "by speed: 1 / (1/6 + 1/2)";
   EXPECT_THAT(of_second({1, 1, 1}), DoubleEq(3)) << "as many each: the slow one decides";
@@ -26,18 +26,18 @@ TEST(PieceSeconds, UnevenReplicasShareByWhatTheyAreDealt) {
   EXPECT_THAT(of_second({1, 0, 1}), DoubleEq(2)) << "one gets nothing";
 }
 
-TEST(PieceSeconds, TensorRanksComputeTheirParts) {
+TEST(StageSeconds, TensorRanksComputeTheirParts) {
   const MeshShape shape{.stages = 1, .replicas = 1, .tensor = 2};
-  const auto seconds = piece_seconds({.seconds = {6, 3}, .units = 1, .parts = {{1, 2}}}, shape, 1);
+  const auto seconds = stage_seconds({.seconds = {6, 3}, .units = 1, .parts = {{1, 2}}}, shape);
   EXPECT_THAT(seconds[0][0], DoubleEq(2));
 }
 
-TEST(PieceSeconds, StagesHaveTheirOwnParts) {
+TEST(StageSeconds, StagesHaveTheirOwnParts) {
   const MeshShape shape{.stages = 2, .replicas = 2, .tensor = 2, .parts = {1, 2}};
   const auto of_second = [&](const std::vector<double>& dealt) {
     const MeasuredUnits measured{
         .seconds = {8, 8, 6, 6, 2, 4}, .units = 1, .parts = {{1}, {1, 2}}, .dealt = dealt};
-    return piece_seconds(measured, shape, 2)[1][0];
+    return stage_seconds(measured, shape)[1][0];
   };
   // Replicas that take 4 and 8/3.
   EXPECT_THAT(of_second({}), DoubleEq(1.6)) << "by speed: 1 / (1/4 + 3/8)";

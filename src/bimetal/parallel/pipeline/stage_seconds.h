@@ -1,5 +1,5 @@
 #pragma once
-// What a pipeline's pieces of a model take, from what its units take on every rank. Pure.
+// What a model's units take on each stage of a pipeline, from what they take on every rank. Pure.
 
 #include <cstddef>
 #include <vector>
@@ -16,14 +16,14 @@ struct MeasuredUnits {
   /// Weights of all ranks, by which those of an uneven stage get its micro-batches; empty: each as
   /// many as it is fast.
   std::vector<double> dealt = {};
-  /// Seconds in which a micro-batch crosses each cut, by piece: as CutProblem::send has them.
+  /// Seconds in which a micro-batch crosses each cut, by stage: as CutProblem::send has them.
   std::vector<std::vector<double>> send = {};
 };
 
-/// By piece, of each unit: the seconds of the slowest of its stage's ranks, of which each computes
-/// its part of the tensors. Where the shape is not even(), what a micro-batch takes of the stage's
+/// By stage, of each unit: the seconds of the slowest of its ranks, of which each computes its part
+/// of the tensors. Where the shape is not even(), what a micro-batch takes of the stage's
 /// time while its replicas, each as slow as the slowest of its ranks, compute as many at a time.
-std::vector<std::vector<double>> piece_seconds(const MeasuredUnits& measured,
-                                               const MeshShape& shape, std::size_t pieces);
+std::vector<std::vector<double>> stage_seconds(const MeasuredUnits& measured,
+                                               const MeshShape& shape);
 
 }  // namespace bimetal::parallel::pipeline
