@@ -123,7 +123,7 @@ class Mesh(TextJob):
         # The plan's first picture is the job's; others may follow.
         self.assertEqual(*(re.findall(r"stage \d  \[rank.*[GM]FLOP a step", out)[:1] for out in (plan.out, run.out)))
         asked = json.loads(self.start("plan", stages, *workers, "--json").wait().out)["mesh"]["asked"]
-        self.assertEqual([stage["begin"] for stage in asked["stages"]], [0, 1])
+        self.assertEqual([stage["pieces"][0]["begin"] for stage in asked["stages"]], [0, 1])
         self.assertEqual(asked["stages"][0]["devices"][0]["operations"], None)  # of looking rows up
         self.assertGreater(asked["stages"][1]["devices"][0]["operations"], 0)
         for wrong in ("mesh.stages=3", "mesh.cuts=[1, 2]", "mesh.micro_batches=64"):
@@ -135,6 +135,34 @@ class Mesh(TextJob):
         self.assertRegex(unknown.out, 'as the job says  +not planned: meshes are planned with parallel.balance = "auto"')
         alike = self.start("plan", self.write_text_job("alike", mesh__stages=2, mesh__tensor=[2, 2]), *workers, *workers).wait()
         self.assertRegex(alike.out, r"as the job says: 2 stages, tensors in parts on 2, \w+ × ")
+        self.assert_nothing_left()
+
+    def test_a_plan_shows_interleaved_stages(self):
+        """A model of four units has one cut into two chunks of two stages: the plan's, the run's, and that of what is left open."""
+        workers = ["--worker", "cpu:threads=1"] * 2
+        both = {"model__layers": 2, "mesh__schedule": "interleaved", "mesh__micro_batches": 4}
+        self.run_to(self.write_text_job("alone", model__layers=2), 3, ranks=1)
+        stages = self.write_text_job("stages", mesh__stages=2, **both)
+        plan = self.start("plan", stages, *workers, "--timeline", self.folder / "step.svg").wait()
+        self.assertEqual(plan.status, 0, plan.err)
+        self.assertRegex(plan.out, r"as the job says: 2 stages, interleaved × 2 chunks × 4 micro-batches  +\S")
+        run, report = self.run_to(stages, 3, ranks=2)
+        self.assertEqual(report["mesh"]["begins"], [0, 1, 2, 3])
+        pictures = [re.findall(r"stage \d  \[rank \d\]  units \d, \d \(.*, .*\), \d+ parameters", out)[:2] for out in (plan.out, run.out)]
+        self.assertEqual(len(pictures[0]), 2, plan.out)
+        self.assertEqual(*pictures)
+        self.assert_same_end("stages", 3)
+        asked = json.loads(self.start("plan", stages, *workers, "--json").wait().out)["mesh"]["asked"]
+        self.assertEqual([asked["chunks"], asked["fits"]], [2, True])
+        self.assertEqual(asked["stages"][1]["pieces"], [{"begin": 1, "end": 2}, {"begin": 3, "end": 4}])
+        uneven = ["--set", "mesh.micro_batches=3"]
+        run = self.train(stages, *uneven, workers=("cpu:threads=1",) * 2).wait()
+        plan = self.start("plan", stages, *workers, *uneven).wait()
+        self.assertEqual([plan.status, plan.error()], [run.status, run.error()])
+        job, report = self.run_to(self.write_text_job("open", mesh__stages="auto", mesh__replicas=1, **both), 3, ranks=2)
+        self.assertIn("2 stages, interleaved × 2 chunks × 4 micro-batches", job.out)
+        self.assertEqual([report["mesh"]["schedule"], report["mesh"]["begins"]], ["interleaved", [0, 1, 2, 3]])
+        self.assert_same_end("open", 3)
         self.assert_nothing_left()
 
     def test_a_killed_worker_is_named_and_others_go_on(self):
