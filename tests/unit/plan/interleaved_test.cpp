@@ -197,7 +197,7 @@ TEST(Interleaved, IsCutNearlyAsWellAsCanBe) {
         }
       }
     }
-    EXPECT_LE(interleaved(input, cluster, 2, 2, 8).step_s, 1.1 * best) << speeds[0];
+    EXPECT_LE(interleaved(input, cluster, 2, 2, 8).step_s, 1.05 * best) << speeds[0];
   }
 }
 

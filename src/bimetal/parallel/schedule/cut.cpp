@@ -156,6 +156,7 @@ class Mover {
       : lengths_(lengths),
         micro_batches_(micro_batches),
         begins_(std::move(begins)),
+        seconds_of_(begins_.size()),
         seconds_(seconds_of_step()) {}
 
   /// Of a cut that fits.
@@ -177,14 +178,10 @@ class Mover {
 
  private:
   double seconds_of_step() {
-    of_stages_.assign(lengths_.stages(), 0.0);
-    std::size_t stage = 0;
     for (std::size_t piece = 0; piece < begins_.size(); ++piece) {
-      of_stages_[stage] += lengths_.length(piece, begins_[piece], end_of(lengths_, begins_, piece));
-      if (++stage == of_stages_.size()) stage = 0;
+      seconds_of_[piece] = lengths_.length(piece, begins_[piece], end_of(lengths_, begins_, piece));
     }
-    return plain_bound(of_stages_, micro_batches_,
-                       static_cast<int>(begins_.size() / of_stages_.size()));
+    return plain_bound(seconds_of_, micro_batches_, lengths_.stages());
   }
 
   bool is_rising() const {
@@ -221,7 +218,7 @@ class Mover {
   const PieceLengths& lengths_;
   const int micro_batches_;
   Begins begins_;
-  std::vector<double> of_stages_;
+  std::vector<double> seconds_of_;  ///< each piece
   double seconds_;
 };
 

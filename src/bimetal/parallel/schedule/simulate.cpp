@@ -163,20 +163,30 @@ Simulation simulate(const std::vector<Runs>& all, int stages, std::span<const Pi
   return Simulator(all, stages, pieces).run();
 }
 
-double plain_bound(std::span<const double> seconds, int micro_batches, int chunks) {
-  const double longest = std::ranges::max(seconds);
-  const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
-  return micro_batches * longest + (sum - longest) / chunks;
+double plain_bound(std::span<const double> pieces, int micro_batches, std::size_t stages) {
+  double longest_stage = 0, longest_piece = 0, sum = 0;
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    double own = 0;
+    for (auto piece = stage; piece < pieces.size(); piece += stages) {
+      own += pieces[piece];
+      longest_piece = std::max(longest_piece, pieces[piece]);
+    }
+    longest_stage = std::max(longest_stage, own);
+    sum += own;
+  }
+  const auto chunks = static_cast<double>(pieces.size() / stages);
+  const double waiting = chunks * longest_piece - longest_stage;
+  return micro_batches * longest_stage + (sum - longest_stage) / chunks +
+         static_cast<double>(stages) / 2 * waiting;
 }
 
 double plain_bound(std::span<const PieceCost> pieces, int micro_batches, std::size_t stages) {
-  std::vector<double> seconds(stages);
-  for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
-    const auto& cost = pieces[piece];
-    seconds[piece % stages] += cost.forward + cost.backward_input + cost.backward_weight +
-                               cost.send_forward + cost.send_backward;
+  std::vector<double> seconds;
+  for (const auto& cost : pieces) {
+    seconds.push_back(cost.forward + cost.backward_input + cost.backward_weight +
+                      cost.send_forward + cost.send_backward);
   }
-  return plain_bound(seconds, micro_batches, static_cast<int>(pieces.size() / stages));
+  return plain_bound(seconds, micro_batches, stages);
 }
 
 }  // namespace bimetal::parallel::schedule

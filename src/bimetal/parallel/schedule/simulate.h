@@ -56,12 +56,13 @@ Simulation simulate(const std::vector<std::vector<Action>>& stages,
 /// of its own goes to the stages beside its own.
 Simulation simulate(const std::vector<Runs>& all, int stages, std::span<const PieceCost> pieces);
 
-/// With v chunks, tᵢ being forward, backward and sending of all pieces of stage i, its seconds:
-/// m · max tᵢ and a v-th of what the other stages take. What 1F1B and GPipe, of one chunk, and
-/// interleaved, of several, take where all pieces are alike and sending costs nothing, and about
-/// what they take where not.
-double plain_bound(std::span<const double> seconds, int micro_batches, int chunks = 1);
-/// The same of `stages` stages with these pieces, in the model's order.
+/// About what a step takes of these pieces, each a micro-batch's forward, backward and sending, in
+/// the model's order: (m − 1) · max tᵢ + Σ tᵢ, tᵢ being stage i's. That is what 1F1B and GPipe take
+/// where all stages are alike and sending costs nothing. Interleaved over v chunks, tᵢ being all of
+/// a stage's pieces, m · max tᵢ and a v-th of what the other stages take, which is exact where all
+/// pieces are alike; and half of a round of what the longest piece, v times, takes beyond max tᵢ:
+/// the micro-batches of a round wait for it.
+double plain_bound(std::span<const double> pieces, int micro_batches, std::size_t stages);
 double plain_bound(std::span<const PieceCost> pieces, int micro_batches, std::size_t stages);
 
 }  // namespace bimetal::parallel::schedule

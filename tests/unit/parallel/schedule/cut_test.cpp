@@ -144,21 +144,20 @@ double by_trying_chunks(const CutProblem& problem) {
       if (set >> (i - 1) & 1) begins.push_back(i);
     }
     if (begins.size() != pieces) continue;
-    std::vector<double> of_stages(stages);
+    std::vector<double> seconds(pieces);
     for (std::size_t p = 0; p < pieces; ++p) {
       const auto end = p + 1 < pieces ? begins[p + 1] : units;
-      for (auto u = begins[p]; u < end; ++u)
-        of_stages[p % stages] += problem.seconds[p % stages][u];
-      if (p + 1 < pieces) of_stages[p % stages] += problem.send[p % stages][end - 1];
+      for (auto u = begins[p]; u < end; ++u) seconds[p] += problem.seconds[p % stages][u];
+      if (p + 1 < pieces) seconds[p] += problem.send[p % stages][end - 1];
     }
-    best = std::min(best, plain_bound(of_stages, problem.micro_batches, problem.chunks));
+    best = std::min(best, plain_bound(seconds, problem.micro_batches, stages));
   }
   return best;
 }
 
 TEST(Cut, OfSeveralChunksTheSumCounts) {
   const std::vector<double> ten(10, 1.0);
-  EXPECT_EQ(cut({.seconds = {ten, ten}, .micro_batches = 8, .chunks = 2}).seconds, 5 * 8 + 2.5)
+  EXPECT_EQ(cut({.seconds = {ten, ten}, .micro_batches = 8, .chunks = 2}).seconds, 5 * 8 + 2.5 + 1)
       << "pieces of 2 and of 3";
   const std::vector<double> slow(10, 4.0);
   const auto unlike = cut({.seconds = {slow, ten}, .micro_batches = 8, .chunks = 2});
