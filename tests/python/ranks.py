@@ -100,7 +100,11 @@ class Job:
             time.sleep(0.05)
 
     def output(self, rank):
-        return self.outputs[rank].read_text(errors="replace")
+        """What it has printed; nothing before a forked rank has made its file."""
+        try:
+            return self.outputs[rank].read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
 
     def text(self):
         return "\n".join(f"--- rank {rank}\n{self.output(rank)}" for rank in range(len(self.outputs)))

@@ -250,7 +250,8 @@ class Slices(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for figures in ranks.on_ranks(2, memory_of_a_save, folder):
                 for peak in figures:
-                    self.assertLess(peak, 40e6)  # of 324 MB; a tensor at a time on its way
+                    # Of 324 MB, a rank's part being 162. Some tensors of 9 MB are on their way, and pages of what is written.
+                    self.assertLess(peak, 90e6)
 
     def test_any_level_and_shards_read_any(self):
         with tempfile.TemporaryDirectory() as folder:

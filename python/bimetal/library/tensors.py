@@ -1,6 +1,6 @@
 """The tensors of one call as memory that the core can read and write, and reductions as it knows them.
 
-What src/bimetal/c10d/host_tensors.h and element_type.h do for the extension.
+What src/bimetal/c10d/tensors/host_tensors.h and element_type.h do for the extension.
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ class HostTensors:
         _check_layout(tensor)
         with torch.no_grad():
             host = _host_memory(tensor.shape, tensor)
-            # Whatever still uses that memory comes before the call: on any stream, since hooks of torch's (powerSGD_hook) begin
-            # some in callbacks' streams, which wait for no other.
-            synchronize(tensor.device)
+            _wait_for_all_of([tensor])
             if use is not Use.WRITE:
                 host.copy_(tensor)
         self._held.append(host)
@@ -97,8 +95,8 @@ class HostTensors:
         with torch.no_grad():
             flat = _host_memory((sum(part.numel() for part in parts),), parts[0])
             at = 0
+            _wait_for_all_of(parts)
             for part in parts:
-                synchronize(part.device)
                 flat.narrow(0, at, part.numel()).view(part.shape).copy_(part)
                 at += part.numel()
         self._held.append(flat)
@@ -112,7 +110,7 @@ class HostTensors:
         for part in parts:
             self._results.append((flat.narrow(0, at, part.numel()).view(part.shape), part))
             at += part.numel()
-            synchronize(part.device)
+        _wait_for_all_of(parts)
         self._held.append(flat)
         return flat
 
@@ -130,6 +128,13 @@ class HostTensors:
             for source, target in self._results:
                 with beside(target.device):
                     target.copy_(source)
+
+
+def _wait_for_all_of(tensors: Sequence[torch.Tensor]) -> None:
+    """Whatever still uses their memory comes before the call: on any stream, since hooks of torch's (powerSGD_hook) begin some in
+    callbacks' streams, which wait for no other."""
+    for device in {tensor.device for tensor in tensors}:
+        synchronize(device)
 
 
 def _host_memory(shape: Sequence[int], of: torch.Tensor) -> torch.Tensor:

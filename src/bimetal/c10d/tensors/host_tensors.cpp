@@ -34,10 +34,14 @@ at::Tensor host_space(at::IntArrayRef sizes, const at::Tensor& of) {
   return device::unset_host_buffer(count, of.scalar_type(), of.device()).view(sizes);
 }
 
-/// Whatever still reads or writes that memory comes before the operation: on any stream, since
+/// Whatever still reads or writes their memory comes before the operation: on any stream, since
 /// hooks of torch's (powerSGD_hook) begin some in callbacks' streams, which wait for no other.
-void wait_for_all_of(const at::Tensor& tensor) {
-  device::synchronize(tensor.device());
+void wait_for_all_of(at::ArrayRef<at::Tensor> tensors) {
+  const at::Tensor* before = nullptr;
+  for (const auto& tensor : tensors) {
+    if (!before || before->device() != tensor.device()) device::synchronize(tensor.device());
+    before = &tensor;
+  }
 }
 
 std::int64_t total_of(const std::vector<at::Tensor>& parts) {
@@ -79,8 +83,8 @@ at::Tensor HostTensors::join(const std::vector<at::Tensor>& parts) {
   const at::Tensor flat = host_space({total}, parts.front());
   std::int64_t at = 0;
   inputs_.insert(inputs_.end(), parts.begin(), parts.end());
+  wait_for_all_of(parts);
   for (const auto& part : parts) {
-    wait_for_all_of(part);
     flat.narrow(0, at, part.numel()).view(part.sizes()).copy_(part);
     at += part.numel();
   }
@@ -96,8 +100,8 @@ at::Tensor HostTensors::divide(const std::vector<at::Tensor>& parts) {
   for (const auto& part : parts) {
     results_.emplace_back(flat.narrow(0, at, part.numel()).view(part.sizes()), part);
     at += part.numel();
-    wait_for_all_of(part);
   }
+  wait_for_all_of(parts);
   held_.push_back(flat);
   return flat;
 }

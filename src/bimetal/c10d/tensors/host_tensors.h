@@ -19,9 +19,9 @@ enum class Use {
 };
 
 /// Lends contiguous CPU tensors as they are, and a copy in host memory of all others: of strided
-/// views, and of what lies on a device (copied in behind what that device's current stream has
-/// queued, and waited for). Must live until the operation is done. Copies are the same loan. Not
-/// thread-safe. Errors: Unsupported for sparse tensors.
+/// views, and of what lies on a device (copied when that device has done all that it was given).
+/// Must live until the operation is done. Copies are the same loan. Not thread-safe. Errors:
+/// Unsupported for sparse tensors.
 class HostTensors {
  public:
   /// A contiguous CPU tensor of the same shape and type.
