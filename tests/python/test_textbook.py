@@ -7,9 +7,8 @@ import unittest
 
 import programs
 import ranks
+from textbook_page import PAGE, TEXTBOOK, for_unequal_machines, original
 
-TEXTBOOK = programs.EXAMPLES / "textbook"
-PAGE = (TEXTBOOK / "README.md").read_text()
 TINY = ("--samples", 256, "--batch-size", 32, "--width", 4)
 
 
@@ -49,7 +48,7 @@ class Textbook(unittest.TestCase):
 
     def test_resnet_on_unequal_machines(self):
         changed = self.folder / "balanced.py"
-        changed.write_text(patched((TEXTBOOK / "resnet_ddp.py").read_text(), re.findall("```diff\n(.*?)```", PAGE, re.DOTALL)))
+        changed.write_text(for_unequal_machines((TEXTBOOK / "resnet_ddp.py").read_text()))
         self.resnet(changed)
 
     def test_resnet_checkpointed(self):
@@ -116,24 +115,6 @@ class Page(unittest.TestCase):
             self.assertEqual(len(re.findall(r"  # was: ", text)), 1, path)
             self.assertIn(f"]({path.name})", PAGE)
             self.assertNotIn("bimetal", original(text).split('"""', 2)[2], path)
-
-
-def original(text):
-    """The program as it was: the part of the changed line that its comment quotes."""
-    changed = re.search(r"^(.*)  # was: (.*)$", text, re.MULTILINE)
-    line, was = changed.groups()
-    before = line.replace('"bimetal"', was) if was.startswith('"') else was
-    return text.replace(changed[0], before)
-
-
-def patched(text, pieces):
-    """With unified diffs of bare lines applied, each of which fits one place."""
-    for piece in pieces:
-        lines = piece.splitlines(keepends=True)
-        before = "".join(line[1:] for line in lines if line[0] in " -")
-        assert text.count(f"\n{before}") == 1, f"{before!r} is not once in the program"
-        text = text.replace(f"\n{before}", "\n" + "".join(line[1:] for line in lines if line[0] in " +"))
-    return text
 
 
 if __name__ == "__main__":

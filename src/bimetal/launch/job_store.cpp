@@ -8,7 +8,7 @@
 namespace bimetal::launch {
 namespace {
 
-constexpr std::chrono::milliseconds kWhenHurried{500};
+constexpr std::chrono::milliseconds kWhenHurried{400};
 constexpr int kMostInVain = 2;
 
 }  // namespace

@@ -9,9 +9,9 @@
 
 namespace bimetal::launch {
 
-/// As the store that it holds, until the job fails (hurry()): a call then waits for half a second
-/// at most, and once two in a row have waited in vain for the store's machine all others end at
-/// once, with Error(PeerLost).
+/// As the store that it holds, until the job fails (hurry()): a call then waits for 0.4 s at most,
+/// and once two in a row have waited in vain for the store's machine all others end at once, with
+/// Error(PeerLost). Together that is less than the second after which a prompt is to come back.
 class JobStore final : public rendezvous::Store {
  public:
   explicit JobStore(std::unique_ptr<rendezvous::Store> store) : store_(std::move(store)) {}
