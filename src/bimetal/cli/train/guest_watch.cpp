@@ -13,7 +13,8 @@ namespace bimetal::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kLookForItEvery{200};
-constexpr std::chrono::seconds kToEndThen{1};
+/// Together with that less than the second after which a guest is to be gone.
+constexpr std::chrono::milliseconds kToEndThen{700};
 
 /// Whether a worker says no more than that it found nobody.
 bool says_it_is_alone(const Error& error) {
