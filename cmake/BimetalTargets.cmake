@@ -68,6 +68,12 @@ function(bimetal_seldom_run)
   endforeach()
 endfunction()
 
+# bimetal_beside_library(<target>): a program that finds the shared library of the C interface in its own folder, wherever both are.
+function(bimetal_beside_library target)
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/capi
+    BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$<IF:$<PLATFORM_ID:Darwin>,@loader_path,$ORIGIN>")
+endfunction()
+
 # bimetal_same_everywhere(<name>): every rank computes for itself what this folder decides (shares, deals, shards), and unlike machines
 # must come to the same from the same figures, to the last bit. A fused multiply-add rounds once where two instructions
 # round twice, and only some processors have it.

@@ -20,7 +20,7 @@ OLDEST_TORCH = "2.4"
 # Where there are wheels of the program, as bimetal.command.program has it, too; elsewhere pip would find none, and refuse.
 MARKER = ("(sys_platform == 'darwin' and platform_machine == 'arm64') or "
           "(sys_platform == 'linux' and platform_machine == 'x86_64')")
-MOST_BYTES = 2 << 20
+MOST_BYTES = 2_000_000
 
 
 def package_files():

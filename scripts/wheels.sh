@@ -22,7 +22,7 @@ for i in "${!tags[@]}"; do
   "$here/build_for.sh" "$build" "$system" library >"$build/library-$system.log" 2>&1 ||
     { tail -n 40 "$build/library-$system.log"; exit 1; }
   tail -n 2 "$build/library-$system.log"  # the library's line, and the program's
-  program=$build/library-$system/bimetal_lite
+  program=$build/library-$system/capi/bimetal_lite
   if [ "$tag" = win_amd64 ]; then program+=.exe; fi
   python3 scripts/make_wheel.py "$tag" "$build/library-$system/capi/libbimetal_core.${libraries[$i]}" dist "$program"
 done

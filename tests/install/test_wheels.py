@@ -21,7 +21,7 @@ from clean_environment import CleanEnvironment
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIST = ROOT / "dist"
-MOST_BYTES = 2 << 20
+MOST_BYTES = 2_000_000
 TORCH = tuple(int(part) for part in str(torch.__version__).split(".")[:2])
 OLDEST_TORCH, NAMES_BY_ENTRY_POINT = (2, 4), (2, 5)
 TAGS = {"manylinux2014_x86_64": "so", "manylinux2014_aarch64": "so", "macosx_11_0_arm64": "dylib", "win_amd64": "dll"}

@@ -80,7 +80,7 @@ case $program in
     if [ "$system" = x86_64-windows ]; then targets+=(launched_rank console_user); fi
     cmake --build "$build" --target "${targets[@]}" -j "${JOBS:-$(nproc)}"
     python3 "$here/check_library.py" "$system" "$build/capi"
-    file=$build/bimetal_lite
+    file=$build/capi/bimetal_lite
     loaded=() ;;
   bimetal)
     cmake --build "$build" --target bimetal

@@ -1,5 +1,6 @@
 #include <windows.h>
 
+#include "bimetal/cli/lite/entry.h"
 #include "bimetal/cli/lite/lite.h"
 #include "bimetal/launch/system/command_line_windows.h"
 
@@ -19,7 +20,7 @@ class Utf8Console {
 
 }  // namespace
 
-int main() {
+extern "C" int bimetal_lite_main(int /*count*/, char** /*words*/) {
   const Utf8Console console;
   return bimetal::cli::run_lite(bimetal::launch::own_command_line());
 }

@@ -1,0 +1,10 @@
+#pragma once
+// Where the program bimetal_lite enters the shared library of the C interface, in which all of it
+// lies: in wheels both stand on the same core, which is there once so. No part of that interface:
+// nobody else calls it, and it is only in libraries with such a program beside them.
+
+#include "bimetal/capi/bimetal_c.h"
+
+/// What main() was called with; on Windows, where that is no UTF-8, the process is asked instead.
+/// Gives the exit status. Once in a process, whose signals it uses as it likes.
+extern "C" BIMETAL_C int bimetal_lite_main(int count, char** words);
