@@ -147,6 +147,23 @@ TEST(StageNeeds, WhatPassesCountsOnceForAllPiecesOfARank) {
   EXPECT_EQ(needs.planned({0, 2, 4, 7})[0].peak(), 500 + 5 * kUnit + 4000);
 }
 
+// Of four micro-batches of four samples the first stage has three in its first chunk and two in
+// its second, or four and one; the second stage two and one, or three and none.
+TEST(StageNeeds, ChunksKeepWhatIsInThemAtATime) {
+  job::JobConfig job;
+  job.train.global_batch = 16;
+  job.mesh.schedule = "interleaved";
+  auto measured = measured_of({99 * kUnit, 99 * kUnit}, job);
+  for (auto& rank : measured.ranks) {
+    for (auto& unit : rank.facts.units) unit.saved.per_sample = 1000;
+  }
+  const StageNeeds needs(measured, job, {.stages = 2}, 4);
+  const auto planned = needs.planned({0, 2, 4, 7});  // of 2 + 3 units each
+  EXPECT_EQ(planned[0].activations, (3 * 2 + 2 * 3) * 4000);
+  EXPECT_EQ(planned[1].activations, (2 * 2 + 1 * 3) * 4000);
+  EXPECT_EQ(needs.planned({0, 4, 5, 6})[0].activations, (4 * 4 + 1 * 1) * 4000) << "of 4 + 1";
+}
+
 // Four samples of 1,000 bytes a unit, of two micro-batches, at first; then one.
 TEST(StageNeeds, NobodyLacksWhatSmallerMicroBatchesSave) {
   job::JobConfig job;
