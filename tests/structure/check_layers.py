@@ -51,7 +51,7 @@ ALLOWED = {
             "checkpoint", "predict", "train", "launch"],
     "python": [*CORE, "serving", "job", "device", "c10d", "task", "data", "optim", "precision", "parallel",
                "parallel/schedule", "checkpoint", "launch"],
-    "cli": [*CORE, "serving", "plan", "job", "progress", "device", "task", "data", "data/transfer",
+    "cli": [*CORE, "serving", "plan", "job", "progress", "device", "task", "data", "data/transfer", "capi",
             "parallel", "parallel/schedule", "checkpoint", "task/catalog", "predict", "train", "monitor", "launch",
             "fabric_bench"],
     "python_host": ["base", "job", "device", "task", "task/catalog", "optim", "train", "cli"],

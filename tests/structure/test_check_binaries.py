@@ -18,7 +18,8 @@ import macho  # noqa: E402
 
 APPLE_SILICON = 0x0100000C
 SIGNED = (macho.CODE_SIGNATURE, struct.pack("<II", 0, 0))
-FUNCTIONS = sorted(set(re.findall(r"^BIMETAL_C [^;]*?\b(bimetal_\w+)\(", check_library.HEADER.read_text(), re.M)))
+FUNCTIONS = sorted([*set(re.findall(r"^BIMETAL_C [^;]*?\b(bimetal_\w+)\(", check_library.HEADER.read_text(), re.M)),
+                    "bimetal_lite_main"])
 
 
 def naming(command, text):
