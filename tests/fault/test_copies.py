@@ -10,6 +10,7 @@ import time
 import harness
 from exact_job import ExactJob
 from harness import TwoMachines
+from told import wait_for_a_told_checkpoint
 
 STEPS = 40  # of the whole training
 FIRST = 10  # the one checkpoint that is saved in any case
@@ -104,6 +105,7 @@ class Copies(CopiedJob):
 
     def test_two_at_once(self):
         job = self.start_job(3, zero__level=1, zero__shards=[1, 1, 1])
+        wait_for_a_told_checkpoint(self, job)
         for pid in self.ranks_of(job)[:2]:
             os.kill(pid, signal.SIGKILL)
         job.wait()

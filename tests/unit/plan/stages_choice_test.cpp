@@ -123,6 +123,32 @@ TEST(StagesChoice, StagesMayHaveReplicasOfTheirOwnNumber) {
 }
 
 // Whatever links there are, what is left open is as good as what anybody could have stated.
+// Of seven devices in two to seven stages there are 63 layouts, most of which get no more than a
+// glance.
+TEST(StagesChoice, WhatGetsNoMoreThanAGlanceIsNotMuchBetter) {
+  const auto input = input_of(transformer_facts({.layers = 12, .width = 512, .context = 256}), 64);
+  const auto cluster = apart({4, 1, 2, 2, 1, 3, 1}, std::vector(7, kPlenty), kFastLink);
+  StagesWish open{.any_schedule = true, .any_micro_batches = true};
+  for (const int stages : {2, 3, 4}) {
+    open.stages = stages;
+    const auto found = choose_stages(input, cluster, open);
+    ASSERT_EQ(found.size(), 1u);
+    double least = found.front().step_s;
+    auto stated = open;
+    for (std::size_t ways = 0; ways < std::size_t{1} << 6; ++ways) {
+      stated.stage_replicas = {1};
+      for (std::size_t device = 1; device < 7; ++device) {
+        if ((ways >> (device - 1)) & 1) stated.stage_replicas.push_back(0);
+        ++stated.stage_replicas.back();
+      }
+      if (static_cast<int>(stated.stage_replicas.size()) != stages) continue;
+      const auto of_layout = choose_stages(input, cluster, stated);
+      if (!of_layout.empty()) least = std::min(least, of_layout.front().step_s);
+    }
+    EXPECT_LE(found.front().step_s, 1.05 * least) << stages << " stages";
+  }
+}
+
 TEST(StagesChoice, OpenSchedulesAndMicroBatchesAreTheFastest) {
   using parallel::schedule::Kind;
   const auto input = input_of(unequal_units(), 24);

@@ -20,6 +20,7 @@ namespace schedule = parallel::schedule;
 
 constexpr int kDividedFreely = 8;            // devices
 constexpr std::size_t kSimulatedCounts = 3;  // numbers of micro-batches, of a schedule
+constexpr std::size_t kLayouts = 4;          // of a number of stages, with all schedules and counts
 
 /// As a run has them: of one of `replicas` pipelines of `stages` devices.
 int micro_batches_of(const MeshInput& input, schedule::Kind kind, int stages, int replicas) {
@@ -128,15 +129,52 @@ std::vector<Layout> layouts_in(const Cluster& cluster, const StagesWish& wish, i
   return all;
 }
 
+/// The step of a layout at a glance: by the formula, in one schedule, in as many micro-batches as a
+/// run takes by itself and in four times as many, since short ones suit layouts of unlike stages.
+std::optional<MeshChoice> at_a_glance(const MeshInput& input, const Cluster& cluster,
+                                      StagesWish wish, const Layout& layout) {
+  const PipelineOptions options{.schedule = wish.schedule,
+                                .chunks = wish.chunks,
+                                .keeping = wish.keeping,
+                                .cuts = wish.cuts,
+                                .any_size = wish.micro_batches > 0};
+  wish.any_micro_batches = false;
+  auto seen = in_micro_batches(input, cluster, wish, layout, options);
+  if (seen.empty()) return std::nullopt;
+  if (wish.micro_batches == 0) {
+    wish.micro_batches = 4 * seen.front().micro_batches;
+    std::ranges::move(in_micro_batches(input, cluster, wish, layout, options),
+                      std::back_inserter(seen));
+  }
+  return *std::ranges::min_element(seen, better);
+}
+
+/// The best of them at a glance.
+std::vector<Layout> most_promising(const MeshInput& input, const Cluster& cluster,
+                                   const StagesWish& wish, std::vector<Layout> layouts) {
+  if (layouts.size() <= kLayouts) return layouts;
+  std::vector<std::pair<MeshChoice, Layout>> seen;
+  for (auto& layout : layouts) {
+    auto choice = at_a_glance(input, cluster, wish, layout);
+    if (choice) seen.emplace_back(std::move(*choice), std::move(layout));
+  }
+  std::ranges::stable_sort(seen, better, &std::pair<MeshChoice, Layout>::first);
+  if (seen.size() > kLayouts) seen.resize(kLayouts);
+  layouts.clear();
+  for (auto& [choice, layout] : seen) layouts.push_back(std::move(layout));
+  return layouts;
+}
+
 /// Of devices that have every tensor whole; those with fewer stages first.
 std::vector<MeshChoice> in_stages(const MeshInput& input, const Cluster& cluster,
                                   const StagesWish& wish) {
   std::vector<MeshChoice> all;
   for (int stages = 1; stages <= cluster.size(); ++stages) {
     if (wish.stages > 0 && stages != wish.stages) continue;
+    if (stages > 1 && !wish.pipelines) break;
     std::optional<MeshChoice> best;
-    for (const auto& layout : layouts_in(cluster, wish, stages)) {
-      if (stages > 1 && !wish.pipelines) break;
+    for (const auto& layout :
+         most_promising(input, cluster, wish, layouts_in(cluster, wish, stages))) {
       auto choice = stages == 1 ? choose_data(input, cluster, layout.front(), wish.keeping,
                                               /*may_idle=*/true)
                                 : pipeline_of(input, cluster, wish, layout);
