@@ -143,6 +143,25 @@ TEST(MeshPlan, SlowLinksSpeakForPipelinesAndFastOnesForShares) {
   EXPECT_EQ(plan_mesh(input_of(model, 16), slow).best.front().scheme, Scheme::Pipeline);
 }
 
+// A micro-batch takes half as long again to cross a cut and come back as on a stage: 1F1B waits for
+// that again and again.
+TEST(MeshPlan, SlowLinksSpeakForAllForwardsFirst) {
+  ModelFacts model{.state_bytes = 8};
+  for (int unit = 0; unit < 6; ++unit) {
+    model.units.push_back({.name = "unit",
+                           .parameters = 1'000'000,
+                           .output = {0, 5.6e5},
+                           .saved = {0, 1e4},
+                           .forward_s = {0, 1e-3},
+                           .backward_s = {0, 2e-3}});
+  }
+  const auto cluster = apart({1, 1, 1}, std::vector(3, 45e6), {0, 125e6});
+  const auto plan = plan_mesh(input_of(model, 12), cluster);
+  ASSERT_FALSE(plan.best.empty());
+  EXPECT_EQ(plan.best.front().stages.size(), 3u);
+  EXPECT_EQ(plan.best.front().schedule, parallel::schedule::Kind::gpipe);
+}
+
 TEST(MeshPlan, NamesWhatNothingHasRoomFor) {
   const auto cluster = apart({1, 1}, {1e8, 1e8}, kGigabitLink);
   const auto plan = plan_mesh(input_of(transformer_facts({}), 4), cluster);

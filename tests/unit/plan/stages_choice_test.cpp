@@ -122,7 +122,6 @@ TEST(StagesChoice, StagesMayHaveReplicasOfTheirOwnNumber) {
   EXPECT_THAT(stage_counts(even), ::testing::ElementsAre(1, 3));
 }
 
-// Whatever links there are, what is left open is as good as what anybody could have stated.
 // Of seven devices in two to seven stages there are 63 layouts, most of which get no more than a
 // glance.
 TEST(StagesChoice, WhatGetsNoMoreThanAGlanceIsNotMuchBetter) {
@@ -149,6 +148,7 @@ TEST(StagesChoice, WhatGetsNoMoreThanAGlanceIsNotMuchBetter) {
   }
 }
 
+// Whatever links there are, what is left open is as good as what anybody could have stated.
 TEST(StagesChoice, OpenSchedulesAndMicroBatchesAreTheFastest) {
   using parallel::schedule::Kind;
   const auto input = input_of(unequal_units(), 24);

@@ -1,7 +1,7 @@
 #pragma once
 // Where the program bimetal_lite enters the shared library of the C interface, in which all of it
-// lies: in wheels both stand on the same core, which is there once so. No part of that interface:
-// nobody else calls it, and it is only in libraries with such a program beside them.
+// lies: in wheels both stand on the same core, so that it is there only once. No part of that
+// interface: nobody else calls it, and it is only in libraries with such a program beside them.
 
 #include "bimetal/capi/bimetal_c.h"
 

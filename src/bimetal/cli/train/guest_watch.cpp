@@ -13,7 +13,7 @@ namespace bimetal::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kLookForItEvery{200};
-/// Together with that less than the second after which a guest is to be gone.
+/// With kLookForItEvery less than the second after which a guest is to be gone.
 constexpr std::chrono::milliseconds kToEndThen{700};
 
 /// Whether a worker says no more than that it found nobody.

@@ -20,7 +20,7 @@ constexpr int kShifts = 3;                // rounds of moving cuts
 constexpr std::size_t kShiftedUpTo = 8;   // pieces
 constexpr int kClimbs = 4;                // rounds of exchanging places
 constexpr std::size_t kClimbedUpTo = 12;  // devices
-constexpr double kHopeless = 1.2;         // of a step that is simulated, by the formula
+constexpr double kHopeless = 1.2;         // of 1F1B's step, with several pieces for each stage
 
 enum class Replicas { One, Even, Uneven };
 
@@ -215,9 +215,11 @@ class Search {
     std::optional<MeshChoice> best;
     const auto units = input_.facts.front().units.size();
     for (const auto& way : ways_worth_a_try(one.choice.keeping, one.layout, units)) {
-      if (way.chunks > 1 && !interleaved) break;
+      const bool chunks = way.chunks > 1;
+      if (chunks && !interleaved) break;
       auto other = in_way(one, way);
-      if (!other || (best && other->step_s > best->step_s * kHopeless)) continue;
+      // Both by the formula, which says too much of slow links.
+      if (!other || (chunks && other->step_s > one.choice.step_s * kHopeless)) continue;
       other = refined(std::move(*other));
       const bool clearly =
           best && other->fits() && other->step_s < best->step_s * (1 - kWorthwhile);

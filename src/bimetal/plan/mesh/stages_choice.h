@@ -31,8 +31,8 @@ struct StagesWish {
 };
 
 /// Data parallelism, and of each number of stages the fastest: as many replicas of each where that
-/// divides the devices, or, of up to eight devices, any numbers; cut where that is best, unless the
-/// wish says where. The same
+/// divides the devices, or, of up to eight devices, any numbers, of which the four that are best by
+/// the formula are looked at closely; cut where that is best, unless the wish says where. The same
 /// for every number of parts that divides the devices, neighbours having them.
 /// The one to take comes first: the fastest that fits, or that which lacks least; of those that are
 /// alike within kWorthwhile the one with the fewest parts, then stages. Empty if none can be.

@@ -53,15 +53,19 @@ std::optional<std::string> unplanned(const job::JobConfig& job, const MeasuredPl
   return std::nullopt;
 }
 
+/// What a number of stages that the job says asks of its micro-batches.
+void require_rounds(const job::MeshConfig& mesh) {
+  if (mesh.stages < 2 || mesh.micro_batches == 0 || mesh.schedule == job::kAutoSchedule) return;
+  parallel::schedule::require_possible(parallel::schedule::kind_named(mesh.schedule),
+                                       {.stages = static_cast<int>(mesh.stages),
+                                        .micro_batches = static_cast<int>(mesh.micro_batches),
+                                        .chunks = chunks_of(mesh)});
+}
+
 /// What is not open: as training reads it. The shape of it.
 parallel::MeshShape take_numbers(const job::JobConfig& job, const MeasuredPlan& measured,
                                  plan::StagesWish& wish) {
   auto shape = shape_of(job.mesh, static_cast<int>(measured.devices.size()));
-  if (shape.stages > 1 && wish.micro_batches > 0) {
-    parallel::schedule::require_possible(
-        wish.schedule,
-        {.stages = shape.stages, .micro_batches = wish.micro_batches, .chunks = wish.chunks});
-  }
   require_samples(job, shape);
   const auto pieces = static_cast<std::size_t>(shape.stages * chunks_of(job.mesh));
   const auto units = measured.mesh_input.facts.front().units.size();
@@ -81,6 +85,7 @@ parallel::MeshShape take_numbers(const job::JobConfig& job, const MeasuredPlan& 
 
 plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured) {
   const bool open = job.mesh.schedule == job::kAutoSchedule;
+  require_rounds(job.mesh);
   return {.stages = static_cast<int>(job.mesh.stages),
           .replicas = static_cast<int>(job.mesh.replicas),
           .tensor = static_cast<int>(job.mesh.tensor),

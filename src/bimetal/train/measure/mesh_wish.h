@@ -9,7 +9,8 @@ namespace bimetal::train {
 
 struct MeasuredPlan;
 
-/// As plan::choose_stages() takes it; what is open stays so.
+/// As plan::choose_stages() takes it; what is open stays so. Error(InvalidArgument) for a number of
+/// micro-batches that the job's schedule cannot run on its number of stages.
 plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured);
 
 /// The mesh that the job would train on: with what it leaves open chosen as training chooses it.

@@ -66,7 +66,7 @@ TEST(Simulate, ALinkCarriesOneMessageAtATime) {
   EXPECT_DOUBLE_EQ(found.stages[1][1].begin, 21);
 }
 
-// Both chunks of stage 0 go to stage 1, and the last piece's gradients by the same way.
+// What both chunks of stage 0 give goes to stage 1 over one link.
 TEST(Simulate, ChunksShareTheLinksOfTheirStages) {
   const std::vector<PieceCost> pieces = {{1, 0, 0, 10, 0}, {1, 0, 0}, {1, 0, 0, 5, 0}, {1, 0, 0}};
   std::vector<std::vector<Action>> lists(2);
