@@ -73,7 +73,10 @@ def against(command: str, include: pathlib.Path) -> list[str]:
 
 def errors_of(folder: str, command: list[str]) -> str:
     """What the compiler objects to; empty if nothing."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"{command[-2]}: not compiled within {COMPILE_SECONDS} s"
     if not done.returncode:
         return ""
     return "\n".join([line for line in done.stderr.splitlines() if "error" in line][:20]) or done.stderr[-2000:]
