@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <random>
+#include <utility>
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/schedule/simulate.h"
@@ -105,16 +106,23 @@ TEST(Cut, TakesStagesThatFitThoughSmallerOnesDoNot) {
             (Begins{0, 3}));
 }
 
-// What every cut there is comes to.
-double by_trying(const CutProblem& problem, const Rows& bytes, const std::vector<double>& memory) {
-  const auto units = problem.seconds.front().size(), stages = problem.seconds.size();
-  double best = 1e300;
+std::vector<Begins> all_cuts(std::size_t units, std::size_t pieces) {
+  std::vector<Begins> cuts;
   for (unsigned set = 0; set < 1u << (units - 1); ++set) {
     Begins begins = {0};
     for (std::size_t i = 1; i < units; ++i) {
       if (set >> (i - 1) & 1) begins.push_back(i);
     }
-    if (begins.size() != stages) continue;
+    if (begins.size() == pieces) cuts.push_back(std::move(begins));
+  }
+  return cuts;
+}
+
+// What every cut there is comes to.
+double by_trying(const CutProblem& problem, const Rows& bytes, const std::vector<double>& memory) {
+  const auto units = problem.seconds.front().size(), stages = problem.seconds.size();
+  double best = 1e300;
+  for (const auto& begins : all_cuts(units, stages)) {
     double longest = 0, sum = 0;
     bool fits = true;
     for (std::size_t s = 0; s < stages; ++s) {
@@ -138,12 +146,7 @@ double by_trying_chunks(const CutProblem& problem) {
   const auto units = problem.seconds.front().size(), stages = problem.seconds.size();
   const auto pieces = stages * static_cast<std::size_t>(problem.chunks);
   double best = 1e300;
-  for (unsigned set = 0; set < 1u << (units - 1); ++set) {
-    Begins begins = {0};
-    for (std::size_t i = 1; i < units; ++i) {
-      if (set >> (i - 1) & 1) begins.push_back(i);
-    }
-    if (begins.size() != pieces) continue;
+  for (const auto& begins : all_cuts(units, pieces)) {
     std::vector<double> seconds(pieces);
     for (std::size_t p = 0; p < pieces; ++p) {
       const auto end = p + 1 < pieces ? begins[p + 1] : units;
