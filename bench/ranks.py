@@ -23,10 +23,11 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def run_ranks(commands, speeds, period_ms, separate=False, places=None):
-    """Runs commands[r] as rank r at speeds[r], after places[r]() in its process; returns each one's standard output.
+@contextlib.contextmanager
+def started(commands, speeds, period_ms, placed, places=None):
+    """Processes of commands[r] at speeds[r], after places[r]() in each; what is left of them is killed in the end.
 
-    With `separate` they are jobs of one rank each, merely running at the same time.
+    `placed`: they are told their ranks in one job.
     """
     port = free_port()
     processes = []
@@ -34,14 +35,25 @@ def run_ranks(commands, speeds, period_ms, separate=False, places=None):
         for rank, (command, speed) in enumerate(zip(commands, speeds)):
             limit = stack.enter_context(CpuLimit(speed, period_ms))
             env = os.environ | {"OMP_NUM_THREADS": "1"}
-            if not separate and len(commands) > 1:
+            if placed:
                 env |= {"RANK": str(rank), "WORLD_SIZE": str(len(commands)), "LOCAL_RANK": str(rank),
                         "LOCAL_WORLD_SIZE": str(len(commands)),
                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                        preexec_fn=in_turn(limit.enter, places[rank] if places else None))
+            stack.callback(process.wait)
+            stack.callback(process.kill)
             limit.watch(process.pid)
             processes.append(process)
+        yield processes
+
+
+def run_ranks(commands, speeds, period_ms, separate=False, places=None):
+    """Runs commands[r] as rank r at speeds[r], after places[r]() in its process; returns each one's standard output.
+
+    With `separate` they are jobs of one rank each, merely running at the same time.
+    """
+    with started(commands, speeds, period_ms, not separate and len(commands) > 1, places) as processes:
         return outputs_of(processes, " | ".join(" ".join(map(str, command)) for command in commands), TIMEOUT_S)
 
 

@@ -11,11 +11,9 @@ the solo rates: median, least and most of the rounds. Needs the package: PYTHONP
 """
 
 import argparse
-import contextlib
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,13 +21,11 @@ import time
 
 import machine
 import ranks
-from cpu_limit import CpuLimit
+from finish import outputs_of
 
 sys.path.append(str(ranks.ROOT / "tests" / "python"))  # behind this folder, which has a ranks.py, too
 
 from textbook_page import TEXTBOOK, for_unequal_machines, original  # noqa: E402
-
-TIMEOUT_S = 900  # of one side
 
 
 def arguments():
@@ -46,28 +42,15 @@ def arguments():
 
 def images_per_second(program, speeds, options):
     """Of the ranks of one job, each held to its speed."""
-    size = len(speeds)
-    common = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ranks.free_port()), "WORLD_SIZE": str(size),
-                           "LOCAL_WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"}
-    common["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TEXTBOOK), common.get("PYTHONPATH")]))
     command = [sys.executable, program, "--samples", options.samples, "--batch-size", options.batch_size, "--width",
                options.width, "--epochs", options.epochs, "--checkpoint", program.parent / "resnet18.pt"]
-    with contextlib.ExitStack() as stack:
-        processes = []
-        for rank, speed in enumerate(speeds):
-            limit = stack.enter_context(CpuLimit(speed, options.period_ms))
-            processes.append(subprocess.Popen(
-                [str(part) for part in command], stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-                env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, preexec_fn=limit.enter, text=True))
-            stack.callback(processes[-1].wait)
-            stack.callback(processes[-1].kill)
-            limit.watch(processes[-1].pid)
-        timer = threading.Timer(TIMEOUT_S, lambda: [process.kill() for process in processes])
-        stack.callback(timer.cancel)
+    commands = [[str(part) for part in command]] * len(speeds)
+    with ranks.started(commands, speeds, options.period_ms, placed=True) as processes:
+        timer = threading.Timer(ranks.TIMEOUT_S, lambda: [process.kill() for process in processes])
         timer.start()
         ended = [time.monotonic() for line in processes[0].stdout if line.startswith("epoch ")]
-        if any(process.wait() for process in processes) or len(ended) != options.epochs:
-            sys.exit(f"{program.name} has failed, or took more than {TIMEOUT_S} s")
+        timer.cancel()
+        outputs_of(processes, program.name, ranks.TIMEOUT_S)
     return options.samples * (options.epochs - 1) / (ended[-1] - ended[0])
 
 
@@ -76,11 +59,15 @@ def main():
     if options.epochs < 2:
         sys.exit("--epochs: the first one is not counted, so that there have to be two")
     speeds = [float(speed) for speed in options.speeds.split(",")]
+    # The programs' own folder, from which copies of them import.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TEXTBOOK), os.environ.get("PYTHONPATH")]))
     print(machine.describe(ranks.BIMETAL))
     print(f"ResNet-18 of width {options.width}, {options.batch_size} images a rank, speeds {options.speeds}")
     text = (TEXTBOOK / "resnet_ddp.py").read_text()
     with tempfile.TemporaryDirectory() as folder:
-        sides = {"as it was": original(text), "one line": text, "balanced": for_unequal_machines(text)}
+        # The import is for a package that is not installed, whose back end torch does not know by itself.
+        ours = "import bimetal\n" + text
+        sides = {"as it was": original(text), "one line": ours, "balanced": for_unequal_machines(ours)}
         programs = {name: pathlib.Path(folder, f"{name.replace(' ', '_')}.py") for name in sides}
         for name, program in programs.items():
             program.write_text(sides[name])
