@@ -68,9 +68,15 @@ class Mesh(TextJob):
         self.assertNotIn("; not ", job.out)
         both = {"mesh__stages": 2, "mesh__replicas": 1, "mesh__tensor": "auto"}
         job, report = self.run_to(self.write_text_job("both", **both), 3, ranks=4)
-        self.assertRegex(job.out, r'mesh.tensor = "auto": 2 stages, tensors in parts on 2, \w+ × ')
-        self.assertEqual([report["mesh"][key] for key in ("stages", "replicas", "tensor")], [2, 1, 2])
+        self.assertRegex(job.out, r'mesh.tensor = "auto": 2 stages, tensors in parts on (2|1 \+ 3|3 \+ 1), \w+ × ')
+        self.assertEqual([report["mesh"][key] for key in ("stages", "replicas")], [2, 1])
+        self.assertIn(report["mesh"]["tensor"], (2, [1, 3], [3, 1]))
         self.assert_same_end("both", 3)
+        # Three workers in two stages: one of these is in parts, the other is not.
+        job, report = self.run_to(self.write_text_job("own", **both), 3, ranks=3)
+        self.assertRegex(job.out, r'mesh.tensor = "auto": 2 stages, tensors in parts on (1 \+ 2|2 \+ 1), \w+ × ')
+        self.assertIn(report["mesh"]["tensor"], ([1, 2], [2, 1]))
+        self.assert_same_end("own", 3)
         self.assert_nothing_left()
 
     def test_auto_keeps_parts_as_the_job_says(self):
@@ -135,6 +141,26 @@ class Mesh(TextJob):
         self.assertRegex(unknown.out, 'as the job says  +not planned: meshes are planned with parallel.balance = "auto"')
         alike = self.start("plan", self.write_text_job("alike", mesh__stages=2, mesh__tensor=[2, 2]), *workers, *workers).wait()
         self.assertRegex(alike.out, r"as the job says: 2 stages, tensors in parts on 2, \w+ × ")
+        self.assert_nothing_left()
+
+    def test_a_plan_shows_parts_of_their_own_number(self):
+        """Three workers, the second and third of which share the second stage's tensors; and two replicas of such."""
+        workers = ["--worker", "cpu:threads=1"] * 3
+        own = self.write_text_job("own", mesh__stages=2, mesh__cuts=[1], mesh__tensor=[1, 2], mesh__tensor_weights=[3, 1])
+        plan = self.start("plan", own, *workers, "--timeline", self.folder / "step.svg").wait()
+        self.assertEqual(plan.status, 0, plan.err)
+        self.assertRegex(plan.out, r"as the job says: 2 stages, tensors in parts on 1 \+ 2 \(3 : 1\), 1f1b × ")
+        run, _ = self.run_to(own, 3, ranks=3)
+        pictures = [re.findall(r"stage \d  \[rank.*\]  units .* parameters", out)[:2] for out in (plan.out, run.out)]
+        self.assertEqual(len(pictures[0]), 2, plan.out)
+        self.assertEqual(*pictures)
+        asked = json.loads(self.start("plan", own, *workers, "--json").wait().out)["mesh"]["asked"]
+        self.assertEqual([asked["tensor"], [stage["tensor_weights"] for stage in asked["stages"]]], [[1, 2], [[1], [3, 1]]])
+        self.assertGreater(asked["summed_s"], 0)
+        two = self.start("plan", own, *workers, *workers, "--json").wait()
+        asked = json.loads(two.out)["mesh"]["asked"]
+        self.assertIn("2 stages × 2 replicas, tensors in parts on 1 + 2", asked["title"])
+        self.assertEqual(sum(device["samples"] for device in asked["stages"][1]["devices"][::2]), 12)
         self.assert_nothing_left()
 
     def test_a_plan_shows_interleaved_stages(self):

@@ -208,7 +208,7 @@ TEST(Interleaved, TensorsMayBeInPartsToo) {
       choose_stages(input, cluster,
                     {.stages = 2, .tensor = 2, .schedule = Kind::interleaved, .chunks = 2})
           .at(0);
-  EXPECT_EQ(choice.tensor, 2);
+  EXPECT_EQ(choice.most_parts(), 2u);
   EXPECT_EQ(choice.begins().size(), 4u);
   EXPECT_EQ(choice.peak_bytes.size(), 4u);
   EXPECT_GT(choice.summed_s, 0);

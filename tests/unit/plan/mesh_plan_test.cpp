@@ -201,7 +201,7 @@ TEST(MeshPlan, StagesOfUnevenReplicasAreDealtMicroBatches) {
   const auto one = simulated(input, cluster, *choose_cut(input, cluster, {{0}, {1}}, options));
   auto two = choose_cut(input, cluster, {{0}, {1, 2}}, options);
   ASSERT_TRUE(two);
-  EXPECT_FALSE(two->even());
+  EXPECT_FALSE(two->even);
   EXPECT_THAT(two->stages[1].samples, ::testing::ElementsAre(32, 32));
   EXPECT_LT(two->begins()[1], one.begins()[1]);
   EXPECT_EQ(two->peak_bytes.size(), 3u);
@@ -218,7 +218,7 @@ TEST(MeshPlan, TheSlowestLinkBetweenUnevenStagesCounts) {
   Network network{.hosts = {{.name = "a"}}, .pairs = std::vector<LinkSpeed>(25, kFastLink)};
   network.pairs[0 * 5 + 3] = kGigabitLink;
   const Cluster cluster(std::vector<MeshDevice>(5), network);
-  MeshChoice choice{.scheme = Scheme::Pipeline, .micro_batches = 12};
+  MeshChoice choice{.scheme = Scheme::Pipeline, .even = false, .micro_batches = 12};
   choice.stages = {{{0, 1}, {6, 6}, {{0, 4}}}, {{2, 3, 4}, {4, 4, 4}, {{4, 7}}}};
   const auto [forward, backward] = crossing(input, cluster, choice, 0, 3);
   EXPECT_GT(forward, kGigabitLink.latency_s);
@@ -232,7 +232,7 @@ TEST(MeshPlan, ShortenedActivationsCostLessWhereTheyLeaveAHost) {
   auto input = input_of(unequal_units(), 4);
   MeshChoice even{.scheme = Scheme::Pipeline, .micro_batches = 4};
   even.stages = {{{0}, {4}, {{0, 2}}}, {{1}, {4}, {{2, 4}}}, {{2}, {4}, {{4, 7}}}};
-  MeshChoice uneven{.scheme = Scheme::Pipeline, .micro_batches = 4};
+  MeshChoice uneven{.scheme = Scheme::Pipeline, .even = false, .micro_batches = 4};
   uneven.stages = {{{0}, {4}, {{0, 4}}}, {{1, 2}, {2, 2}, {{4, 7}}}};
   const auto inside = crossing(input, cluster, even, 0, 1);
   const auto between = crossing(input, cluster, even, 1, 3);
@@ -250,7 +250,7 @@ TEST(MeshPlan, SlowLinksAndASmallThirdDeviceSpeakForUnevenStages) {
   const auto input = input_of(transformer_facts({.layers = 12, .width = 768, .context = 512}), 32);
   const auto cluster = apart({2, 1, 1}, std::vector<double>(3, 64 * kGiB), {1e-4, 0.4e9});
   const auto plan = plan_mesh(input, cluster);
-  const auto uneven = std::ranges::find_if(plan.best, [](const auto& c) { return !c.even(); });
+  const auto uneven = std::ranges::find_if(plan.best, [](const auto& c) { return !c.even; });
   EXPECT_NE(uneven, plan.best.end());
 }
 

@@ -42,8 +42,8 @@ Cluster four_with(double memory) {
 /// Of the plans that fit, the one of two stages with two replicas each.
 const MeshChoice* two_by_two(const MeshPlan& plan) {
   const auto found = std::ranges::find_if(plan.best, [](const MeshChoice& choice) {
-    return choice.scheme == Scheme::Pipeline && choice.stages.size() == 2 && choice.even() &&
-           choice.replicas(0) == 2;
+    return choice.scheme == Scheme::Pipeline && choice.stages.size() == 2 && choice.even &&
+           choice.stages[0].replicas() == 2;
   });
   return found == plan.best.end() ? nullptr : &*found;
 }
@@ -139,7 +139,8 @@ TEST(StageLevels, AnEvaluationIsPlannedIfThereIsOne) {
   const auto trained = choose_data(input, cluster, {0, 1}, {.level = 1});
   ASSERT_TRUE(evaluated && trained);
   EXPECT_LT(trained->peak_bytes.front(), evaluated->peak_bytes.front());
-  EXPECT_FALSE(TensorGroups(input, cluster, {{0, 1}, {2, 3}}, {1, 1}).input().evaluates);
+  EXPECT_FALSE(
+      TensorGroups(input, cluster, with_weights(Groups{{0, 1}, {2, 3}}, {1, 1})).input().evaluates);
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST(StagesChoice, ASlowReplicaMakesMicroBatchesFewer) {
   const auto choices =
       choose_stages(input_of(unequal_units(), 16),
                     apart({3, 1, 3, 1}, std::vector(4, kPlenty), kFastLink), {.stages = 2});
-  const auto box = std::ranges::find_if(choices, [](const auto& c) { return c.even(); });
+  const auto box = std::ranges::find_if(choices, [](const auto& c) { return c.even; });
   ASSERT_NE(box, choices.end());
   EXPECT_THAT(box->stages[0].samples, ::testing::ElementsAre(12, 4));
   EXPECT_LE(box->micro_batches, 4);
@@ -94,7 +94,7 @@ TEST(StagesChoice, StagesMayBeForWholeTensorsAlone) {
     std::size_t most = 0;
     for (const auto& choice :
          choose_stages(input, cluster, {.tensor = 0, .pipelines_in_parts = both})) {
-      if ((choice.tensor > 1) == in_parts) most = std::max(most, choice.stages.size());
+      if ((choice.most_parts() > 1) == in_parts) most = std::max(most, choice.stages.size());
     }
     return most;
   };

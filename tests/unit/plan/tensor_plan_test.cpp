@@ -52,7 +52,7 @@ double whole_bytes(const ModelFacts& facts) {
 
 const MeshChoice* in_parts(const std::vector<MeshChoice>& choices, std::size_t stages = 1) {
   const auto found = std::ranges::find_if(choices, [&](const MeshChoice& choice) {
-    return choice.tensor > 1 && choice.stages.size() == stages;
+    return choice.most_parts() > 1 && choice.stages.size() == stages;
   });
   return found == choices.end() ? nullptr : &*found;
 }
@@ -104,7 +104,7 @@ TEST(TensorPlan, AStepIsWhatThePartsComputeAndTheSums) {
   facts.units = {facts.units[1], facts.units[2]};
   const auto input = input_of(facts, 4);
   const auto cluster = hosts({{1, 1}}, 64 * kGiB, kInside, kGigabitLink);
-  const TensorGroups groups(input, cluster, {{0, 1}}, {1, 1});
+  const TensorGroups groups(input, cluster, with_weights(Groups{{0, 1}}, {1, 1}));
   const auto choice = choose_data(groups.input(), groups.cluster(), {0}, {});
   ASSERT_TRUE(choice);
   const auto whole = choose_data(input, cluster, {0}, {});
@@ -128,7 +128,7 @@ TEST(TensorPlan, TwoDevicesOfAHostShareWhatIsTooLargeForOneAndHasFewSamples) {
   ASSERT_FALSE(plan.best.empty());
   const auto& best = plan.best.front();
   EXPECT_EQ(best.scheme, Scheme::Tensor);
-  EXPECT_EQ(best.tensor, 2);
+  EXPECT_EQ(best.most_parts(), 2u);
   EXPECT_THAT(keys_of(best), HasSubstr("mesh.tensor=2, mesh.tensor_weights=[1, 1]"));
   EXPECT_THAT(describe(cluster, best), HasSubstr("tensors in parts on 2"));
   for (const double peak : best.peak_bytes) EXPECT_LE(peak, 0.8 * whole_bytes(model));
@@ -166,7 +166,7 @@ TEST(TensorPlan, PartsFollowMemoryWhereSpeedDoesNotFit) {
   const auto plan = plan_mesh(input_of(model, 1), cluster);
   const auto* const parts = in_parts(plan.best);
   ASSERT_NE(parts, nullptr);
-  EXPECT_THAT(parts->tensor_weights, ElementsAre(1, 2));
+  EXPECT_THAT(parts->stages[0].part_weights, ElementsAre(1, 2));
 }
 
 TEST(TensorPlan, StagesGoBetweenHostsAndPartsIntoThem) {
@@ -204,13 +204,13 @@ TEST(StagesChoice, TensorsMayBeInPartsToo) {
   ASSERT_FALSE(open.empty());
   EXPECT_EQ(open.front().scheme, Scheme::Tensor);
   EXPECT_THAT(open.front().stages[0].devices, ElementsAre(0, 1));
-  for (const auto& choice : choose_stages(input, cluster, {})) EXPECT_EQ(choice.tensor, 1);
+  for (const auto& choice : choose_stages(input, cluster, {})) EXPECT_EQ(choice.most_parts(), 1u);
   for (const auto& choice : choose_stages(input, cluster, {.stages = 2, .tensor = 0})) {
     EXPECT_EQ(choice.stages.size(), 2u);
   }
   const auto stated = choose_stages(input, cluster, {.tensor = 2, .tensor_weights = {3, 1}});
   ASSERT_THAT(stated, SizeIs(1));
-  EXPECT_THAT(stated[0].tensor_weights, ElementsAre(3, 1));
+  EXPECT_THAT(stated[0].stages[0].part_weights, ElementsAre(3, 1));
   EXPECT_THAT(choose_stages(input, cluster, {.tensor = 3}), SizeIs(0));
   // By speed, and by memory, where the first does not fit.
   const auto tight = hosts({{1, 3}}, 0.1 * whole_bytes(model), kInside, kGigabitLink);
@@ -222,7 +222,7 @@ TEST(StagesChoice, SlowLinksKeepTensorsWhole) {
   const auto input = input_of(transformer_facts(small()), 16);
   const auto cluster = apart({1, 1}, {64 * kGiB, 64 * kGiB}, kGigabitLink);
   const auto open = choose_stages(input, cluster, {.tensor = 0});
-  EXPECT_EQ(open.front().tensor, 1);
+  EXPECT_EQ(open.front().most_parts(), 1u);
   EXPECT_NE(in_parts(open), nullptr);
 }
 

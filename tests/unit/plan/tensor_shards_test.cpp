@@ -66,7 +66,7 @@ TEST(TensorShards, WhatAllRanksHaveStaysWholeAtLevel3) {
 TEST(TensorShards, StatesAreAmongTheReplicasOfAPart) {
   const auto input = with_small_buckets(4);
   const auto cluster = apart({1, 1, 1, 1}, {3 * kGiB, 4 * kGiB, 1 * kGiB, 4 * kGiB}, kFastLink);
-  const TensorGroups groups(input, cluster, {{0, 1}, {2, 3}}, {1, 1});
+  const TensorGroups groups(input, cluster, with_weights(Groups{{0, 1}, {2, 3}}, {1, 1}));
   for (const int level : {1, 2, 3}) {
     const auto choice = choose_data(groups.input(), groups.cluster(), {0, 1}, {.level = level});
     ASSERT_TRUE(choice);
@@ -94,7 +94,7 @@ TEST(TensorShards, WhatIsSentIsAPartsAmongItsReplicas) {
   auto input = with_small_buckets(8);
   input.micro_batch = 1;
   const auto cluster = apart({1, 1, 1, 1}, std::vector(4, 64 * kGiB), kFastLink);
-  const TensorGroups groups(input, cluster, {{0, 1}, {2, 3}}, {1, 1});
+  const TensorGroups groups(input, cluster, with_weights(Groups{{0, 1}, {2, 3}}, {1, 1}));
   const auto& of_groups = groups.cluster();
   const std::vector<int> both = {0, 1};
   const auto part = facts_in_parts(input.facts.front(), std::vector<double>{1, 1}, 0);
@@ -118,10 +118,10 @@ TEST(TensorShards, Level1WithTensorsInPartsFitsWhereNothingElseDoes) {
   const auto choices = choose_stages(input, cluster, wish);
   ASSERT_FALSE(choices.empty());
   EXPECT_TRUE(choices.front().fits());
-  EXPECT_EQ(choices.front().tensor, 2);
-  EXPECT_EQ(choices.front().replicas(0), 2u);
+  EXPECT_EQ(choices.front().most_parts(), 2u);
+  EXPECT_EQ(choices.front().stages[0].replicas(), 2u);
   EXPECT_THAT(describe(cluster, choices.front()), HasSubstr("× 2 replicas, ZeRO level 1"));
-  for (const auto& choice : choices) EXPECT_EQ(choice.fits(), choice.tensor == 2);
+  for (const auto& choice : choices) EXPECT_EQ(choice.fits(), (choice.most_parts() == 2));
 }
 
 // Where all are to take part, one that is best left out is no reason to have no mesh at all.
@@ -171,7 +171,7 @@ TEST(MeshPeaks, HeapsKeepWhatIsFreedWhereThereIsRoom) {
   }
   const auto data = choose_data(input, heaps, {0, 1}, {.level = 2});
   EXPECT_DOUBLE_EQ(data->kept_bytes[0], spare_for(data->peak_bytes[0]));
-  const TensorGroups groups(input, heaps, {{0, 1}, {2, 3}}, {1, 1});
+  const TensorGroups groups(input, heaps, with_weights(Groups{{0, 1}, {2, 3}}, {1, 1}));
   const auto parts = groups.expanded(*choose_data(groups.input(), groups.cluster(), {0, 1}, {}));
   ASSERT_THAT(parts.kept_bytes, SizeIs(4));
   EXPECT_DOUBLE_EQ(parts.kept_bytes[3], spare_for(parts.peak_bytes[3]));

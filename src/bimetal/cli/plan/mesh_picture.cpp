@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "bimetal/parallel/mesh/mesh.h"
@@ -18,16 +20,17 @@ using plan::MeshChoice;
 
 constexpr int kLookedOver = 16;  // devices
 
+/// One number where all are that.
+void take_counts(const std::vector<std::size_t>& counts, int& alike, std::vector<int>& each) {
+  alike = static_cast<int>(std::ranges::max(counts));
+  if (std::ranges::count(counts, counts.front()) == std::ssize(counts)) return;
+  each.assign(counts.begin(), counts.end());
+}
+
 parallel::MeshShape shape_of_choice(const MeshChoice& choice) {
-  parallel::MeshShape shape{
-      .stages = static_cast<int>(choice.stages.size()), .replicas = 0, .tensor = choice.tensor};
-  if (choice.even()) {
-    shape.replicas = static_cast<int>(choice.replicas(0));
-    return shape;
-  }
-  for (std::size_t s = 0; s < choice.stages.size(); ++s) {
-    shape.uneven.push_back(static_cast<int>(choice.replicas(s)));
-  }
+  parallel::MeshShape shape{.stages = static_cast<int>(choice.stages.size())};
+  take_counts(choice.replicas(), shape.replicas, shape.uneven);
+  take_counts(choice.parts(), shape.tensor, shape.parts);
   return shape;
 }
 
@@ -68,11 +71,11 @@ std::string stage_text(const plan::MeshInput& input, const plan::Cluster& cluste
 DeviceWork work_of(const plan::MeshInput& input, const plan::Cluster& cluster,
                    const MeshChoice& choice, std::size_t stage, std::size_t device) {
   const auto& own = choice.stages[stage];
-  const auto tensor = static_cast<std::size_t>(choice.tensor);
-  const auto samples = static_cast<double>(own.samples[device / tensor]);
+  const auto samples = static_cast<double>(own.samples[device / own.parts()]);
   const auto& whole = plan::facts_of(input, cluster, own.devices[device]);
-  const auto part =
-      tensor == 1 ? whole : plan::facts_in_parts(whole, choice.tensor_weights, device % tensor);
+  const auto part = own.parts() == 1
+                        ? whole
+                        : plan::facts_in_parts(whole, own.part_weights, device % own.parts());
   // What the last stage shares with those before, it has, too.
   DeviceWork work{.elements = plan::tied_elements(part, own.pieces)};
   for (const auto& [begin, end] : own.pieces) {
@@ -87,7 +90,7 @@ DeviceWork work_of(const plan::MeshInput& input, const plan::Cluster& cluster,
 
 std::string picture_of(const plan::MeshInput& input, const plan::Cluster& cluster,
                        const MeshChoice& choice) {
-  const bool cut = choice.stages.size() > 1 || choice.tensor > 1;
+  const bool cut = choice.stages.size() > 1 || choice.most_parts() > 1;
   if (!cut || choice.devices() > kLookedOver) return "";
   std::vector<std::string> stages;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {

@@ -74,6 +74,12 @@ nlohmann::json operations_json(const plan::MeshInput& input, const plan::Cluster
   return work.operations > 0 ? nlohmann::json(work.operations) : nlohmann::json();
 }
 
+/// As a job file has it: one number where all stages have as many.
+nlohmann::json number_or_list(const std::vector<std::size_t>& of_stages) {
+  const bool alike = std::ranges::count(of_stages, of_stages.front()) == std::ssize(of_stages);
+  return alike ? nlohmann::json(of_stages.front()) : nlohmann::json(of_stages);
+}
+
 nlohmann::json choice_json(const plan::MeshInput& input, const plan::Cluster& cluster,
                            const MeshChoice& choice) {
   nlohmann::json json = {{"title", describe(cluster, choice)},
@@ -83,8 +89,7 @@ nlohmann::json choice_json(const plan::MeshInput& input, const plan::Cluster& cl
                          {"schedule", to_string(choice.schedule)},
                          {"chunks", choice.chunks},
                          {"micro_batches", choice.micro_batches},
-                         {"tensor", choice.tensor},
-                         {"tensor_weights", choice.tensor_weights},
+                         {"tensor", number_or_list(choice.parts())},
                          {"summed_s", choice.summed_s},
                          {"step_s", choice.step_s},
                          {"compute_s", choice.compute_s},
@@ -99,12 +104,13 @@ nlohmann::json choice_json(const plan::MeshInput& input, const plan::Cluster& cl
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
     const auto& stage = choice.stages[s];
     nlohmann::json own = {{"pieces", nlohmann::json::array()},
+                          {"tensor_weights", stage.part_weights},
                           {"devices", nlohmann::json::array()}};
     for (const auto& [begin, end] : stage.pieces) {
       own["pieces"].push_back({{"begin", begin}, {"end", end}});
     }
     for (std::size_t i = 0; i < stage.devices.size(); ++i) {
-      const auto replica = i / static_cast<std::size_t>(choice.tensor);
+      const auto replica = i / stage.parts();
       own["devices"].push_back({{"device", stage.devices[i]},
                                 {"name", cluster.device(stage.devices[i]).name},
                                 {"samples", stage.samples[replica]},
@@ -180,13 +186,14 @@ void write_timeline(const plan::MeshInput& input, const plan::Cluster& cluster,
   const auto& best = plan.best.front();
   std::vector<std::string> names;
   for (std::size_t s = 0; s < best.stages.size(); ++s) {
-    const auto& devices = best.stages[s].devices;
-    for (const int device : devices) {
-      if (!best.even()) names.push_back(fmt::format("{}: {}", s, cluster.device(device).name));
+    const auto& stage = best.stages[s];
+    const auto lists = best.even ? 1 : stage.replicas();
+    const auto of_each = stage.devices.size() / lists;
+    for (std::size_t list = 0; list < lists; ++list) {
+      const auto more = of_each > 1 ? fmt::format(" and {} more", of_each - 1) : "";
+      const auto first = stage.devices[list * of_each];
+      names.push_back(fmt::format("{}: {}{}", s, cluster.device(first).name, more));
     }
-    if (!best.even()) continue;
-    const auto more = devices.size() > 1 ? fmt::format(" and {} more", devices.size() - 1) : "";
-    names.push_back(fmt::format("{}: {}{}", s, cluster.device(devices.front()).name, more));
   }
   const auto title =
       fmt::format("{}: {} a step", describe(cluster, best), plan::seconds_text(best.step_s));

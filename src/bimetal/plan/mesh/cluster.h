@@ -19,6 +19,7 @@ struct MeshDevice {
   double slower = 1;         ///< factor on their seconds
   bool keeps_freed = false;  ///< memory of freed tensors, where there is room (kept_beside)
   bool is_host = false;      ///< a CPU: what it sends within its host its own cores copy and add
+  int parts = 1;             ///< devices that it stands for, each with a part of its tensors
 };
 
 struct HostLinks {

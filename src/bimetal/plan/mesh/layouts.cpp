@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
@@ -94,7 +95,7 @@ class Finder {
   void add(Layout layout) {
     if (layout.size() > units_ || layout.size() < 2) return;
     // Which replica is the first is no matter where each stage has its own number.
-    if (!is_box(layout)) {
+    if (!is_box(cluster_, layout)) {
       for (auto& stage : layout) std::ranges::sort(stage);
     }
     std::vector<int> key;
@@ -169,6 +170,48 @@ void add_groups(const std::vector<int>& devices, std::size_t tensor, Groups& gro
   }
 }
 
+bool in_one_host(const Cluster& cluster, const std::vector<int>& group) {
+  return std::ranges::all_of(group,
+                             [&](int member) { return cluster.same_host(member, group.front()); });
+}
+
+/// Of all hosts as many groups as there can be, and of the fastest host alone.
+std::vector<Groups> groups_of_hosts(const std::vector<int>& devices, const Cluster& cluster,
+                                    std::size_t parts) {
+  std::vector<std::vector<int>> hosts;
+  for (const int device : devices) {
+    const auto host = std::ranges::find_if(
+        hosts, [&](const auto& known) { return cluster.same_host(known.front(), device); });
+    (host == hosts.end() ? hosts.emplace_back() : *host).push_back(device);
+  }
+  Groups of_all, of_fastest;
+  for (const auto& of_host : hosts) {
+    add_groups(of_host, parts, of_all);
+    if (of_fastest.empty()) of_fastest = of_all;
+  }
+  return {std::move(of_all), std::move(of_fastest)};
+}
+
+/// The same for ways that are alike: which kinds of devices are in a group, in hosts of which
+/// kinds.
+using Likeness = std::multiset<std::multiset<std::pair<DeviceKind, std::multiset<DeviceKind>>>>;
+
+Likeness likeness(const Cluster& cluster, const Groups& groups) {
+  std::map<std::size_t, std::multiset<DeviceKind>> hosts;
+  for (int d = 0; d < cluster.size(); ++d) {
+    hosts[cluster.device(d).host].insert(kind_of(cluster, d));
+  }
+  Likeness all;
+  for (const auto& group : groups) {
+    Likeness::value_type members;
+    for (const int device : group) {
+      members.emplace(kind_of(cluster, device), hosts[cluster.device(device).host]);
+    }
+    all.insert(std::move(members));
+  }
+  return all;
+}
+
 }  // namespace
 
 std::vector<Groups> groupings_of(const Cluster& cluster, const std::vector<int>& fastest_first,
@@ -197,6 +240,32 @@ std::vector<Groups> groupings_of(const Cluster& cluster, const std::vector<int>&
   return found;
 }
 
+std::vector<GroupsBeside> groupings_beside(const Cluster& cluster,
+                                           const std::vector<int>& fastest_first,
+                                           std::size_t parts) {
+  std::vector<Groups> all;
+  if (cluster.size() <= kSearchedThrough) {
+    Groups groups;
+    every_grouping(groups, fastest_first, parts, all);
+  } else {
+    all = groups_of_hosts(fastest_first, cluster, parts);
+  }
+  std::vector<GroupsBeside> found;
+  std::set<Likeness> seen;
+  for (auto& groups : all) {
+    std::set<int> grouped;
+    for (const auto& group : groups) grouped.insert(group.begin(), group.end());
+    if (grouped.empty() || grouped.size() == fastest_first.size()) continue;
+    const bool near =
+        std::ranges::all_of(groups, [&](const auto& group) { return in_one_host(cluster, group); });
+    if (!near || !seen.insert(likeness(cluster, groups)).second) continue;
+    auto& own = found.emplace_back(std::move(groups));
+    std::ranges::copy_if(fastest_first, std::back_inserter(own.whole),
+                         [&](int device) { return !grouped.contains(device); });
+  }
+  return found;
+}
+
 std::vector<std::size_t> counts_of(const Cluster& cluster, const std::vector<int>& sorted) {
   std::set<std::size_t> counts = {sorted.size()};
   for (std::size_t count = 2; count < sorted.size(); ++count) {
@@ -210,7 +279,7 @@ std::vector<std::size_t> counts_of(const Cluster& cluster, const std::vector<int
 }
 
 std::vector<Layout> layouts_of(const Cluster& cluster, const std::vector<int>& fastest_first,
-                               std::size_t units) {
+                               std::size_t units, bool some) {
   Finder finder(cluster, units);
   if (cluster.size() <= kSearchedThrough) {
     std::vector<int> chosen;
@@ -223,6 +292,7 @@ std::vector<Layout> layouts_of(const Cluster& cluster, const std::vector<int>& f
     for (const auto& list : {fastest_first, largest_first}) {
       for (const auto count : counts_of(cluster, list)) {
         if (many && count * 8 < list.size()) continue;
+        if (!some && count < list.size()) continue;
         const std::vector<int> some(list.begin(),
                                     list.begin() + static_cast<std::ptrdiff_t>(count));
         for (const auto& order : orders_of(cluster, some, many)) finder.in_order(order);

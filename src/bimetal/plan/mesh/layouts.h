@@ -18,9 +18,10 @@ inline constexpr int kSearchedThrough = 4;
 /// and hosts, either way; and boxes of them, in which either the stages or the replicas are alike.
 /// Of more than 16 devices not every number of them is tried, but those at which a kind of device
 /// ends, and powers of two, and in the order of speed, memory or hosts alone. Of up to 16 also one
-/// stage for each host, and for each kind of device.
+/// stage for each host, and for each kind of device. Without `some`, of more than kSearchedThrough
+/// devices, all are in each layout.
 std::vector<Layout> layouts_of(const Cluster& cluster, const std::vector<int>& fastest_first,
-                               std::size_t units);
+                               std::size_t units, bool some = true);
 
 /// `devices` in their order as that many or fewer stages of any number of replicas, but of one
 /// each, and all in one.
@@ -37,6 +38,19 @@ using Groups = std::vector<std::vector<int>>;
 /// whichever come next in the order of speed, wherever they are.
 std::vector<Groups> groupings_of(const Cluster& cluster, const std::vector<int>& fastest_first,
                                  std::size_t tensor);
+
+/// Some groups of `parts` devices, and devices beside them that keep every tensor whole.
+struct GroupsBeside {
+  Groups groups = {};
+  std::vector<int> whole = {};
+};
+
+/// Ways to form such, in which the devices of a group are of one host, and of those that are alike
+/// one: up to kSearchedThrough devices every one, beyond of all hosts, and of the fastest that has
+/// so many devices, as many groups as there can be.
+std::vector<GroupsBeside> groupings_beside(const Cluster& cluster,
+                                           const std::vector<int>& fastest_first,
+                                           std::size_t parts);
 
 /// How many devices of a sorted list are worth trying.
 std::vector<std::size_t> counts_of(const Cluster& cluster, const std::vector<int>& sorted);

@@ -66,19 +66,20 @@ std::string where_time_goes(const MeshChoice& choice) {
 /// "a", or of those that have its tensors in parts "a + b".
 std::string replica_name(const Cluster& cluster, const MeshChoice& choice, std::size_t stage,
                          std::size_t replica) {
-  const auto parts = static_cast<std::size_t>(choice.tensor);
+  const auto& own = choice.stages[stage];
   std::vector<std::string> names;
-  for (std::size_t part = 0; part < parts; ++part) {
-    names.push_back(cluster.device(choice.stages[stage].devices[replica * parts + part]).name);
+  for (std::size_t part = 0; part < own.parts(); ++part) {
+    names.push_back(cluster.device(own.devices[replica * own.parts() + part]).name);
   }
   return fmt::format("{}", fmt::join(names, " + "));
 }
 
-/// "0 to 3", of several pieces "0 to 3 and 8 to 11".
+/// "0 to 3", of several pieces "0 to 3 and 8".
 std::string units_of(const MeshStage& stage) {
   std::vector<std::string> ranges;
   for (const auto& [begin, end] : stage.pieces) {
-    ranges.push_back(fmt::format("{} to {}", begin, end - 1));
+    ranges.push_back(end - begin == 1 ? fmt::format("{}", begin)
+                                      : fmt::format("{} to {}", begin, end - 1));
   }
   return fmt::format("{}", fmt::join(ranges, " and "));
 }
@@ -89,7 +90,7 @@ std::string work_of(const Cluster& cluster, const MeshChoice& choice) {
     const auto& stage = choice.stages[s];
     constexpr std::size_t kNamed = 4;
     std::vector<std::string> names;
-    const auto replicas = choice.replicas(s);
+    const auto replicas = stage.replicas();
     for (std::size_t r = 0; r < std::min(kNamed, replicas); ++r) {
       names.push_back(
           fmt::format("{} ({} samples)", replica_name(cluster, choice, s, r), stage.samples[r]));
@@ -111,10 +112,17 @@ bool is_interleaved(const MeshChoice& choice) {
   return choice.schedule == parallel::schedule::Kind::interleaved;
 }
 
-std::vector<std::size_t> replica_counts(const MeshChoice& choice) {
-  std::vector<std::size_t> counts;
-  for (std::size_t s = 0; s < choice.stages.size(); ++s) counts.push_back(choice.replicas(s));
-  return counts;
+/// "2", or by stage "1 + 2".
+std::string counts_text(const std::vector<std::size_t>& counts) {
+  const bool alike = std::ranges::count(counts, counts.front()) == std::ssize(counts);
+  return alike ? fmt::format("{}", counts.front()) : fmt::format("{}", fmt::join(counts, " + "));
+}
+
+/// mesh.replicas=2, or by stage mesh.replicas=[1, 2].
+std::string counts_key(std::string_view name, const std::vector<std::size_t>& counts) {
+  const bool alike = std::ranges::count(counts, counts.front()) == std::ssize(counts);
+  return alike ? fmt::format("mesh.{}={}", name, counts.front())
+               : fmt::format("mesh.{}=[{}]", name, fmt::join(counts, ", "));
 }
 
 std::string weights_text(const std::vector<double>& weights, std::string_view between) {
@@ -123,12 +131,38 @@ std::string weights_text(const std::vector<double>& weights, std::string_view be
   return fmt::format("{}", fmt::join(texts, between));
 }
 
+/// Of parts that stages have, each once.
+std::vector<std::vector<double>> weights_in(const MeshChoice& choice) {
+  std::vector<std::vector<double>> all;
+  for (const auto& stage : choice.stages) {
+    const bool known = std::ranges::find(all, stage.part_weights) != all.end();
+    if (stage.parts() > 1 && !known) all.push_back(stage.part_weights);
+  }
+  return all;
+}
+
 /// "tensors in parts on 2", with their weights where they are unlike.
 std::string parts_text(const MeshChoice& choice) {
-  auto text = fmt::format("tensors in parts on {}", choice.tensor);
-  const auto [least, most] = std::ranges::minmax(choice.tensor_weights);
-  if (least == most) return text;
-  return text + fmt::format(" ({})", weights_text(choice.tensor_weights, " : "));
+  std::vector<std::string> unlike;
+  for (const auto& weights : weights_in(choice)) {
+    const auto [least, most] = std::ranges::minmax(weights);
+    if (least != most) unlike.push_back(weights_text(weights, " : "));
+  }
+  const auto text = fmt::format("tensors in parts on {}", counts_text(choice.parts()));
+  return unlike.empty() ? text : text + fmt::format(" ({})", fmt::join(unlike, ", "));
+}
+
+/// mesh.tensor_weights, as a job file can say it.
+std::string weights_key(const MeshChoice& choice) {
+  const auto all = weights_in(choice);
+  const bool one = all.size() == 1;
+  const bool equal = std::ranges::all_of(all, [](const auto& weights) {
+    return std::ranges::count(weights, weights.front()) == std::ssize(weights);
+  });
+  return fmt::format("mesh.tensor_weights={}",
+                     one     ? fmt::format("[{}]", weights_text(all.front(), ", "))
+                     : equal ? "\"equal\""
+                             : "\"speed\"");
 }
 
 }  // namespace
@@ -142,16 +176,17 @@ std::string describe(const Cluster& cluster, const MeshChoice& choice) {
   if (choice.scheme == Scheme::Data) {
     return fmt::format("data parallel over {}{}", count, kept(choice.keeping));
   }
-  const auto counts = replica_counts(choice);
+  const auto counts = choice.replicas();
+  const bool single = std::ranges::max(counts) == 1;
   if (choice.scheme == Scheme::Tensor) {
     const auto times = counts[0] > 1 ? fmt::format(" × {} replicas", counts[0]) : "";
     return parts_text(choice) + times + kept(choice.keeping);
   }
-  const std::string replicas =
-      !choice.even()        ? fmt::format(" of {} replicas", fmt::join(counts, " + "))
-      : counts.front() == 1 ? ""
-                            : fmt::format(" × {} replicas", counts.front());
-  const auto parts = choice.tensor > 1 ? ", " + parts_text(choice) : "";
+  const bool as_many = std::ranges::count(counts, counts.front()) == std::ssize(counts);
+  const auto replicas =
+      single ? std::string()
+             : fmt::format("{} {} replicas", as_many ? " ×" : " of", counts_text(counts));
+  const auto parts = choice.most_parts() > 1 ? ", " + parts_text(choice) : "";
   const auto chunks = is_interleaved(choice) ? fmt::format(" × {} chunk{}", choice.chunks,
                                                            choice.chunks == 1 ? "" : "s")
                                              : "";
@@ -162,7 +197,7 @@ std::string describe(const Cluster& cluster, const MeshChoice& choice) {
 
 std::string keys_of(const MeshChoice& choice) {
   std::vector<std::string> keys;
-  const auto counts = replica_counts(choice);
+  const auto counts = choice.replicas();
   if (choice.scheme == Scheme::Pipeline) {
     auto cuts = choice.begins();
     cuts.erase(cuts.begin());
@@ -172,15 +207,12 @@ std::string keys_of(const MeshChoice& choice) {
             fmt::format("mesh.micro_batches={}", choice.micro_batches)};
     if (is_interleaved(choice)) keys.push_back(fmt::format("mesh.chunks={}", choice.chunks));
   }
-  if (choice.tensor > 1) {
-    keys.push_back(fmt::format("mesh.tensor={}", choice.tensor));
-    keys.push_back(
-        fmt::format("mesh.tensor_weights=[{}]", weights_text(choice.tensor_weights, ", ")));
+  if (choice.most_parts() > 1) {
+    keys.push_back(counts_key("tensor", choice.parts()));
+    keys.push_back(weights_key(choice));
   }
-  if (!choice.even()) {
-    keys.push_back(fmt::format("mesh.replicas=[{}]", fmt::join(counts, ", ")));
-  } else if (counts.front() > 1 && choice.scheme != Scheme::Data) {
-    keys.push_back(fmt::format("mesh.replicas={}", counts.front()));
+  if (std::ranges::max(counts) > 1 && choice.scheme != Scheme::Data) {
+    keys.push_back(counts_key("replicas", counts));
   }
   if (const auto most = choice.most_at_once(); most > 0) {
     keys.push_back(fmt::format("train.micro_batch={}", most));
@@ -255,7 +287,7 @@ std::string mesh_advice(const Cluster& cluster, const MeshPlan& plan) {
       for (const int device : stage.devices) names.push_back(cluster.device(device).name);
     }
     lines.push_back(fmt::format("Workers in the order of {}: {}.",
-                                best.tensor > 1 ? "the parts" : "the stages",
+                                best.most_parts() > 1 ? "the parts" : "the stages",
                                 fmt::join(names, ", ")));
   }
   std::ranges::move(in_lower, std::back_inserter(lines));

@@ -1,7 +1,6 @@
 #include "bimetal/plan/mesh/mesh_plan.h"
 
 #include <algorithm>
-#include <functional>
 #include <iterator>
 #include <set>
 #include <tuple>
@@ -23,7 +22,7 @@ namespace {
 namespace schedule = parallel::schedule;
 
 constexpr std::ptrdiff_t kMostPipelines = 3;  // in a list of the best
-constexpr std::ptrdiff_t kMostInParts = 2;    // likewise
+constexpr std::ptrdiff_t kMostInParts = 2;    // likewise, of those with as many on all stages
 constexpr int kMostParts = 8;
 constexpr int kEveryNumber = 16;  // devices; of more, numbers of parts are powers of two
 
@@ -43,46 +42,72 @@ void check(const MeshInput& input, const Cluster& cluster) {
   if (input.global_batch < 1) refuse("a plan needs a global batch of at least 1");
 }
 
-/// With their tensors in parts: the same search among groups of devices.
-void search_parts(const MeshInput& input, const Cluster& cluster, FoundMeshes& found) {
-  int most = std::min(kMostParts, cluster.size());
-  for (const auto& facts : input.facts) most = std::min(most, most_tensor_ranks(facts));
-  const auto order = fastest_first(input, cluster);
-  const auto search = [&](const Groups& groups, const std::vector<double>& weights) {
-    const TensorGroups grouped(input, cluster, groups, weights);
-    auto more = search_meshes(grouped.input(), grouped.cluster(),
-                              std::min(input.most_level, input.level_in_parts));
-    found.tried += more.tried;
-    bool fits = false;
-    for (auto& choice : more.choices) {
-      found.choices.push_back(grouped.expanded(std::move(choice)));
-      fits = fits || found.choices.back().fits();
-    }
-    return fits;
-  };
-  for (int tensor = 2; tensor <= most; ++tensor) {
-    const bool power = (tensor & (tensor - 1)) == 0;
-    if (cluster.size() > kEveryNumber && !power) continue;
-    for (const auto& groups : groupings_of(cluster, order, static_cast<std::size_t>(tensor))) {
-      const auto by_speed = parts_by_speed(input, cluster, groups);
-      if (search(groups, by_speed)) continue;
-      const auto by_memory = parts_by_memory(cluster, groups);
-      if (by_memory != by_speed) search(groups, by_memory);
+/// The same search among groups of devices, each of which has tensors in parts.
+class PartsSearch {
+ public:
+  PartsSearch(const MeshInput& input, const Cluster& cluster, FoundMeshes& found)
+      : input_(input), cluster_(cluster), found_(found) {}
+
+  void run() {
+    const int most = std::min({kMostParts, cluster_.size(), most_tensor_ranks(input_.facts)});
+    const auto order = fastest_first(input_, cluster_);
+    for (int parts = 2; parts <= most; ++parts) {
+      const bool power = (parts & (parts - 1)) == 0;
+      if (cluster_.size() > kEveryNumber && !power) continue;
+      const auto count = static_cast<std::size_t>(parts);
+      for (const auto& groups : groupings_of(cluster_, order, count)) search(groups, {});
+      const bool few = cluster_.size() <= kSearchedThrough;
+      const bool beside = few || (power && cluster_.size() <= kEveryNumber);
+      if (!input_.own_parts || !beside) continue;
+      for (const auto& [groups, whole] : groupings_beside(cluster_, order, count)) {
+        search(groups, whole);
+      }
     }
   }
+
+ private:
+  /// Those groups, and devices that have tensors whole, in stages of their own. By memory only
+  /// where nothing fits by speed.
+  void search(const Groups& groups, const std::vector<int>& whole) {
+    const auto by_speed = parts_by_speed(input_, cluster_, groups);
+    if (search_with(with_weights(groups, by_speed, whole))) return;
+    const auto by_memory = parts_by_memory(cluster_, groups);
+    if (by_memory != by_speed) search_with(with_weights(groups, by_memory, whole));
+  }
+
+  bool search_with(std::vector<TensorGroup> groups) {
+    const TensorGroups grouped(input_, cluster_, std::move(groups));
+    auto more = search_meshes(grouped.input(), grouped.cluster(),
+                              std::min(input_.most_level, input_.level_in_parts));
+    found_.tried += more.tried;
+    bool fits = false;
+    for (auto& choice : more.choices) {
+      found_.choices.push_back(grouped.expanded(std::move(choice)));
+      fits = fits || found_.choices.back().fits();
+    }
+    return fits;
+  }
+
+  const MeshInput& input_;
+  const Cluster& cluster_;
+  FoundMeshes& found_;
+};
+
+bool has_parts(const MeshChoice& choice) {
+  return choice.most_parts() > 1;
+}
+
+bool has_own_parts(const MeshChoice& choice) {
+  return std::ranges::min(choice.parts()) < choice.most_parts();
 }
 
 /// What is one kind of plan: of each the best is shown. With tensors in parts, of which few are,
 /// the level is whichever is best.
 auto kind_of_plan(const MeshChoice& choice) {
-  const bool even = choice.even();
-  const int level = choice.tensor > 1 ? 0 : choice.keeping.level;
-  return std::tuple(choice.scheme, level, choice.stages.size(), even,
-                    even && choice.replicas(0) > 1, choice.tensor);
-}
-
-bool has_parts(const MeshChoice& choice) {
-  return choice.tensor > 1;
+  const int level = has_parts(choice) ? 0 : choice.keeping.level;
+  return std::tuple(choice.scheme, level, choice.stages.size(), choice.even,
+                    choice.even && choice.stages.front().replicas() > 1, choice.most_parts(),
+                    has_own_parts(choice));
 }
 
 /// One plan of each kind. Those with tensors in parts take no other's place, so that it is said
@@ -96,10 +121,12 @@ MeshPlan sort_out(FoundMeshes found, std::size_t most) {
     if (!seen.insert(kind_of_plan(choice)).second) continue;
     auto& list = choice.fits() ? plan.best : plan.others;
     const auto parts = std::ranges::count_if(list, has_parts);
+    const auto own_parts = std::ranges::count_if(list, has_own_parts);
     const auto pipelines = std::ranges::count_if(list, [](const MeshChoice& other) {
       return !has_parts(other) && other.scheme == Scheme::Pipeline;
     });
-    const bool room = has_parts(choice)                   ? parts < kMostInParts
+    const bool room = has_own_parts(choice)               ? own_parts == 0
+                      : has_parts(choice)                 ? parts - own_parts < kMostInParts
                       : choice.scheme == Scheme::Pipeline ? pipelines < kMostPipelines
                                                           : true;
     const bool few = std::ssize(list) - parts < static_cast<std::ptrdiff_t>(most);
@@ -123,22 +150,19 @@ void explain(const Cluster& cluster, MeshPlan& plan) {
   own.reason = as_fast ? "as fast as the best" : why_not(cluster, own, best);
 }
 
-/// `devices`: those of a stage.
-template <typename Stages, typename Devices>
-bool as_many_in_each(const Stages& stages, Devices devices) {
-  return std::ranges::all_of(stages, [&](const auto& stage) {
-    return std::invoke(devices, stage).size() == std::invoke(devices, stages.front()).size();
+}  // namespace
+
+bool is_box(const Cluster& cluster, const Layout& layout) {
+  const auto& first = layout.front();
+  const auto parts_of = [&](const auto& stage) { return cluster.device(stage.front()).parts; };
+  return std::ranges::all_of(layout, [&](const auto& stage) {
+    const bool alike = first.size() == 1 || parts_of(stage) == parts_of(first);
+    return stage.size() == first.size() && alike;
   });
 }
 
-}  // namespace
-
-bool is_box(const Layout& layout) {
-  return as_many_in_each(layout, std::identity());
-}
-
-int in_line(const Layout& layout) {
-  if (is_box(layout)) return static_cast<int>(layout.size());
+int in_line(const Cluster& cluster, const Layout& layout) {
+  if (is_box(cluster, layout)) return static_cast<int>(layout.size());
   std::size_t devices = 0;
   for (const auto& stage : layout) devices += stage.size();
   return static_cast<int>(devices);
@@ -165,8 +189,16 @@ int MeshChoice::devices() const {
   return static_cast<int>(count);
 }
 
-bool MeshChoice::even() const {
-  return as_many_in_each(stages, &MeshStage::devices);
+std::vector<std::size_t> MeshChoice::replicas() const {
+  std::vector<std::size_t> counts;
+  for (const auto& stage : stages) counts.push_back(stage.replicas());
+  return counts;
+}
+
+std::vector<std::size_t> MeshChoice::parts() const {
+  std::vector<std::size_t> counts;
+  for (const auto& stage : stages) counts.push_back(stage.parts());
+  return counts;
 }
 
 void MeshChoice::take_peaks(const Cluster& cluster, const std::vector<double>& needed) {
@@ -197,7 +229,7 @@ std::int64_t MeshChoice::most_at_once() const {
 MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster, std::optional<AskedMesh> asked) {
   check(input, cluster);
   auto found = search_meshes(input, cluster, input.most_level);
-  if (input.parts) search_parts(input, cluster, found);
+  if (input.parts) PartsSearch(input, cluster, found).run();
   if (asked && asked->choice) found.choices.push_back(*asked->choice);
   auto plan = sort_out(std::move(found), input.most);
   plan.asked = std::move(asked);
@@ -207,12 +239,12 @@ MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster, std::optional
 
 schedule::Simulation run_of(const MeshInput& input, const Cluster& cluster,
                             const MeshChoice& choice) {
-  if (choice.tensor > 1) {
+  if (has_parts(choice)) {
     const auto [groups, of_groups] = groups_of(choice);
-    const TensorGroups grouped(input, cluster, groups, choice.tensor_weights);
+    const TensorGroups grouped(input, cluster, groups);
     return run_of(grouped.input(), grouped.cluster(), of_groups);
   }
-  if (!choice.even()) {
+  if (!choice.even) {
     return run_dealt(choice, slowness_of(input, cluster, choice),
                      piece_costs(input, cluster, choice));
   }

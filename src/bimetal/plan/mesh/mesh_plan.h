@@ -3,6 +3,7 @@
 // tensor parallelism over some or all devices, by simulating a step of each. Pure; docs/planning.md
 // says what is searched.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -30,6 +31,7 @@ struct MeshInput {
   bool offloads = false;   ///< states may be kept on disks
   bool uneven = true;      ///< stages may have replicas of their own number
   bool parts = true;       ///< tensors may be in parts, as far as the facts say how
+  bool own_parts = true;   ///< and stages in parts of their own number
   int most_level = 3;      ///< of ZeRO that the job goes with
   int level_in_parts = 3;  ///< likewise, with tensors in parts
   bool evaluates = true;   ///< RankLoad::evaluates
@@ -39,12 +41,12 @@ struct MeshInput {
 /// Who is in which stage, in the order of the stages.
 using Layout = std::vector<std::vector<int>>;
 
-/// Whether all stages have as many devices.
-bool is_box(const Layout& layout);
+/// Whether a device of each stage has a pipeline with those of all others: all stages have as many,
+/// and these as many parts or one each.
+bool is_box(const Cluster& cluster, const Layout& layout);
 
-/// Devices that one pipeline's micro-batches go through: of one replica of each stage where all
-/// have as many, else all.
-int in_line(const Layout& layout);
+/// Devices that one pipeline's micro-batches go through: of a box one of each stage, else all.
+int in_line(const Cluster& cluster, const Layout& layout);
 
 using parallel::schedule::UnitRange;
 
@@ -54,6 +56,11 @@ struct MeshStage {
   std::vector<int> devices = {};
   std::vector<std::int64_t> samples = {};  ///< of the global batch that each replica computes
   std::vector<UnitRange> pieces = {};      ///< of the model, in its order: one for each chunk
+  std::vector<double> part_weights = {1};  ///< of each of a replica's devices, what part it has
+
+  /// Devices that have a replica's tensors in parts.
+  std::size_t parts() const { return part_weights.size(); }
+  std::size_t replicas() const { return devices.size() / parts(); }
 };
 
 /// Tensor: without stages. A pipeline's stages may have tensors in parts, too.
@@ -66,9 +73,8 @@ struct MeshChoice {
   Keeping keeping = {};  ///< level (pipelines: of each stage's replicas), recomputation
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
   int chunks = 1;         ///< pieces of each stage: 1 but for interleaved
-  int micro_batches = 1;  ///< of each replica; where stages are not even(), of all together
-  int tensor = 1;         ///< devices that have a replica's tensors in parts
-  std::vector<double> tensor_weights = {};  ///< of these parts; empty where there is one
+  bool even = true;       ///< is_box() of its stages
+  int micro_batches = 1;  ///< of each replica; where stages are not even, of all together
 
   double step_s = 0;
   double compute_s = 0;  ///< of the busiest device
@@ -90,12 +96,10 @@ struct MeshChoice {
   /// Cuts a model of so many units there.
   void take_pieces(const std::vector<std::size_t>& begins, std::size_t units);
   int devices() const;
-  /// Of a stage.
-  std::size_t replicas(std::size_t stage) const {
-    return stages[stage].devices.size() / static_cast<std::size_t>(tensor);
-  }
-  /// Whether all stages have as many replicas: is_box() of their devices.
-  bool even() const;
+  /// By stage: how many replicas it has, and how many devices each of these.
+  std::vector<std::size_t> replicas() const;
+  std::vector<std::size_t> parts() const;
+  std::size_t most_parts() const { return std::ranges::max(parts()); }
   /// Of its devices, in their order, what the model needs of each: peaks, and what is missing.
   void take_peaks(const Cluster& cluster, const std::vector<double>& needed);
   /// What train.micro_batch has to be, since without stages a step whose parts do not fit cannot be
@@ -129,7 +133,7 @@ MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster,
                    std::optional<AskedMesh> asked = {});
 
 /// The schedule's run of a pipeline, for a picture: a list for each stage, or, where these are not
-/// even(), for each device in their order. One stage for the others, whose micro-batches follow
+/// even, for each device in their order. One stage for the others, whose micro-batches follow
 /// each other.
 parallel::schedule::Simulation run_of(const MeshInput& input, const Cluster& cluster,
                                       const MeshChoice& choice);

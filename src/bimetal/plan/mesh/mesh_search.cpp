@@ -24,8 +24,8 @@ constexpr double kHopeless = 1.2;         // of 1F1B's step, with several pieces
 
 enum class Replicas { One, Even, Uneven };
 
-Replicas replicas_of(const Layout& layout) {
-  if (!is_box(layout)) return Replicas::Uneven;
+Replicas replicas_of(const Cluster& cluster, const Layout& layout) {
+  if (!is_box(cluster, layout)) return Replicas::Uneven;
   return layout.front().size() > 1 ? Replicas::Even : Replicas::One;
 }
 
@@ -35,11 +35,14 @@ class Search {
       : input_(input),
         cluster_(cluster),
         most_level_(most_level),
-        fastest_first_(fastest_first(input, cluster)) {}
+        fastest_first_(fastest_first(input, cluster)),
+        own_parts_(std::ranges::any_of(cluster.devices(), [&](const MeshDevice& device) {
+          return device.parts != cluster.device(0).parts;
+        })) {}
 
   FoundMeshes run() {
-    alone();
-    data();
+    if (!own_parts_) alone();
+    if (!own_parts_) data();
     if (cluster_.size() > 1) pipelines();
     return {std::move(found_), tried_};
   }
@@ -107,7 +110,7 @@ class Search {
   /// Replicas of a stage may have shards of it; a step of level 3 needs less than one of level 2
   /// where parameters come in half.
   int most_level_of(const Layout& layout) const {
-    if (replicas_of(layout) == Replicas::One) return 0;
+    if (replicas_of(cluster_, layout) == Replicas::One) return 0;
     const auto& facts = input_.facts.front();
     const bool half = facts.alike && std::ranges::any_of(facts.units, [](const auto& unit) {
                         return unit.halved > 0;
@@ -117,7 +120,7 @@ class Search {
 
   /// With many micro-batches; recomputation, and then shards, only where there is no other way.
   std::optional<MeshChoice> first_look(const Layout& layout) {
-    const auto stages = in_line(layout);
+    const auto stages = in_line(cluster_, layout);
     for (const int micro_batches : {4 * stages, 2 * stages, stages, stages / 2, 1}) {
       if (micro_batches < 1) continue;
       auto best = choose(layout, micro_batches, {});
@@ -145,7 +148,8 @@ class Search {
   }
 
   MeshChoice close_look(const Layout& layout, MeshChoice best) {
-    for (const int micro_batches : micro_batch_counts(in_line(layout), input_.global_batch)) {
+    for (const int micro_batches :
+         micro_batch_counts(in_line(cluster_, layout), input_.global_batch)) {
       for (int level = 0; level <= most_level_of(layout); ++level) {
         for (const std::size_t recomputed : {std::size_t{0}, std::size_t{1}}) {
           const auto choice =
@@ -166,7 +170,7 @@ class Search {
     std::vector<Tried> kept, rest;
     std::map<std::pair<std::size_t, Replicas>, int> seen;
     for (auto& one : all) {
-      const auto key = std::pair(one.layout.size(), replicas_of(one.layout));
+      const auto key = std::pair(one.layout.size(), replicas_of(cluster_, one.layout));
       (seen[key]++ == 0 ? kept : rest).push_back(std::move(one));
     }
     for (auto& one : rest) {
@@ -179,12 +183,13 @@ class Search {
 
   void climb(Tried& best) {
     if (static_cast<std::size_t>(best.choice.devices()) > kClimbedUpTo ||
-        cluster_.size() <= kSearchedThrough) {
+        cluster_.size() <= kSearchedThrough || own_parts_) {
       return;
     }
     for (int round = 0; round < kClimbs; ++round) {
       Tried next = best;
       for (auto& layout : neighbours_of(best.layout)) {
+        if (!may_be(layout)) continue;
         const auto choice = choose(layout, best.choice.micro_batches, best.choice.keeping);
         if (choice && better(*choice, next.choice)) next = {std::move(layout), *choice};
       }
@@ -193,11 +198,26 @@ class Search {
     }
   }
 
+  /// The replicas of a stage are in as many parts each; where all stages are, that is the search of
+  /// a cluster whose devices are.
+  bool may_be(const Layout& layout) const {
+    if (!input_.uneven && !is_box(cluster_, layout)) return false;
+    std::set<int> of_stages;
+    for (const auto& stage : layout) {
+      const int parts = cluster_.device(stage.front()).parts;
+      const bool alike = std::ranges::all_of(
+          stage, [&](int device) { return cluster_.device(device).parts == parts; });
+      if (!alike) return false;
+      of_stages.insert(parts);
+    }
+    return !own_parts_ || of_stages.size() > 1;
+  }
+
   void pipelines() {
     const auto units = input_.facts.front().units.size();
     std::vector<Tried> all;
-    for (auto& layout : layouts_of(cluster_, fastest_first_, units)) {
-      if (!input_.uneven && !is_box(layout)) continue;
+    for (auto& layout : layouts_of(cluster_, fastest_first_, units, /*some=*/!own_parts_)) {
+      if (!may_be(layout)) continue;
       if (auto choice = first_look(layout)) all.push_back({std::move(layout), *choice});
     }
     auto kept = promising(std::move(all));
@@ -214,7 +234,7 @@ class Search {
   MeshChoice simulate_each(const Tried& one, bool interleaved) {
     std::optional<MeshChoice> best;
     const auto units = input_.facts.front().units.size();
-    for (const auto& way : ways_worth_a_try(one.choice.keeping, one.layout, units)) {
+    for (const auto& way : ways_worth_a_try(cluster_, one.choice.keeping, one.layout, units)) {
       const bool chunks = way.chunks > 1;
       if (chunks && !interleaved) break;
       auto other = in_way(one, way);
@@ -285,6 +305,7 @@ class Search {
   const Cluster& cluster_;
   const int most_level_;
   const std::vector<int> fastest_first_;
+  const bool own_parts_;  ///< devices stand for unlike numbers of them
   std::vector<MeshChoice> found_;
   std::size_t tried_ = 0;
 };

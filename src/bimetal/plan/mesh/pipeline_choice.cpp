@@ -23,7 +23,7 @@ constexpr int kMostLevelInterleaved = 1;  // of ZeRO, as job/combinations.cpp ha
 /// In a box a replica goes through all stages: one share for each, by its slowest stage. Else each
 /// stage deals its own.
 void deal(const MeshInput& input, const ByReplica& speeds, MeshChoice& choice) {
-  if (!choice.even()) return deal_by_speed(speeds, input.global_batch, choice);
+  if (!choice.even) return deal_by_speed(speeds, input.global_batch, choice);
   auto through = speeds.front();
   for (std::size_t r = 0; r < through.size(); ++r) {
     for (const auto& stage : speeds) through[r] = std::min(through[r], stage[r]);
@@ -43,6 +43,7 @@ class Chooser {
     choice_.schedule = options.schedule;
     choice_.chunks = options.chunks;
     choice_.micro_batches = options.micro_batches;
+    choice_.even = is_box(cluster, layout);
     for (const auto& devices : layout) choice_.stages.push_back({.devices = devices});
   }
 
@@ -68,7 +69,7 @@ class Chooser {
   bool is_possible() const {
     if (units() < layout_.size() * static_cast<std::size_t>(options_.chunks)) return false;
     if (options_.schedule != schedule::Kind::interleaved) return true;
-    return is_box(layout_) && options_.micro_batches % std::ssize(layout_) == 0;
+    return choice_.even && options_.micro_batches % std::ssize(layout_) == 0;
   }
 
   /// Samples a second of what `work` says of each stage.
@@ -96,7 +97,7 @@ class Chooser {
 
   /// A device without a sample, or with fewer than micro-batches, would be of no use.
   bool worth_while() const {
-    const bool box = choice_.even();
+    const bool box = choice_.even;
     if (!box && input_.global_batch < choice_.micro_batches) return false;
     for (const auto& stage : choice_.stages) {
       for (const auto samples : stage.samples) {
@@ -154,14 +155,14 @@ std::vector<int> micro_batch_counts(int in_line, std::int64_t most) {
   return counts;
 }
 
-std::vector<WayThrough> ways_worth_a_try(const Keeping& keeping, const Layout& layout,
-                                         std::size_t units) {
+std::vector<WayThrough> ways_worth_a_try(const Cluster& cluster, const Keeping& keeping,
+                                         const Layout& layout, std::size_t units) {
   using schedule::Kind;
   // All forwards first keep every activation, but wait for slow links less often.
   std::vector<WayThrough> ways = {{Kind::one_f_one_b}, {Kind::gpipe}};
   // Where activations are computed again, they would be so for each part of a backward.
   if (keeping.recomputed_at_once == 0) ways.push_back({Kind::zero_bubble});
-  if (keeping.level > kMostLevelInterleaved || !is_box(layout)) return ways;
+  if (keeping.level > kMostLevelInterleaved || !is_box(cluster, layout)) return ways;
   for (const int chunks : {2, 4}) {
     const auto pieces = layout.size() * static_cast<std::size_t>(chunks);
     if (pieces <= units) ways.push_back({Kind::interleaved, chunks});
@@ -175,7 +176,7 @@ std::optional<MeshChoice> choose_cut(const MeshInput& input, const Cluster& clus
   if (!choice) return std::nullopt;
   auto costs = piece_costs(input, cluster, *choice);
   const auto slowness = slowness_of(input, cluster, *choice);
-  for (std::size_t s = 0; !choice->even() && s < costs.size(); ++s) {
+  for (std::size_t s = 0; !choice->even && s < costs.size(); ++s) {
     const double shared = shared_seconds(slowness[s]);
     costs[s].forward *= shared;
     costs[s].backward_input *= shared;
@@ -220,7 +221,7 @@ MeshChoice simulated(const MeshInput& input, const Cluster& cluster, MeshChoice 
   choice.step_s = 0;
   std::size_t list = 0;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
-    const std::size_t lists = choice.even() ? 1 : choice.stages[s].devices.size();
+    const std::size_t lists = choice.even ? 1 : choice.stages[s].devices.size();
     for (const std::size_t last = list + lists; list < last; ++list) {
       const double end = run.stages[list].empty() ? 0 : run.stages[list].back().end;
       choice.step_s = std::max(choice.step_s, end + behind[s] + own_updates[s]);

@@ -33,8 +33,8 @@ struct WayThrough {
 
 /// Those that are worth simulating for these stages of a model of so many units, of which is kept
 /// what `keeping` says; the first is to be taken unless another is clearly faster.
-std::vector<WayThrough> ways_worth_a_try(const Keeping& keeping, const Layout& layout,
-                                         std::size_t units);
+std::vector<WayThrough> ways_worth_a_try(const Cluster& cluster, const Keeping& keeping,
+                                         const Layout& layout, std::size_t units);
 
 /// Cuts the model for these stages (schedule/cut.h) and predicts the step by plain_bound and the
 /// exchanges behind it. Where no cut fits into memory, the one that is fastest without regard to

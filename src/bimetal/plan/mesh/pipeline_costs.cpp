@@ -59,7 +59,7 @@ double replicas_exchange(const Cluster& cluster, const ModelFacts& facts, const 
   };
   const double summed = seconds_of({});
   if (choice.keeping.level < 2) return summed;
-  const double of_replica = choice.even() ? 1 : 1 / static_cast<double>(stage.devices.size());
+  const double of_replica = choice.even ? 1 : 1 / static_cast<double>(stage.devices.size());
   // Below level 3 stages keep what is whole in its own type.
   const double gathered = choice.keeping.level < 3 ? summed : seconds_of(choice.keeping);
   return (std::max(1.0, of_replica * choice.micro_batches) * summed + gathered) / 2;
@@ -73,7 +73,7 @@ schedule::PieceCost computing_cost(const MeshInput& input, const Cluster& cluste
   const bool split = choice.schedule == schedule::Kind::zero_bubble;
   const auto& devices = choice.stages[stage].devices;
   schedule::PieceCost cost{.forward = 0, .backward_input = 0, .backward_weight = 0};
-  const std::size_t count = choice.even() ? devices.size() : 1;
+  const std::size_t count = choice.even ? devices.size() : 1;
   for (std::size_t r = 0; r < count; ++r) {
     const auto passes =
         passes_of(input, cluster, devices[r], piece, at_once(choice, stage, r), recomputed);
@@ -120,7 +120,7 @@ Passes passes_of(const MeshInput& input, const Cluster& cluster, int device, con
 double at_once(const MeshChoice& choice, std::size_t stage, std::size_t replica) {
   const auto& of_stage = choice.stages[stage].samples;
   const auto samples =
-      choice.even() ? of_stage[replica] : std::reduce(of_stage.begin(), of_stage.end());
+      choice.even ? of_stage[replica] : std::reduce(of_stage.begin(), of_stage.end());
   return samples == 0 ? 0 : std::max(1.0, static_cast<double>(samples) / choice.micro_batches);
 }
 
@@ -133,9 +133,9 @@ StageLoad load_of(const MeshInput& input, const MeshChoice& choice, std::size_t 
   return {.replicas = static_cast<double>(choice.stages[stage].devices.size()),
           .shard = shard,
           .at_once = at_once(choice, stage, replica),
-          .in_flight = choice.even() ? in_flight(choice.schedule, own, shape)
-                                     : dealt(choice).in_flight(choice.schedule, own,
-                                                               static_cast<int>(replica)),
+          .in_flight = choice.even ? in_flight(choice.schedule, own, shape)
+                                   : dealt(choice).in_flight(choice.schedule, own,
+                                                             static_cast<int>(replica)),
           .keeping = choice.keeping,
           .bucket_bytes = input.bucket_mb * double(1 << 20)};
 }
@@ -145,7 +145,7 @@ std::vector<StageLoad> loads_of(const MeshInput& input, const Cluster& cluster,
   std::vector<StageLoad> loads;
   for (const double shard : shards_by_memory(cluster, choice.stages[stage].devices)) {
     const auto replica = loads.size();
-    if (loads.empty() || !choice.even()) {
+    if (loads.empty() || !choice.even) {
       loads.push_back(load_of(input, choice, stage, replica, shard));
       continue;
     }
@@ -159,7 +159,7 @@ std::vector<StageLoad> loads_of(const MeshInput& input, const Cluster& cluster,
 
 std::pair<double, double> crossing(const MeshInput& input, const Cluster& cluster,
                                    const MeshChoice& choice, std::size_t stage, std::size_t last) {
-  if (!choice.even()) return one_crossing(input, cluster, choice, stage, last);
+  if (!choice.even) return one_crossing(input, cluster, choice, stage, last);
   const auto& from = choice.stages[stage];
   const auto& to = next_stage(choice, stage);
   std::vector<int> senders, receivers;
@@ -241,13 +241,18 @@ std::vector<double> exchanges(const MeshInput& input, const Cluster& cluster,
     const auto& facts = facts_of(input, cluster, stage.devices.front());
     seconds.push_back(replicas_exchange(cluster, facts, choice, stage));
   }
-  // A tensor that several units use is summed between the first and the last stage.
-  const auto& facts = input.facts.front();
+  // A tensor that several units use is summed between the first and the last stage: each part of it
+  // by those that have it, or, if these are not as many, all of it.
+  const std::vector<int> ends = {choice.stages.front().devices.front(),
+                                 choice.stages.back().devices.front()};
+  const auto& facts = facts_of(input, cluster, ends.front());
+  const int parts = cluster.device(ends.front()).parts;
+  const bool by_part = choice.even && parts == cluster.device(ends.back()).parts;
   double shared = 0;
-  for (const auto& unit : facts.units) shared += static_cast<double>(unit.shared);
+  for (const auto& unit : facts.units) {
+    shared += (by_part ? 1 : parts) * static_cast<double>(unit.shared);
+  }
   if (shared > 0 && choice.stages.size() > 1) {
-    const std::vector<int> ends = {choice.stages.front().devices.front(),
-                                   choice.stages.back().devices.front()};
     const double tied = cluster.all_reduce_seconds(ends, shared * facts.element_bytes);
     seconds.front() += tied;
     seconds.back() += tied;

@@ -24,7 +24,7 @@ Passes passes_of(const MeshInput& input, const Cluster& cluster, int device, con
                  double samples, bool recomputed);
 
 /// Samples of a micro-batch that a replica computes, of those that it has at all, one at least; all
-/// where stages are not even().
+/// where stages are not even.
 double at_once(const MeshChoice& choice, std::size_t stage, std::size_t replica);
 
 /// What a replica has of its stage that is no unit's own.
@@ -41,7 +41,7 @@ std::pair<double, double> crossing(const MeshInput& input, const Cluster& cluste
                                    const MeshChoice& choice, std::size_t stage, std::size_t last);
 
 /// What each piece costs for a micro-batch, in the model's order: its stage's slowest replica's
-/// part, or, where stages are not even(), the whole of one on the first of the replicas.
+/// part, or, where stages are not even, the whole of one on the first of the replicas.
 std::vector<parallel::schedule::PieceCost> piece_costs(const MeshInput& input,
                                                        const Cluster& cluster,
                                                        const MeshChoice& choice);

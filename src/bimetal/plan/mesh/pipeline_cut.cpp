@@ -29,7 +29,7 @@ std::vector<Replica> unlike_replicas(const Cluster& cluster, const MeshChoice& c
     const Replica own{devices[r], at_once(choice, stage, r)};
     const auto& device = cluster.device(own.device);
     const bool fresh = known.emplace(device.facts, device.slower, own.samples).second;
-    if (fresh || !choice.even()) found.push_back(own);
+    if (fresh || !choice.even) found.push_back(own);
   }
   return found;
 }
@@ -46,7 +46,7 @@ std::vector<double> seconds_of(const MeshInput& input, const Cluster& cluster,
       const auto unit = passes_of(input, cluster, device, {u, u + 1}, samples, recomputed);
       each.push_back(unit.forward + unit.backward);
     }
-    seconds.push_back(choice.even() ? std::ranges::max(each) : shared_seconds(each));
+    seconds.push_back(choice.even ? std::ranges::max(each) : shared_seconds(each));
   }
   return seconds;
 }

@@ -16,6 +16,7 @@ struct StagesWish {
   std::vector<std::size_t> stage_replicas = {};  ///< or a number for each stage
   std::vector<std::size_t> cuts = {};  ///< units that pieces but the first begin with; empty: any
   int tensor = 1;  ///< devices that have a replica's tensors in parts; 0: any number
+  std::vector<std::size_t> stage_tensor = {};  ///< or a number for each stage
   /// Of these parts; empty: equal ones, or by speed (and where that does not fit, by memory, too).
   std::vector<double> tensor_weights = {};
   bool parts_by_speed = false;
@@ -28,12 +29,14 @@ struct StagesWish {
   bool pipelines = true;  ///< the job has nothing that refuses them
   bool pipelines_in_parts = true;  ///< nor stages whose tensors are in parts
   bool uneven = true;              ///< nor stages with replicas of their own number
+  bool own_parts = true;           ///< nor with parts of their own number
 };
 
 /// Data parallelism, and of each number of stages the fastest: as many replicas of each where that
 /// divides the devices, or, of up to eight devices, any numbers, of which the four that are best by
 /// the formula are looked at closely; cut where that is best, unless the wish says where. The same
-/// for every number of parts that divides the devices, neighbours having them.
+/// for every number of parts that divides the devices, neighbours having them, and, of up to eight
+/// devices, for stages of one each, of which some are such neighbours of one host.
 /// The one to take comes first: the fastest that fits, or that which lacks least; of those that are
 /// alike within kWorthwhile the one with the fewest parts, then stages. Empty if none can be.
 std::vector<MeshChoice> choose_stages(const MeshInput& input, const Cluster& cluster,

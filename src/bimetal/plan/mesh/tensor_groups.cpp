@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "bimetal/plan/mesh/data_choice.h"
@@ -53,6 +54,14 @@ Linear both(const Linear& a, const Linear& b) {
   return {a.fixed + b.fixed, a.per_sample + b.per_sample};
 }
 
+/// Micro-batches of a replica.
+double computed(const MeshChoice& choice, std::size_t stage, std::size_t replica) {
+  if (choice.even) return choice.micro_batches;
+  const auto& samples = choice.stages[stage].samples;
+  const auto all = static_cast<double>(std::reduce(samples.begin(), samples.end()));
+  return choice.micro_batches * static_cast<double>(samples[replica]) / all;
+}
+
 }  // namespace
 
 std::vector<double> parts_by_speed(const MeshInput& input, const Cluster& cluster,
@@ -76,40 +85,46 @@ std::vector<double> parts_by_memory(const Cluster& cluster, const Groups& groups
   return unless_alike(std::move(weights));
 }
 
-std::pair<Groups, MeshChoice> groups_of(MeshChoice choice) {
-  Groups groups;
+std::vector<TensorGroup> with_weights(const Groups& groups, const std::vector<double>& weights,
+                                      const std::vector<int>& whole) {
+  std::vector<TensorGroup> all;
+  for (const auto& group : groups) all.push_back({group, weights});
+  for (const int device : whole) all.push_back({{device}, {1}});
+  return all;
+}
+
+std::pair<std::vector<TensorGroup>, MeshChoice> groups_of(MeshChoice choice) {
+  std::vector<TensorGroup> groups;
   for (auto& stage : choice.stages) {
     std::vector<int> numbers;
     for (std::size_t i = 0; i < stage.devices.size(); ++i) {
-      if (i % static_cast<std::size_t>(choice.tensor) == 0) {
+      if (i % stage.parts() == 0) {
         numbers.push_back(static_cast<int>(groups.size()));
-        groups.emplace_back();
+        groups.push_back({.devices = {}, .weights = stage.part_weights});
       }
-      groups.back().push_back(stage.devices[i]);
+      groups.back().devices.push_back(stage.devices[i]);
     }
     stage.devices = std::move(numbers);
+    stage.part_weights = {1};
   }
-  choice.tensor = 1;
   return {std::move(groups), std::move(choice)};
 }
 
-TensorGroups::TensorGroups(const MeshInput& input, const Cluster& cluster, Groups groups,
-                           std::vector<double> weights)
-    : whole_(input), cluster_(cluster), groups_(std::move(groups)), weights_(std::move(weights)) {
+TensorGroups::TensorGroups(const MeshInput& input, const Cluster& cluster,
+                           std::vector<TensorGroup> groups)
+    : whole_(input), cluster_(cluster), groups_(std::move(groups)) {
   std::vector<MeshDevice> devices;
-  bool one_host_each = true;
   for (const auto& group : groups_) {
     const auto kind = kind_of(group);
-    const auto& scarcest = cluster.device(group[kinds_[kind].scarcest]);
-    devices.push_back({.name = scarcest.name,
-                       .host = cluster.device(group.front()).host,
-                       .memory_bytes = scarcest.memory_bytes,
-                       .facts = kind,
-                       .is_host = std::ranges::any_of(
-                           group, [&](int member) { return cluster.device(member).is_host; })});
-    for (const int member : group) {
-      one_host_each = one_host_each && cluster.same_host(member, group.front());
-    }
+    const auto& scarcest = cluster.device(group.devices[kinds_[kind].scarcest]);
+    devices.push_back(
+        {.name = scarcest.name,
+         .host = cluster.device(group.devices.front()).host,
+         .memory_bytes = scarcest.memory_bytes,
+         .facts = kind,
+         .is_host = std::ranges::any_of(group.devices,
+                                        [&](int member) { return cluster.device(member).is_host; }),
+         .parts = static_cast<int>(group.devices.size())});
   }
   for (auto* const all : {&grouped_, &sums_}) {
     auto facts = std::move(all->facts);
@@ -122,55 +137,50 @@ TensorGroups::TensorGroups(const MeshInput& input, const Cluster& cluster, Group
             .parts = false,
             .evaluates = input.evaluates};
   }
-  // All parts of a message leave a host at a time.
-  auto network = cluster.network();
-  for (auto& host : network.hosts) {
-    host.uplink.bytes_per_s /= static_cast<double>(weights_.size());
-  }
-  if (!network.pairs.empty() || !one_host_each) network.pairs = pairs();
-  of_groups_.emplace(std::move(devices), std::move(network));
+  of_groups_.emplace(std::move(devices), network());
 }
 
-std::size_t TensorGroups::kind_of(const std::vector<int>& group) {
+std::size_t TensorGroups::kind_of(const TensorGroup& group) {
   Key key;
-  for (const int member : group) {
-    const auto& device = cluster_.device(member);
-    key.emplace_back(device.facts, device.slower, device.memory_bytes);
+  for (std::size_t part = 0; part < group.devices.size(); ++part) {
+    const auto& device = cluster_.device(group.devices[part]);
+    key.emplace_back(device.facts, device.slower, device.memory_bytes, group.weights[part]);
   }
-  const auto each = all_reduce_of(cluster_, group);
-  key.emplace_back(0, each.fixed, each.per_sample);
+  const auto each = all_reduce_of(cluster_, group.devices);
+  key.emplace_back(0, each.fixed, each.per_sample, 0);
   const auto [place, fresh] = known_.emplace(std::move(key), kinds_.size());
   if (fresh) add_kind(group);
   return place->second;
 }
 
-void TensorGroups::add_kind(const std::vector<int>& group) {
+void TensorGroups::add_kind(const TensorGroup& group) {
+  const auto& devices = group.devices;
   auto& kind = kinds_.emplace_back();
   std::pair<double, double> fullest;
-  for (std::size_t part = 0; part < group.size(); ++part) {
-    const auto& whole = facts_of(whole_, cluster_, group[part]);
-    const auto& own = kind.parts.emplace_back(facts_in_parts(whole, weights_, part));
+  for (std::size_t part = 0; part < devices.size(); ++part) {
+    const auto& whole = facts_of(whole_, cluster_, devices[part]);
+    const auto& own = kind.parts.emplace_back(facts_in_parts(whole, group.weights, part));
     const double bytes = filling(own);
-    const std::pair filled(bytes / cluster_.device(group[part]).memory_bytes, bytes);
+    const std::pair filled(bytes / cluster_.device(devices[part]).memory_bytes, bytes);
     if (filled <= fullest) continue;
     fullest = filled;
     kind.scarcest = part;
   }
   auto facts = kind.parts[kind.scarcest];
   double update = 0;  // of the slowest with its part
-  for (std::size_t part = 0; part < group.size(); ++part) {
+  for (std::size_t part = 0; part < devices.size(); ++part) {
     const auto& own = kind.parts[part];
     update = std::max(update, own.update_s * static_cast<double>(own.elements()) *
-                                  cluster_.device(group[part]).slower);
+                                  cluster_.device(devices[part]).slower);
   }
   facts.update_s = update / static_cast<double>(std::max<std::int64_t>(1, facts.elements()));
   auto sums = facts;
-  const auto each = all_reduce_of(cluster_, group);
+  const auto each = all_reduce_of(cluster_, devices);
   for (std::size_t u = 0; u < facts.units.size(); ++u) {
     auto& unit = facts.units[u];
     unit.forward_s = unit.backward_s = {};
-    for (std::size_t part = 0; part < group.size(); ++part) {
-      const double slower = cluster_.device(group[part]).slower;
+    for (std::size_t part = 0; part < devices.size(); ++part) {
+      const double slower = cluster_.device(devices[part]).slower;
       slow_to(unit.forward_s, kind.parts[part].units[u].forward_s, slower);
       slow_to(unit.backward_s, kind.parts[part].units[u].backward_s, slower);
     }
@@ -184,28 +194,44 @@ void TensorGroups::add_kind(const std::vector<int>& group) {
   sums_.facts.push_back(std::move(sums));
 }
 
+/// All parts of a message leave a host at a time.
+Network TensorGroups::network() const {
+  const auto& first = groups_.front().devices;
+  const bool alike = std::ranges::all_of(groups_, [&](const TensorGroup& group) {
+    const bool near = std::ranges::all_of(group.devices, [&](int member) {
+      return cluster_.same_host(member, group.devices.front());
+    });
+    return near && group.devices.size() == first.size();
+  });
+  auto network = cluster_.network();
+  for (auto& host : network.hosts) host.uplink.bytes_per_s /= static_cast<double>(first.size());
+  if (!network.pairs.empty() || !alike) network.pairs = pairs();
+  return network;
+}
+
 std::vector<LinkSpeed> TensorGroups::pairs() const {
   std::vector<LinkSpeed> all;
   for (const auto& from : groups_) {
     for (const auto& to : groups_) {
-      all.push_back(&from == &to ? LinkSpeed() : between(from, to));
+      all.push_back(&from == &to ? LinkSpeed() : between(from.devices, to.devices));
     }
   }
   return all;
 }
 
-/// Each member sends to the one with the same part; those that go from one host to another share
-/// the way.
+/// Each member gets it from the one with the same part, or, of fewer, with that modulo their
+/// number; what goes from one host to another shares the way.
 LinkSpeed TensorGroups::between(const std::vector<int>& from, const std::vector<int>& to) const {
   LinkSpeed slowest{0, std::numeric_limits<double>::infinity()};
-  for (std::size_t part = 0; part < from.size(); ++part) {
+  const auto sender = [&](std::size_t part) { return from[part % from.size()]; };
+  for (std::size_t part = 0; part < to.size(); ++part) {
     int beside = 0;
-    for (std::size_t other = 0; other < from.size(); ++other) {
-      beside +=
-          cluster_.same_host(from[part], from[other]) && cluster_.same_host(to[part], to[other]);
+    for (std::size_t other = 0; other < to.size(); ++other) {
+      beside += cluster_.same_host(sender(part), sender(other)) &&
+                cluster_.same_host(to[part], to[other]);
     }
-    if (cluster_.same_host(from[part], to[part])) beside = 1;
-    const auto link = cluster_.link(from[part], to[part]);
+    if (cluster_.same_host(sender(part), to[part])) beside = 1;
+    const auto link = cluster_.link(sender(part), to[part]);
     slowest.latency_s = std::max(slowest.latency_s, link.latency_s);
     slowest.bytes_per_s = std::min(slowest.bytes_per_s, link.bytes_per_s / beside);
   }
@@ -217,15 +243,14 @@ MeshChoice TensorGroups::expanded(MeshChoice choice) const {
   const auto needed = needed_by_members(choice);
   for (auto& stage : choice.stages) {
     std::vector<int> devices;
-    for (const int group : stage.devices) {
-      const auto& members = groups_[static_cast<std::size_t>(group)];
+    for (const int number : stage.devices) {
+      const auto& members = group(number).devices;
       devices.insert(devices.end(), members.begin(), members.end());
+      stage.part_weights = group(number).weights;
     }
     stage.devices = std::move(devices);
   }
   if (choice.scheme != Scheme::Pipeline) choice.scheme = Scheme::Tensor;
-  choice.tensor = static_cast<int>(weights_.size());
-  choice.tensor_weights = weights_;
   choice.take_peaks(cluster_, needed);
   return choice;
 }
@@ -240,8 +265,8 @@ void TensorGroups::take_sums(MeshChoice& choice) const {
       const auto passes =
           passes_of(sums_, cluster(), stage.devices[r], stage, at_once(choice, s, r), recomputed);
       choice.summed_s =
-          std::max(choice.summed_s, choice.micro_batches * (passes.forward + passes.backward));
-      const auto& members = groups_[static_cast<std::size_t>(stage.devices[r])];
+          std::max(choice.summed_s, computed(choice, s, r) * (passes.forward + passes.backward));
+      const auto& members = group(stage.devices[r]).devices;
       for (const int from : members) {
         for (const int to : members) {
           if (from == to) continue;
@@ -256,11 +281,9 @@ void TensorGroups::take_sums(MeshChoice& choice) const {
 /// Those with a part keep what is in shards of it: by part, of each group of the stage.
 std::vector<std::vector<double>> TensorGroups::shards_of(const MeshStage& stage) const {
   std::vector<std::vector<double>> shards;
-  for (std::size_t part = 0; part < weights_.size(); ++part) {
+  for (std::size_t part = 0; part < group(stage.devices.front()).devices.size(); ++part) {
     std::vector<int> members;
-    for (const int group : stage.devices) {
-      members.push_back(groups_[static_cast<std::size_t>(group)][part]);
-    }
+    for (const int number : stage.devices) members.push_back(group(number).devices[part]);
     shards.push_back(shards_by_memory(cluster_, members));
   }
   return shards;
@@ -292,12 +315,14 @@ std::vector<double> TensorGroups::needed_by_members(const MeshChoice& choice) co
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
     const auto& stage = choice.stages[s];
     const auto shards = shards_of(stage);
-    std::map<std::tuple<std::size_t, std::size_t, std::int64_t, double>, double> known;
+    std::map<std::tuple<std::size_t, std::size_t, std::int64_t, double, std::size_t>, double> known;
     for (std::size_t r = 0; r < stage.devices.size(); ++r) {
       const auto kind = cluster().device(stage.devices[r]).facts;
-      for (std::size_t part = 0; part < weights_.size(); ++part) {
+      const auto of_own = choice.even ? 0 : r;  // what is in flight on it
+      for (std::size_t part = 0; part < shards.size(); ++part) {
         const double shard = shards[part][r];
-        const auto [place, fresh] = known.try_emplace({kind, part, stage.samples[r], shard});
+        const auto [place, fresh] =
+            known.try_emplace({kind, part, stage.samples[r], shard, of_own});
         if (fresh) place->second = bytes_of(choice, s, r, kinds_[kind].parts[part], shard);
         needed.push_back(place->second);
       }

@@ -1,7 +1,8 @@
 #pragma once
 // Devices that compute every layer together, each with its part of the tensors (docs/tensor.md). To
 // whoever plans, such a group is one device: as fast as its slowest part and the sums of
-// activations behind each, with the memory of the one that has least for its part.
+// activations behind each, with the memory of the one that has least for its part. Groups may be of
+// unlike sizes, and of one device each.
 
 #include <map>
 #include <optional>
@@ -20,23 +21,32 @@ std::vector<double> parts_by_speed(const MeshInput& input, const Cluster& cluste
                                    const Groups& groups);
 std::vector<double> parts_by_memory(const Cluster& cluster, const Groups& groups);
 
+struct TensorGroup {
+  std::vector<int> devices = {};
+  std::vector<double> weights = {};  ///< of the part that each of them has
+};
+
+/// Groups with parts of these weights each, and devices that have every tensor whole.
+std::vector<TensorGroup> with_weights(const Groups& groups, const std::vector<double>& weights,
+                                      const std::vector<int>& whole = {});
+
 /// The groups of a choice in parts, and the choice of these that expanded() makes it of.
-std::pair<Groups, MeshChoice> groups_of(MeshChoice choice);
+std::pair<std::vector<TensorGroup>, MeshChoice> groups_of(MeshChoice choice);
 
 /// A cluster whose devices are groups. Immutable.
 class TensorGroups {
  public:
-  /// `weights`: of the parts: the first members of all groups have the first. What it is made of
-  /// must outlive it. Errors: those of facts_in_parts().
-  TensorGroups(const MeshInput& input, const Cluster& cluster, Groups groups,
-               std::vector<double> weights);
+  /// What it is made of must outlive it. Errors: those of facts_in_parts().
+  TensorGroups(const MeshInput& input, const Cluster& cluster, std::vector<TensorGroup> groups);
 
-  /// The model and the cluster as groups are to be planned with: without offloading and stages of
-  /// uneven replicas, which are not planned with parts. Valid as long as this is.
+  /// The model and the cluster as groups are to be planned with: without offloading, which is not
+  /// planned with parts, and stages with replicas of their own number, which are not looked for.
+  /// Valid as long as this is.
   const MeshInput& input() const noexcept { return grouped_; }
   const Cluster& cluster() const noexcept { return *of_groups_; }
 
-  /// A choice of groups as one of devices, with what each needs and lacks.
+  /// A choice of groups as one of devices, with what each needs and lacks. The groups of a stage
+  /// have parts of as many and like weights.
   MeshChoice expanded(MeshChoice choice) const;
 
  private:
@@ -45,10 +55,12 @@ class TensorGroups {
     std::vector<ModelFacts> parts;  ///< what each member has
     std::size_t scarcest = 0;       ///< the member whose memory is filled most
   };
-  using Key = std::vector<std::tuple<std::size_t, double, double>>;
+  using Key = std::vector<std::tuple<std::size_t, double, double, double>>;
 
-  std::size_t kind_of(const std::vector<int>& group);
-  void add_kind(const std::vector<int>& group);
+  const TensorGroup& group(int number) const { return groups_[static_cast<std::size_t>(number)]; }
+  std::size_t kind_of(const TensorGroup& group);
+  void add_kind(const TensorGroup& group);
+  Network network() const;
   std::vector<LinkSpeed> pairs() const;
   LinkSpeed between(const std::vector<int>& from, const std::vector<int>& to) const;
   std::vector<std::vector<double>> shards_of(const MeshStage& stage) const;
@@ -59,8 +71,7 @@ class TensorGroups {
 
   const MeshInput& whole_;
   const Cluster& cluster_;
-  const Groups groups_;
-  const std::vector<double> weights_;
+  const std::vector<TensorGroup> groups_;
   std::map<Key, std::size_t> known_;
   std::vector<Kind> kinds_;
   MeshInput grouped_;  ///< facts by kind of group

@@ -79,6 +79,12 @@ int most_tensor_ranks(const ModelFacts& facts) {
   return least == kNone ? 1 : static_cast<int>(std::max<std::int64_t>(1, least));
 }
 
+int most_tensor_ranks(std::span<const ModelFacts> kinds) {
+  int least = std::numeric_limits<int>::max();
+  for (const auto& facts : kinds) least = std::min(least, most_tensor_ranks(facts));
+  return least;
+}
+
 ModelFacts facts_in_parts(const ModelFacts& whole, std::span<const double> weights,
                           std::size_t part) {
   auto facts = whole;

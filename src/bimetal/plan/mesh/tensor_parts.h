@@ -10,6 +10,8 @@ namespace bimetal::plan {
 
 /// How many ranks the model's units have whole pieces for; 1 where no unit may be cut.
 int most_tensor_ranks(const ModelFacts& facts);
+/// Of facts of one model on several kinds of devices.
+int most_tensor_ranks(std::span<const ModelFacts> kinds);
 
 /// What rank `part` of those with these weights has and computes by itself, its pieces being dealt
 /// out as the run does it (balance::whole_parts): a unit's time is that of its matrices, in

@@ -207,6 +207,7 @@ void take_units(const job::JobConfig& job, comm::Group group, const TrainerOptio
       all_in_one_precision(group, possible ? std::optional(precision) : std::nullopt,
                            Deadline::after(milliseconds_of(job.parallel.timeout_s)));
   plan.mesh_input.level_in_parts = level_in_parts(job, options.worker);
+  plan.mesh_input.own_parts = !job.mesh.sequence_parallel;
   plan.mesh_input.most_level = may_shard(job) ? 3 : 0;
   plan.input.global_batch = data::make_sampler(*here.task->training(), job.train.seed)
                                 .mean_weight(job.train.global_batch);

@@ -28,6 +28,19 @@ bool may_have_stages(job::JobConfig job, int tensor) {
   return job::is_possible(job);
 }
 
+/// Whether it has nothing that refuses stages in parts of their own number, of one replica each.
+bool may_have_own_parts(job::JobConfig job) {
+  job.mesh.stages = 2;
+  job.mesh.replicas = 1;
+  job.mesh.stage_replicas.clear();
+  job.mesh.cuts = {1};
+  job.mesh.tensor = 2;
+  job.mesh.stage_tensor = {1, 2};
+  job.mesh.tensor_parts = "equal";
+  job.mesh.schedule = job::MeshConfig().schedule;
+  return job::is_possible(job);
+}
+
 /// What all ranks keep elsewhere: a mesh is to fit any of them.
 plan::Keeping kept_by_all(const plan::MemoryInput& input) {
   auto keeping = plan::asked_of(input, input.ranks.front());
@@ -39,17 +52,13 @@ plan::Keeping kept_by_all(const plan::MemoryInput& input) {
 }
 
 /// What no step is predicted of.
-std::optional<std::string> unplanned(const job::JobConfig& job, const MeasuredPlan& measured,
-                                     const parallel::MeshShape& shape) {
+std::optional<std::string> unplanned(const job::JobConfig& job, const MeasuredPlan& measured) {
   const bool cut = job.mesh.stages > 1 || job.mesh.tensor > 1;
   if (job.parallel.mode == "server") return "parameter servers are in the first table alone";
   if (job.parallel.balance != balance::Policy::Auto) {
     return "meshes are planned with parallel.balance = \"auto\"";
   }
   if (cut && measured.own_optimizer) return "the task has an optimizer of its own";
-  if (shape.tensor > 1 && !shape.even()) {
-    return "parts of tensors are predicted where all stages have as many replicas and parts";
-  }
   return std::nullopt;
 }
 
@@ -62,10 +71,9 @@ void require_rounds(const job::MeshConfig& mesh) {
                                         .chunks = chunks_of(mesh)});
 }
 
-/// What is not open: as training reads it. The shape of it.
-parallel::MeshShape take_numbers(const job::JobConfig& job, const MeasuredPlan& measured,
-                                 plan::StagesWish& wish) {
-  auto shape = shape_of(job.mesh, static_cast<int>(measured.devices.size()));
+/// What is not open: as training reads it.
+void take_numbers(const job::JobConfig& job, const MeasuredPlan& measured, plan::StagesWish& wish) {
+  const auto shape = shape_of(job.mesh, static_cast<int>(measured.devices.size()));
   require_samples(job, shape);
   const auto pieces = static_cast<std::size_t>(shape.stages * chunks_of(job.mesh));
   const auto units = measured.mesh_input.facts.front().units.size();
@@ -76,9 +84,9 @@ parallel::MeshShape take_numbers(const job::JobConfig& job, const MeasuredPlan& 
   wish.replicas = shape.replicas;
   wish.tensor = shape.tensor;
   wish.stage_replicas = {shape.uneven.begin(), shape.uneven.end()};
+  wish.stage_tensor = {shape.parts.begin(), shape.parts.end()};
   if (stages) wish.cuts = {job.mesh.cuts.begin(), job.mesh.cuts.end()};
   wish.uneven = false;
-  return shape;
 }
 
 }  // namespace
@@ -100,14 +108,14 @@ plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured
           .keeping = kept_by_all(measured.memory_input),
           .pipelines = !measured.own_optimizer && may_have_stages(job, 1),
           .pipelines_in_parts = may_have_stages(job, 2),
-          .uneven = job.parallel.balance == balance::Policy::Auto};
+          .uneven = job.parallel.balance == balance::Policy::Auto,
+          .own_parts = may_have_own_parts(job)};
 }
 
 plan::AskedMesh asked_mesh(const job::JobConfig& job, const MeasuredPlan& measured) {
   auto wish = wish_of(job, measured);
-  const auto shape =
-      job::is_open(job.mesh) ? parallel::MeshShape() : take_numbers(job, measured, wish);
-  if (auto reason = unplanned(job, measured, shape)) return {.reason = std::move(*reason)};
+  if (!job::is_open(job.mesh)) take_numbers(job, measured, wish);
+  if (auto reason = unplanned(job, measured)) return {.reason = std::move(*reason)};
   auto choices = plan::choose_stages(measured.mesh_input, *measured.cluster, wish);
   if (choices.empty()) {
     return {.reason = "a worker would have no sample of a micro-batch, or no part of the model"};

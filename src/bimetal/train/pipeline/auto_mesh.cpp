@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +36,12 @@ class PhasesAlone final : public progress::Observer {
   progress::Observer& to_;
 };
 
+/// Of stages; none where all have as many.
+std::vector<std::int64_t> unless_alike(const std::vector<std::size_t>& counts) {
+  if (std::ranges::count(counts, counts.front()) == std::ssize(counts)) return {};
+  return {counts.begin(), counts.end()};
+}
+
 /// The job with that mesh.
 job::JobConfig with_choice(job::JobConfig job, const plan::MeshChoice& choice) {
   job.mesh.stages = static_cast<std::int64_t>(choice.stages.size());
@@ -42,13 +50,12 @@ job::JobConfig with_choice(job::JobConfig job, const plan::MeshChoice& choice) {
   if (choice.schedule == parallel::schedule::Kind::interleaved) job.mesh.chunks = choice.chunks;
   const auto begins = choice.begins();
   job.mesh.cuts.assign(begins.begin() + 1, begins.end());
+  job.mesh.stage_replicas = unless_alike(choice.replicas());
+  job.mesh.stage_tensor = unless_alike(choice.parts());
+  job.mesh.tensor = static_cast<std::int64_t>(choice.most_parts());
   for (const auto& stage : choice.stages) {
-    if (choice.even()) break;
-    job.mesh.stage_replicas.push_back(static_cast<std::int64_t>(stage.devices.size()));
-  }
-  job.mesh.tensor = choice.tensor;
-  if (choice.tensor > 1) {
-    job.mesh.tensor_weights = choice.tensor_weights;
+    if (stage.parts() == 1) continue;
+    job.mesh.tensor_weights = stage.part_weights;
     job.mesh.tensor_parts = "equal";
   }
   // Without stages a step whose parts do not fit cannot be made again in smaller ones.
@@ -67,7 +74,7 @@ void settle_what_follows(job::JobConfig& job) {
 /// What with_choice() changes: ranks may differ in train.micro_batch, where it leaves that alone.
 comm::Bytes encode(const job::JobConfig& job, const plan::MeshChoice& choice) {
   WireWriter out;
-  for (const auto* numbers : {&job.mesh.cuts, &job.mesh.stage_replicas}) {
+  for (const auto* numbers : {&job.mesh.cuts, &job.mesh.stage_replicas, &job.mesh.stage_tensor}) {
     out.u32(static_cast<std::uint32_t>(numbers->size()));
     for (const auto number : *numbers) out.i64(number);
   }
@@ -84,7 +91,7 @@ comm::Bytes encode(const job::JobConfig& job, const plan::MeshChoice& choice) {
 
 void decode(const comm::Bytes& bytes, job::JobConfig& job) {
   WireReader in(bytes);
-  for (auto* const numbers : {&job.mesh.cuts, &job.mesh.stage_replicas}) {
+  for (auto* const numbers : {&job.mesh.cuts, &job.mesh.stage_replicas, &job.mesh.stage_tensor}) {
     numbers->resize(in.u32());
     for (auto& number : *numbers) number = in.i64();
   }
@@ -135,7 +142,7 @@ std::string explain(const std::string& asked, const plan::Cluster& cluster,
     const bool first = &choice == &choices.front();
     text += fmt::format("{}{}, {} a step", first ? "" : "; not ", describe(cluster, choice),
                         plan::seconds_text(choice.step_s));
-    if (choice.tensor > 1) text += fmt::format(" ({})", plan::sums_text(choice));
+    if (choice.most_parts() > 1) text += fmt::format(" ({})", plan::sums_text(choice));
     if (choice.fits()) continue;
     text += fmt::format(", which lacks {}", plan::bytes_text(choice.missing_bytes));
   }

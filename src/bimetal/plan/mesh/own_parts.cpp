@@ -1,0 +1,159 @@
+#include "bimetal/plan/mesh/own_parts.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "bimetal/plan/mesh/layouts.h"
+#include "bimetal/plan/mesh/mesh_search.h"
+#include "bimetal/plan/mesh/tensor_groups.h"
+#include "bimetal/plan/mesh/tensor_parts.h"
+#include "bimetal/plan/mesh/wished_pipeline.h"
+
+namespace bimetal::plan {
+namespace {
+
+constexpr std::size_t kLookedAt = 2;  // closely, with all schedules and numbers of micro-batches
+
+using Counts = std::vector<std::size_t>;
+
+/// By stage the groups of its replicas: devices go stage by stage, replica by replica.
+std::vector<Groups> groups_by_stage(const Counts& parts, const Counts& replicas) {
+  std::vector<Groups> stages;
+  int next = 0;
+  for (std::size_t s = 0; s < parts.size(); ++s) {
+    for (auto& group : stages.emplace_back(replicas[s])) {
+      group.resize(parts[s]);
+      std::iota(group.begin(), group.end(), next);
+      next += static_cast<int>(parts[s]);
+    }
+  }
+  return stages;
+}
+
+/// Of groups that are numbered in their order.
+Layout layout_of(const std::vector<Groups>& stages) {
+  Layout layout;
+  int next = 0;
+  for (const auto& groups : stages) {
+    auto& stage = layout.emplace_back(groups.size());
+    std::iota(stage.begin(), stage.end(), next);
+    next += static_cast<int>(groups.size());
+  }
+  return layout;
+}
+
+/// Stages of one device, and of `parts` neighbours of one host, that have all devices from `next`
+/// on: of each the number of its devices.
+void sequences_from(const Cluster& cluster, std::size_t parts, std::size_t next, Counts& stages,
+                    std::vector<Counts>& found) {
+  const auto count = static_cast<std::size_t>(cluster.size());
+  if (next == count) {
+    const auto whole = std::ranges::count(stages, std::size_t{1});
+    if (whole > 0 && whole < std::ssize(stages)) found.push_back(stages);
+    return;
+  }
+  for (const std::size_t own : {std::size_t{1}, parts}) {
+    if (next + own > count) continue;
+    // Hosts' devices are neighbours: so are those between the first and the last.
+    if (!cluster.same_host(static_cast<int>(next), static_cast<int>(next + own - 1))) continue;
+    stages.push_back(own);
+    sequences_from(cluster, parts, next + own, stages, found);
+    stages.pop_back();
+  }
+}
+
+struct Candidate {
+  std::vector<TensorGroup> groups;
+  Layout layout;
+  MeshChoice choice;  ///< of groups
+};
+
+/// By each of the weights until one fits.
+std::optional<Candidate> candidate_of(const MeshInput& input, const Cluster& cluster,
+                                      const StagesWish& wish, const Counts& parts) {
+  const auto stages = groups_by_stage(parts, Counts(parts.size(), 1));
+  Groups in_parts;
+  for (const auto& groups : stages) {
+    if (groups.front().size() > 1) in_parts.push_back(groups.front());
+  }
+  std::optional<Candidate> best;
+  for (const auto& weights : weights_to_try(input, cluster, wish, in_parts)) {
+    std::vector<TensorGroup> groups;
+    for (const auto& of_stage : stages) {
+      const auto& devices = of_stage.front();
+      groups.push_back({devices, devices.size() > 1 ? weights : std::vector{1.0}});
+    }
+    const auto layout = layout_of(stages);
+    const TensorGroups grouped(input, cluster, groups);
+    auto choice = at_a_glance(grouped.input(), grouped.cluster(), wish, layout);
+    if (!choice || (best && !better(*choice, best->choice))) continue;
+    best = {std::move(groups), layout, std::move(*choice)};
+    if (best->choice.fits()) break;
+  }
+  return best;
+}
+
+std::optional<MeshChoice> looked_at(const MeshInput& input, const Cluster& cluster,
+                                    const StagesWish& wish, std::vector<TensorGroup> groups,
+                                    const Layout& layout) {
+  const TensorGroups grouped(input, cluster, std::move(groups));
+  auto choice = pipeline_of(grouped.input(), grouped.cluster(), wish, layout);
+  if (!choice) return std::nullopt;
+  return grouped.expanded(std::move(*choice));
+}
+
+bool may_have_own_parts(const MeshInput& input, const Cluster& cluster, const StagesWish& wish) {
+  const bool refused = !wish.own_parts || !wish.pipelines || !wish.pipelines_in_parts;
+  return input.parts && !refused && wish.tensor == 0 && wish.replicas <= 1 &&
+         cluster.size() <= kDividedFreely;
+}
+
+}  // namespace
+
+std::optional<MeshChoice> in_parts_as_wished(const MeshInput& input, const Cluster& cluster,
+                                             const StagesWish& wish) {
+  const auto& parts = wish.stage_tensor;
+  const auto& own = wish.stage_replicas;
+  const Counts alike(parts.size(), static_cast<std::size_t>(std::max(1, wish.replicas)));
+  const auto most = static_cast<int>(std::ranges::max(parts));
+  if (!input.parts || most > most_tensor_ranks(input.facts)) return std::nullopt;
+  const auto stages = groups_by_stage(parts, own.empty() ? alike : own);
+  std::vector<TensorGroup> groups;
+  for (const auto& of_stage : stages) {
+    const bool whole = of_stage.front().size() == 1;
+    const auto weights = whole ? std::vector<std::vector<double>>{{1}}
+                               : weights_to_try(input, cluster, wish, of_stage);
+    if (weights.empty()) return std::nullopt;
+    for (const auto& devices : of_stage) groups.push_back({devices, weights.front()});
+  }
+  return looked_at(input, cluster, wish, std::move(groups), layout_of(stages));
+}
+
+std::optional<MeshChoice> in_own_parts(const MeshInput& input, const Cluster& cluster,
+                                       const StagesWish& wish) {
+  if (!may_have_own_parts(input, cluster, wish)) return std::nullopt;
+  std::vector<Candidate> all;
+  const int most = std::min(cluster.size(), most_tensor_ranks(input.facts));
+  for (int parts = 2; parts <= most; ++parts) {
+    std::vector<Counts> found;
+    Counts stages;
+    sequences_from(cluster, static_cast<std::size_t>(parts), 0, stages, found);
+    for (const auto& counts : found) {
+      if (wish.stages > 0 && std::ssize(counts) != wish.stages) continue;
+      if (auto one = candidate_of(input, cluster, wish, counts)) all.push_back(std::move(*one));
+    }
+  }
+  std::ranges::stable_sort(all, better, &Candidate::choice);
+  std::optional<MeshChoice> best;
+  if (all.size() > kLookedAt) all.resize(kLookedAt);
+  for (auto& one : all) {
+    auto choice = looked_at(input, cluster, wish, std::move(one.groups), one.layout);
+    if (choice && (!best || beats(*choice, *best))) best = std::move(choice);
+  }
+  return best;
+}
+
+}  // namespace bimetal::plan
