@@ -32,7 +32,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--speeds", default="1,0.3333", help="parts of a core for the two workers")
     parser.add_argument("--period-ms", type=float, default=10, help="of the CPU quota")
-    parser.add_argument("--samples", type=int, default=4096)
+    parser.add_argument("--samples", type=int, default=2048)
     parser.add_argument("--batch-size", type=int, default=64, help="of each rank")
     parser.add_argument("--width", type=int, default=16, help="of the network")
     parser.add_argument("--epochs", type=int, default=4)

@@ -147,7 +147,7 @@ class Mesh(TextJob):
         """Three workers, the second and third of which share the second stage's tensors; and two replicas of such."""
         workers = ["--worker", "cpu:threads=1"] * 3
         own = self.write_text_job("own", mesh__stages=2, mesh__cuts=[1], mesh__tensor=[1, 2], mesh__tensor_weights=[3, 1])
-        plan = self.start("plan", own, *workers, "--timeline", self.folder / "step.svg").wait()
+        plan = self.start("plan", own, *workers).wait()
         self.assertEqual(plan.status, 0, plan.err)
         self.assertRegex(plan.out, r"as the job says: 2 stages, tensors in parts on 1 \+ 2 \(3 : 1\), 1f1b × ")
         run, _ = self.run_to(own, 3, ranks=3)
@@ -157,6 +157,11 @@ class Mesh(TextJob):
         asked = json.loads(self.start("plan", own, *workers, "--json").wait().out)["mesh"]["asked"]
         self.assertEqual([asked["tensor"], [stage["tensor_weights"] for stage in asked["stages"]]], [[1, 2], [[1], [3, 1]]])
         self.assertGreater(asked["summed_s"], 0)
+        for wrong in ("mesh.tensor_weights=[3, 1, 1]", "mesh.tensor=[2, 3]"):
+            with self.subTest(wrong):
+                run = self.train(own, "--set", wrong, "--set", "train.steps=1", workers=("cpu:threads=1",) * 3).wait()
+                plan = self.start("plan", own, *workers, "--set", wrong).wait()
+                self.assertEqual([plan.status, plan.error()], [run.status, run.error()])
         two = self.start("plan", own, *workers, *workers, "--json").wait()
         asked = json.loads(two.out)["mesh"]["asked"]
         self.assertIn("2 stages × 2 replicas, tensors in parts on 1 + 2", asked["title"])

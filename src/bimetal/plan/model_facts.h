@@ -83,12 +83,19 @@ struct ModelFacts {
   double batch_bytes = 0;          ///< of a sample's tensors, as the data set gives them
   std::int64_t sample_weight = 1;  ///< what a sample counts: 1, or its tokens
   bool by_units = false;           ///< made unit by unit at level 3, and so never whole
+  std::int64_t shared_whole = 0;   ///< of parts of a model: elements that its units share, whole
   /// All ranks compute in one type: else what is `halved` comes in its own, and is copied.
   bool alike = true;
 
   std::int64_t elements() const {
     std::int64_t sum = 0;
     for (const auto& unit : units) sum += unit.elements();
+    return sum;
+  }
+  /// That several units use.
+  std::int64_t shared() const {
+    std::int64_t sum = 0;
+    for (const auto& unit : units) sum += unit.shared;
     return sum;
   }
   double frozen_bytes() const {

@@ -181,7 +181,7 @@ TEST(Interleaved, MayBeAskedFor) {
   EXPECT_THAT(keys_of(own), HasSubstr("mesh.chunks=3"));
   MeshPlan plan;
   plan.best = {own};
-  EXPECT_THAT(mesh_advice(cluster, plan), HasSubstr("stage 1: units 1 to 2 and 4 to 5 and 8 to 8"));
+  EXPECT_THAT(mesh_advice(cluster, plan), HasSubstr("stage 1: units 1 to 2 and 4 to 5 and 8"));
 }
 
 // Whatever cuts there are, what is chosen is as good as nearly all of them, as it runs.

@@ -170,12 +170,7 @@ void add_groups(const std::vector<int>& devices, std::size_t tensor, Groups& gro
   }
 }
 
-bool in_one_host(const Cluster& cluster, const std::vector<int>& group) {
-  return std::ranges::all_of(group,
-                             [&](int member) { return cluster.same_host(member, group.front()); });
-}
-
-/// Of all hosts as many groups as there can be, and of the fastest host alone.
+/// Of all hosts as many groups as leave a device, and of the fastest host alone.
 std::vector<Groups> groups_of_hosts(const std::vector<int>& devices, const Cluster& cluster,
                                     std::size_t parts) {
   std::vector<std::vector<int>> hosts;
@@ -188,6 +183,9 @@ std::vector<Groups> groups_of_hosts(const std::vector<int>& devices, const Clust
   for (const auto& of_host : hosts) {
     add_groups(of_host, parts, of_all);
     if (of_fastest.empty()) of_fastest = of_all;
+  }
+  for (auto* const groups : {&of_all, &of_fastest}) {
+    if (groups->size() * parts == devices.size()) groups->pop_back();
   }
   return {std::move(of_all), std::move(of_fastest)};
 }
@@ -266,6 +264,11 @@ std::vector<GroupsBeside> groupings_beside(const Cluster& cluster,
   return found;
 }
 
+bool in_one_host(const Cluster& cluster, const std::vector<int>& group) {
+  return std::ranges::all_of(group,
+                             [&](int member) { return cluster.same_host(member, group.front()); });
+}
+
 std::vector<std::size_t> counts_of(const Cluster& cluster, const std::vector<int>& sorted) {
   std::set<std::size_t> counts = {sorted.size()};
   for (std::size_t count = 2; count < sorted.size(); ++count) {
@@ -279,7 +282,7 @@ std::vector<std::size_t> counts_of(const Cluster& cluster, const std::vector<int
 }
 
 std::vector<Layout> layouts_of(const Cluster& cluster, const std::vector<int>& fastest_first,
-                               std::size_t units, bool some) {
+                               std::size_t units, bool any_number) {
   Finder finder(cluster, units);
   if (cluster.size() <= kSearchedThrough) {
     std::vector<int> chosen;
@@ -292,7 +295,7 @@ std::vector<Layout> layouts_of(const Cluster& cluster, const std::vector<int>& f
     for (const auto& list : {fastest_first, largest_first}) {
       for (const auto count : counts_of(cluster, list)) {
         if (many && count * 8 < list.size()) continue;
-        if (!some && count < list.size()) continue;
+        if (!any_number && count < list.size()) continue;
         const std::vector<int> some(list.begin(),
                                     list.begin() + static_cast<std::ptrdiff_t>(count));
         for (const auto& order : orders_of(cluster, some, many)) finder.in_order(order);

@@ -18,10 +18,10 @@ inline constexpr int kSearchedThrough = 4;
 /// and hosts, either way; and boxes of them, in which either the stages or the replicas are alike.
 /// Of more than 16 devices not every number of them is tried, but those at which a kind of device
 /// ends, and powers of two, and in the order of speed, memory or hosts alone. Of up to 16 also one
-/// stage for each host, and for each kind of device. Without `some`, of more than kSearchedThrough
-/// devices, all are in each layout.
+/// stage for each host, and for each kind of device. Without `any_number`, of more than
+/// kSearchedThrough devices, orders are of all of them.
 std::vector<Layout> layouts_of(const Cluster& cluster, const std::vector<int>& fastest_first,
-                               std::size_t units, bool some = true);
+                               std::size_t units, bool any_number = true);
 
 /// `devices` in their order as that many or fewer stages of any number of replicas, but of one
 /// each, and all in one.
@@ -47,10 +47,12 @@ struct GroupsBeside {
 
 /// Ways to form such, in which the devices of a group are of one host, and of those that are alike
 /// one: up to kSearchedThrough devices every one, beyond of all hosts, and of the fastest that has
-/// so many devices, as many groups as there can be.
+/// so many devices, as many groups as leave a device whole.
 std::vector<GroupsBeside> groupings_beside(const Cluster& cluster,
                                            const std::vector<int>& fastest_first,
                                            std::size_t parts);
+
+bool in_one_host(const Cluster& cluster, const std::vector<int>& group);
 
 /// How many devices of a sorted list are worth trying.
 std::vector<std::size_t> counts_of(const Cluster& cluster, const std::vector<int>& sorted);

@@ -133,7 +133,7 @@ MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster,
                    std::optional<AskedMesh> asked = {});
 
 /// The schedule's run of a pipeline, for a picture: a list for each stage, or, where these are not
-/// even, for each device in their order. One stage for the others, whose micro-batches follow
+/// even, for each replica in their order. One stage for the others, whose micro-batches follow
 /// each other.
 parallel::schedule::Simulation run_of(const MeshInput& input, const Cluster& cluster,
                                       const MeshChoice& choice);

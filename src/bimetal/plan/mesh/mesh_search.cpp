@@ -216,7 +216,7 @@ class Search {
   void pipelines() {
     const auto units = input_.facts.front().units.size();
     std::vector<Tried> all;
-    for (auto& layout : layouts_of(cluster_, fastest_first_, units, /*some=*/!own_parts_)) {
+    for (auto& layout : layouts_of(cluster_, fastest_first_, units, /*any_number=*/!own_parts_)) {
       if (!may_be(layout)) continue;
       if (auto choice = first_look(layout)) all.push_back({std::move(layout), *choice});
     }

@@ -57,8 +57,9 @@ void sequences_from(const Cluster& cluster, std::size_t parts, std::size_t next,
   }
   for (const std::size_t own : {std::size_t{1}, parts}) {
     if (next + own > count) continue;
-    // Hosts' devices are neighbours: so are those between the first and the last.
-    if (!cluster.same_host(static_cast<int>(next), static_cast<int>(next + own - 1))) continue;
+    std::vector<int> group(own);
+    std::iota(group.begin(), group.end(), static_cast<int>(next));
+    if (!in_one_host(cluster, group)) continue;
     stages.push_back(own);
     sequences_from(cluster, parts, next + own, stages, found);
     stages.pop_back();

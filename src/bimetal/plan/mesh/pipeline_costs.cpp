@@ -65,6 +65,28 @@ double replicas_exchange(const Cluster& cluster, const ModelFacts& facts, const 
   return (std::max(1.0, of_replica * choice.micro_batches) * summed + gathered) / 2;
 }
 
+/// A tensor that units of the first and the last stage use is summed between these: each part of it
+/// by those of one pipeline that have it, or, if stages are not alike, all of it by all of them, in
+/// a ring that is as fast as the link between two.
+double tied_exchange(const MeshInput& input, const Cluster& cluster, const MeshChoice& choice) {
+  const auto& first = choice.stages.front().devices;
+  const auto& last = choice.stages.back().devices;
+  const std::vector<int> ends = {first.front(), last.front()};
+  const auto& facts = facts_of(input, cluster, ends.front());
+  const int parts = cluster.device(ends.front()).parts;
+  const bool by_part = choice.even && parts == cluster.device(ends.back()).parts;
+  double elements = static_cast<double>(facts.shared());
+  if (!by_part) {
+    double members = 0;
+    for (const auto* const stage : {&first, &last}) {
+      for (const int device : *stage) members += cluster.device(device).parts;
+    }
+    elements = static_cast<double>(std::max(facts.shared(), facts.shared_whole));
+    elements *= 2 * (members - 1) / members;
+  }
+  return elements > 0 ? cluster.all_reduce_seconds(ends, elements * facts.element_bytes) : 0;
+}
+
 /// Of a micro-batch in one of a stage's pieces.
 schedule::PieceCost computing_cost(const MeshInput& input, const Cluster& cluster,
                                    const MeshChoice& choice, std::size_t stage,
@@ -241,22 +263,10 @@ std::vector<double> exchanges(const MeshInput& input, const Cluster& cluster,
     const auto& facts = facts_of(input, cluster, stage.devices.front());
     seconds.push_back(replicas_exchange(cluster, facts, choice, stage));
   }
-  // A tensor that several units use is summed between the first and the last stage: each part of it
-  // by those that have it, or, if these are not as many, all of it.
-  const std::vector<int> ends = {choice.stages.front().devices.front(),
-                                 choice.stages.back().devices.front()};
-  const auto& facts = facts_of(input, cluster, ends.front());
-  const int parts = cluster.device(ends.front()).parts;
-  const bool by_part = choice.even && parts == cluster.device(ends.back()).parts;
-  double shared = 0;
-  for (const auto& unit : facts.units) {
-    shared += (by_part ? 1 : parts) * static_cast<double>(unit.shared);
-  }
-  if (shared > 0 && choice.stages.size() > 1) {
-    const double tied = cluster.all_reduce_seconds(ends, shared * facts.element_bytes);
-    seconds.front() += tied;
-    seconds.back() += tied;
-  }
+  if (choice.stages.size() < 2) return seconds;
+  const double tied = tied_exchange(input, cluster, choice);
+  seconds.front() += tied;
+  seconds.back() += tied;
   return seconds;
 }
 

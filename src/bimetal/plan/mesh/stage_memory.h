@@ -34,6 +34,8 @@ struct StageLoad {
   friend bool operator==(const StageLoad&, const StageLoad&) = default;
 };
 
+using parallel::schedule::UnitRange;
+
 /// Most micro-batches whose activations stage `stage` has (schedule.h), of a shape without windows.
 /// Micro-batches that the schedule cannot run count as the next that it can.
 InFlight in_flight(parallel::schedule::Kind kind, int stage,
@@ -44,12 +46,11 @@ InFlight in_flight(parallel::schedule::Kind kind, int stage,
 /// and activations: of all micro-batches in flight what forward leaves, what a unit or a group of
 /// units that is computed again needs for a time, what autocast copies of parameters and the
 /// copies' gradients. The last piece of the model has tensors that units before it use, too.
-MemoryUse stage_use(const ModelFacts& facts, std::span<const parallel::schedule::UnitRange> pieces,
+MemoryUse stage_use(const ModelFacts& facts, std::span<const UnitRange> pieces,
                     const StageLoad& load);
 /// Elements that a device with these pieces has of other devices' units: what those before the last
 /// piece of the model share with it.
-double tied_elements(const ModelFacts& facts,
-                     std::span<const parallel::schedule::UnitRange> pieces);
+double tied_elements(const ModelFacts& facts, std::span<const UnitRange> pieces);
 
 /// A device that is to have a stage.
 struct StageDevice {

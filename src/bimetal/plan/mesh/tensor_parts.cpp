@@ -89,6 +89,7 @@ ModelFacts facts_in_parts(const ModelFacts& whole, std::span<const double> weigh
                           std::size_t part) {
   auto facts = whole;
   facts.by_units = false;  // it is made whole before it is cut
+  facts.shared_whole = whole.shared();
   Dealt dealt(weights, part);
   for (auto& unit : facts.units) unit = unit_in_parts(std::move(unit), dealt);
   return facts;

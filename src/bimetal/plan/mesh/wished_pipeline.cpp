@@ -48,7 +48,7 @@ std::vector<int> counts_to_try(const MeshInput& input, const Cluster& cluster,
 using KnownCuts = std::map<int, std::vector<std::size_t>>;
 
 /// A cut does not depend on the schedule, but for what fits: with another that keeps more the same
-/// is the best if it fits there.
+/// is the best if it fits there. (Replicas are then dealt by their speeds with that cut at once.)
 std::optional<MeshChoice> cut_for(const MeshInput& input, const Cluster& cluster,
                                   const StagesWish& wish, const Layout& layout,
                                   PipelineOptions options, KnownCuts& known) {

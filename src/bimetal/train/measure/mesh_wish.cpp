@@ -59,6 +59,11 @@ std::optional<std::string> unplanned(const job::JobConfig& job, const MeasuredPl
     return "meshes are planned with parallel.balance = \"auto\"";
   }
   if (cut && measured.own_optimizer) return "the task has an optimizer of its own";
+  if (job.mesh.tensor > 1 && !measured.mesh_input.parts) {
+    return "parts of tensors were not measured: workers differ in precision, or one has no room "
+           "for "
+           "half a model beside the whole";
+  }
   return std::nullopt;
 }
 
@@ -75,6 +80,7 @@ void require_rounds(const job::MeshConfig& mesh) {
 void take_numbers(const job::JobConfig& job, const MeasuredPlan& measured, plan::StagesWish& wish) {
   const auto shape = shape_of(job.mesh, static_cast<int>(measured.devices.size()));
   require_samples(job, shape);
+  part_weights(job.mesh, shape, {});
   const auto pieces = static_cast<std::size_t>(shape.stages * chunks_of(job.mesh));
   const auto units = measured.mesh_input.facts.front().units.size();
   const bool stages = shape.stages > 1;
@@ -109,7 +115,7 @@ plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured
           .pipelines = !measured.own_optimizer && may_have_stages(job, 1),
           .pipelines_in_parts = may_have_stages(job, 2),
           .uneven = job.parallel.balance == balance::Policy::Auto,
-          .own_parts = may_have_own_parts(job)};
+          .own_parts = may_have_own_parts(job) && job.parallel.balance == balance::Policy::Auto};
 }
 
 plan::AskedMesh asked_mesh(const job::JobConfig& job, const MeasuredPlan& measured) {
