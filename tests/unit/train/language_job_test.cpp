@@ -262,8 +262,9 @@ TEST_P(LanguageJob, IsMadeByUnits) {
   const auto saved = checkpoint::load_saved_model(train("run", 1, 1));
   checkpoint::save_huggingface(saved.model, *saved.description.language, folder_ / "weights");
   auto job = job_;
-  job.model = {.weights = (folder_ / "weights").string()};
+  job.model = {};
   job.model.name = GetParam();
+  job.model.weights = (folder_ / "weights").string();
   expect_the_same_by_units(*test::task_of(job));
 }
 
