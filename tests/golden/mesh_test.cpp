@@ -25,6 +25,7 @@ struct Shape {
   int chunks = 1;
   int level = 0;
   std::vector<double> shards = {};  ///< above level 0: weights of the replicas'
+  Cuts cuts = Cuts::late;
 };
 
 void PrintTo(const Shape& shown, std::ostream* out) {
@@ -49,6 +50,8 @@ const std::vector<Shape>& shapes() {
       {"Level2ZeroBubble", 2, {2, 1}, Kind::zero_bubble, {{5, 19}}, 4, 1, 2, {2, 1}},
       {"Level3", 2, {1, 2}, Kind::one_f_one_b, {{17, 7}, {0, 24}}, 4, 1, 3, {1, 3}},
       {"Level3ZeroBubble", 2, {2, 1}, Kind::zero_bubble, {{5, 19}}, 4, 1, 3, {2, 1}},
+      {"TwoByTwoEarly1f1b", 2, {1, 2}, Kind::one_f_one_b, {{24}}, 5, 1, 0, {}, Cuts::early},
+      {"Level2EarlyGpipe", 2, {2, 1}, Kind::gpipe, {{17, 7}}, 4, 1, 2, {1, 3}, Cuts::early},
   };
   return all;
 }
@@ -63,6 +66,17 @@ const std::vector<Shape>& large_shapes() {
       {"ThreeByTwoLevel3Gpipe", 3, {1, 2}, Kind::gpipe, {{17, 7}}, 3, 1, 3, {2, 1}},
       {"TwoByThreeLevel3", 2, {2, 1, 1}, Kind::one_f_one_b, {{17, 7}}, 3, 1, 3, {1, 2}},
       {"Level1Gpipe", 2, {1, 2}, Kind::gpipe, {{9, 15}}, 4, 1, 1, {2, 1}},
+      {"ThreeByThree1f1b", 3, {2, 1, 1}, Kind::one_f_one_b, {{24}}, 5},
+      {"ThreeByThreeEarlyZeroBubble",
+       3,
+       {1, 1, 2},
+       Kind::zero_bubble,
+       {{24}},
+       4,
+       1,
+       0,
+       {},
+       Cuts::early},
   };
   return all;
 }
@@ -77,7 +91,7 @@ TrainingPlan plan_of(const Row& row) {
   plan.tensor = how.tensor;
   plan.schedule = how.schedule;
   plan.chunks = how.chunks;
-  plan.cuts = cuts_of(plan, Cuts::late);
+  plan.cuts = cuts_of(plan, how.cuts);
   plan.micro_batches = how.micro_batches;
   plan.zero_level = how.level;
   plan.shards = how.shards;
