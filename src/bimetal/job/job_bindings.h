@@ -63,9 +63,9 @@ Binding rising_numbers(std::vector<std::int64_t>& to);
 Binding tensor_parts(MeshConfig& to);
 /// recompute = "none" | "all" | "sqrt" | "auto" | 4
 Binding word_or_count(std::string& to, std::vector<std::string> words);
-/// stages = "auto" | 2; "auto" is kept as `automatic`.
-Binding count_or_auto(std::int64_t& to, std::int64_t automatic);
-/// replicas = 2 | [1, 2]: one number, 0 included, or several of at least 1.
+/// stages = "auto" | 2; "auto" is kept as `automatic`; numbers are `least` or more.
+Binding count_or_auto(std::int64_t& to, std::int64_t automatic, std::int64_t least = 1);
+/// replicas = "auto" | 2 | [1, 2]: one number, 0 ("auto") included, or several of at least 1.
 Binding mesh_replicas(MeshConfig& to);
 /// tensor = "auto" | 2 | [1, 2]: the same, of at least 1.
 Binding mesh_tensor(MeshConfig& to);

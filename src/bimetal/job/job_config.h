@@ -127,7 +127,7 @@ struct ZeroConfig {
 /// Stages of a pipeline, replicas of each, and ranks among which tensors are cut: docs/pipeline.md.
 struct MeshConfig {
   std::int64_t stages = 1;
-  std::int64_t replicas = 0;  ///< of each stage; 0: as many as there are ranks for
+  std::int64_t replicas = 0;  ///< of each stage; 0, "auto": as many as there are ranks for
   std::vector<std::int64_t> stage_replicas = {};  ///< or a number for each stage, in place of it
   std::int64_t tensor = 1;                        ///< ranks that have a replica's tensors in parts
   std::vector<std::int64_t> stage_tensor = {};  ///< or a number for each stage: tensor is the most

@@ -47,14 +47,14 @@ Binding or_by_stage(const Binding& one, std::vector<std::int64_t>& several,
 
 }  // namespace
 
-Binding count_or_auto(std::int64_t& to, std::int64_t automatic) {
-  auto count = whole(to, 1, kMostRanks);
-  const auto read = [&to, automatic,
+Binding count_or_auto(std::int64_t& to, std::int64_t automatic, std::int64_t least) {
+  auto count = whole(to, least, kMostRanks);
+  const auto read = [&to, automatic, least,
                      count = count.read](const toml::node& node) -> std::optional<std::string> {
     const auto* word = node.as_string();
     if (!word) return count(node);
     if (word->get() != "auto") {
-      return fmt::format("expected \"auto\" or a whole number of at least 1, found {}",
+      return fmt::format("expected \"auto\" or a whole number of at least {}, found {}", least,
                          toml_string(word->get()));
     }
     to = automatic;
@@ -66,8 +66,8 @@ Binding count_or_auto(std::int64_t& to, std::int64_t automatic) {
 }
 
 Binding mesh_replicas(MeshConfig& to) {
-  return or_by_stage(whole(to.replicas, 0, kMostRanks), to.stage_replicas,
-                     [&to] { to.replicas = 0; });
+  return or_by_stage(count_or_auto(to.replicas, kAutoReplicas, 0), to.stage_replicas,
+                     [&to] { to.replicas = kAutoReplicas; });
 }
 
 Binding mesh_tensor(MeshConfig& to) {

@@ -11,6 +11,8 @@ namespace bimetal::job {
 /// training.
 inline constexpr std::int64_t kAutoStages = 0;
 inline constexpr std::int64_t kAutoTensor = 0;
+/// MeshConfig::replicas: as many as there are workers for.
+inline constexpr std::int64_t kAutoReplicas = 0;
 
 /// Each number of a mesh is at most that.
 inline constexpr std::int64_t kMostRanks = 1 << 20;

@@ -32,6 +32,11 @@ TEST(MeshKeys, CutsAreUnitsInTheirOrder) {
   EXPECT_EQ(parse(parts).mesh.tensor, 2);
   EXPECT_TRUE(parse(parts, {"mesh.tensor=auto"}).mesh.stage_tensor.empty());
   EXPECT_EQ(parse(parts, {"mesh.tensor=auto"}).mesh.tensor, kAutoTensor);
+  EXPECT_EQ(parse("[mesh]\nreplicas = 2", {"mesh.replicas=auto"}).mesh.replicas, kAutoReplicas);
+  EXPECT_EQ(parse("[mesh]\nreplicas = 0").mesh.replicas, kAutoReplicas);
+  EXPECT_TRUE(
+      parse("[mesh]\nreplicas = [1, 2]", {"mesh.replicas=auto"}).mesh.stage_replicas.empty());
+  EXPECT_THAT(error_of("[mesh]\nreplicas = 'all'"), HasSubstr("\"auto\" or a whole number"));
   EXPECT_THAT(error_of("[mesh]\ntensor = [2, 'auto']"), HasSubstr("at least 1 like [1, 2]"));
 }
 
