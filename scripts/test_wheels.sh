@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test_wheels.sh: the wheels of `make wheels`: what is in them, the Linux one in an environment of its own, and the
-# libraries of all systems that can be run here in one group. Ends with a line that counts the tests.
+# test_wheels.sh: the wheels of `make wheels`: what is in them, the Linux one in an environment of its own, the
+# libraries of all systems that can be run here in one group, and torch's ways to cut models on the Linux one's. Ends with
+# a line that counts the tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/closing_line.sh
@@ -32,7 +33,11 @@ export BIMETAL_LITE_ARM64=$peers/manylinux-aarch64/bimetal_lite
 if [ -x build/bimetal ]; then export BIMETAL=$PWD/build/bimetal; fi  # whose job is watched
 export WINDOWS_TEST_PROGRAMS=$build/library-x86_64-windows/launcher
 PYTHONPATH=$peers/manylinux-x86_64/wheel unittest_file 900 tests/portability/test_library_peers.py
+unittest_file 900 tests/wheels/test_three_systems.py
 unittest_file 900 tests/portability/test_windows_launch.py
 unittest_file 900 tests/portability/test_lite.py
-unittest_file 900 tests/install/test_wheels.py
+unittest_file 900 tests/install/test_wheels.py Wheels Installed  # TooOld is for torch 2.3: test_wheel_versions.sh
+# What torch builds on a back end, on the half of the package that these wheels are.
+export PYTHONPATH=$peers/manylinux-x86_64/wheel OMP_NUM_THREADS=1
+for topic in model_parallel profile; do unittest_file 900 "tests/python/test_$topic.py"; done
 closing_line "${BIMETAL_COUNTS:+wheels}" "$passed" "$failed" "$skipped"
