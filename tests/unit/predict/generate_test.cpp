@@ -20,7 +20,8 @@ constexpr std::int64_t kVocabulary = 8;
 
 /// Foretells the token after the last one, and less and less those beyond.
 task::Model counting(std::vector<std::int64_t>* lengths = nullptr) {
-  task::Unit unit{.name = "counting"};
+  task::Unit unit;
+  unit.name = "counting";
   unit.forward = [lengths](const task::Values& inputs) -> task::Values {
     if (lengths) lengths->push_back(inputs[0].size(1));
     const auto next = inputs[0].unsqueeze(2) + 1;
@@ -91,7 +92,8 @@ TEST(Generate, APastChangesNothing) {
                                                           .vocabulary = 20}));
     model.to(torch::kCPU, torch::kFloat64);
     model.eval();
-    task::Unit forgetful{.name = "without a past"};
+    task::Unit forgetful;
+    forgetful.name = "without a past";
     forgetful.forward = [&](const task::Values& inputs) -> task::Values {
       task::Past empty(inputs[0].size(1));  // in the place of the caller's
       const task::PastScope scope(empty);
@@ -119,7 +121,8 @@ TEST(Generate, RefusesWhatCannotBe) {
   EXPECT_EQ(code_of(counting(), {1}, {.temperature = NAN}), ErrorCode::InvalidArgument);
   EXPECT_EQ(code_of(counting(), {1}, {.top_k = -1}), ErrorCode::InvalidArgument);
   EXPECT_EQ(code_of(counting(), {1}, {.tokens = -1}), ErrorCode::InvalidArgument);
-  task::Unit broken{.name = "broken"};
+  task::Unit broken;
+  broken.name = "broken";
   broken.forward = [](const task::Values& inputs) -> task::Values {
     return {torch::full({1, inputs[0].size(1), kVocabulary}, NAN)};
   };

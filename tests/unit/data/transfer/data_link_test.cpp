@@ -125,7 +125,10 @@ TEST_F(DataLink, WhatIsForbiddenOrNowhereIsSaid) {
   EXPECT_THAT(error_of_find().what(), HasSubstr("send_max_gb = 0.001"));
   job_.data.send = false;
   EXPECT_THAT(error_of_find().what(), HasSubstr("[data] send = false"));
-  job_.data = {.name = "mnist", .path = job_.data.path};
+  const auto path = job_.data.path;
+  job_.data = {};
+  job_.data.name = "mnist";
+  job_.data.path = path;
   at_.reset();
   const auto nowhere = error_of_find();
   EXPECT_EQ(nowhere.code(), ErrorCode::InvalidArgument);
