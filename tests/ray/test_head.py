@@ -1,5 +1,6 @@
 """The head node's end, in good order and by SIGKILL: jobs save and say so, drivers and joined nodes leave with it."""
 
+import contextlib
 import json
 import os
 import pty
@@ -201,8 +202,9 @@ class HeadNode(Commands):
         driver, events = self.drive(clusters.job("stopped.toml", steps=1_000_000, **{"checkpoint.every_steps": 5}),
                                     JOINED_ALONE)
         for process in psutil.Process(self.head.pid).children(recursive=True):
-            if any(name in " ".join(process.cmdline()) for name in ("raylet", "gcs_server", "ray::")):
-                process.terminate()
+            with contextlib.suppress(psutil.NoSuchProcess):  # one that has just ended, of which some are not yet awaited
+                if any(name in " ".join(process.cmdline()) for name in ("raylet", "gcs_server", "ray::")):
+                    process.terminate()
         self.assert_gone(driver, events)
         self.head.wait(clusters.PATIENCE_S)  # Ray itself calls it a failure if one of its helpers does not like SIGTERM
         self.assertRegex(self.said(self.head), "Ray was ended on this machine|the Ray node has ended with status")
