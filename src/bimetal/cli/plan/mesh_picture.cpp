@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 #include <vector>
 
 #include "bimetal/parallel/mesh/mesh.h"
@@ -23,7 +22,7 @@ constexpr int kLookedOver = 16;  // devices
 /// One number where all are that.
 void take_counts(const std::vector<std::size_t>& counts, int& alike, std::vector<int>& each) {
   alike = static_cast<int>(std::ranges::max(counts));
-  if (std::ranges::count(counts, counts.front()) == std::ssize(counts)) return;
+  if (plan::all_alike(counts)) return;
   each.assign(counts.begin(), counts.end());
 }
 

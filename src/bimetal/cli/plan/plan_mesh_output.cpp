@@ -76,8 +76,7 @@ nlohmann::json operations_json(const plan::MeshInput& input, const plan::Cluster
 
 /// As a job file has it: one number where all stages have as many.
 nlohmann::json number_or_list(const std::vector<std::size_t>& of_stages) {
-  const bool alike = std::ranges::count(of_stages, of_stages.front()) == std::ssize(of_stages);
-  return alike ? nlohmann::json(of_stages.front()) : nlohmann::json(of_stages);
+  return plan::all_alike(of_stages) ? nlohmann::json(of_stages.front()) : nlohmann::json(of_stages);
 }
 
 nlohmann::json choice_json(const plan::MeshInput& input, const plan::Cluster& cluster,

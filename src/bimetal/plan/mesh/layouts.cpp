@@ -4,6 +4,7 @@
 #include <bit>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -322,6 +323,17 @@ std::vector<Layout> parts_of(const std::vector<int>& devices, std::size_t stages
     if (layout.size() <= stages) found.push_back(std::move(layout));
   }
   return found;
+}
+
+Layout in_their_order(const std::vector<std::size_t>& counts) {
+  Layout layout;
+  int next = 0;
+  for (const auto count : counts) {
+    auto& stage = layout.emplace_back(count);
+    std::iota(stage.begin(), stage.end(), next);
+    next += static_cast<int>(count);
+  }
+  return layout;
 }
 
 std::vector<Layout> neighbours_of(const Layout& layout) {

@@ -27,6 +27,9 @@ std::vector<Layout> layouts_of(const Cluster& cluster, const std::vector<int>& f
 /// each, and all in one.
 std::vector<Layout> parts_of(const std::vector<int>& devices, std::size_t stages);
 
+/// All devices, or groups of them, in their order: so many in each stage.
+Layout in_their_order(const std::vector<std::size_t>& counts);
+
 /// Layouts one change away: two devices have changed places, or one has gone.
 std::vector<Layout> neighbours_of(const Layout& layout);
 

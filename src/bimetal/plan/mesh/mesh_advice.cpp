@@ -114,15 +114,14 @@ bool is_interleaved(const MeshChoice& choice) {
 
 /// "2", or by stage "1 + 2".
 std::string counts_text(const std::vector<std::size_t>& counts) {
-  const bool alike = std::ranges::count(counts, counts.front()) == std::ssize(counts);
-  return alike ? fmt::format("{}", counts.front()) : fmt::format("{}", fmt::join(counts, " + "));
+  return all_alike(counts) ? fmt::format("{}", counts.front())
+                           : fmt::format("{}", fmt::join(counts, " + "));
 }
 
 /// mesh.replicas=2, or by stage mesh.replicas=[1, 2].
 std::string counts_key(std::string_view name, const std::vector<std::size_t>& counts) {
-  const bool alike = std::ranges::count(counts, counts.front()) == std::ssize(counts);
-  return alike ? fmt::format("mesh.{}={}", name, counts.front())
-               : fmt::format("mesh.{}=[{}]", name, fmt::join(counts, ", "));
+  return all_alike(counts) ? fmt::format("mesh.{}={}", name, counts.front())
+                           : fmt::format("mesh.{}=[{}]", name, fmt::join(counts, ", "));
 }
 
 std::string weights_text(const std::vector<double>& weights, std::string_view between) {
@@ -156,9 +155,7 @@ std::string parts_text(const MeshChoice& choice) {
 std::string weights_key(const MeshChoice& choice) {
   const auto all = weights_in(choice);
   const bool one = all.size() == 1;
-  const bool equal = std::ranges::all_of(all, [](const auto& weights) {
-    return std::ranges::count(weights, weights.front()) == std::ssize(weights);
-  });
+  const bool equal = std::ranges::all_of(all, all_alike<double>);
   return fmt::format("mesh.tensor_weights={}",
                      one     ? fmt::format("[{}]", weights_text(all.front(), ", "))
                      : equal ? "\"equal\""
@@ -182,10 +179,9 @@ std::string describe(const Cluster& cluster, const MeshChoice& choice) {
     const auto times = counts[0] > 1 ? fmt::format(" × {} replicas", counts[0]) : "";
     return parts_text(choice) + times + kept(choice.keeping);
   }
-  const bool as_many = std::ranges::count(counts, counts.front()) == std::ssize(counts);
   const auto replicas =
       single ? std::string()
-             : fmt::format("{} {} replicas", as_many ? " ×" : " of", counts_text(counts));
+             : fmt::format("{} {} replicas", all_alike(counts) ? " ×" : " of", counts_text(counts));
   const auto parts = choice.most_parts() > 1 ? ", " + parts_text(choice) : "";
   const auto chunks = is_interleaved(choice) ? fmt::format(" × {} chunk{}", choice.chunks,
                                                            choice.chunks == 1 ? "" : "s")

@@ -38,6 +38,12 @@ struct MeshInput {
   std::size_t most = 6;    ///< plans to return, beside those with tensors in parts
 };
 
+/// Whether all of these, of which there is one at least, are the same: numbers of stages, say.
+template <typename Value>
+bool all_alike(const std::vector<Value>& values) {
+  return std::ranges::all_of(values, [&](const Value& value) { return value == values.front(); });
+}
+
 /// Who is in which stage, in the order of the stages.
 using Layout = std::vector<std::vector<int>>;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -31,18 +32,6 @@ std::vector<Groups> groups_by_stage(const Counts& parts, const Counts& replicas)
     }
   }
   return stages;
-}
-
-/// Of groups that are numbered in their order.
-Layout layout_of(const std::vector<Groups>& stages) {
-  Layout layout;
-  int next = 0;
-  for (const auto& groups : stages) {
-    auto& stage = layout.emplace_back(groups.size());
-    std::iota(stage.begin(), stage.end(), next);
-    next += static_cast<int>(groups.size());
-  }
-  return layout;
 }
 
 /// Stages of one device, and of `parts` neighbours of one host, that have all devices from `next`
@@ -75,19 +64,17 @@ struct Candidate {
 /// By each of the weights until one fits.
 std::optional<Candidate> candidate_of(const MeshInput& input, const Cluster& cluster,
                                       const StagesWish& wish, const Counts& parts) {
-  const auto stages = groups_by_stage(parts, Counts(parts.size(), 1));
+  const Groups stages = in_their_order(parts);
+  const auto layout = in_their_order(Counts(parts.size(), 1));
   Groups in_parts;
-  for (const auto& groups : stages) {
-    if (groups.front().size() > 1) in_parts.push_back(groups.front());
-  }
+  std::ranges::copy_if(stages, std::back_inserter(in_parts),
+                       [](const auto& devices) { return devices.size() > 1; });
   std::optional<Candidate> best;
   for (const auto& weights : weights_to_try(input, cluster, wish, in_parts)) {
     std::vector<TensorGroup> groups;
-    for (const auto& of_stage : stages) {
-      const auto& devices = of_stage.front();
+    for (const auto& devices : stages) {
       groups.push_back({devices, devices.size() > 1 ? weights : std::vector{1.0}});
     }
-    const auto layout = layout_of(stages);
     const TensorGroups grouped(input, cluster, groups);
     auto choice = at_a_glance(grouped.input(), grouped.cluster(), wish, layout);
     if (!choice || (best && !better(*choice, best->choice))) continue;
@@ -117,20 +104,20 @@ bool may_have_own_parts(const MeshInput& input, const Cluster& cluster, const St
 std::optional<MeshChoice> in_parts_as_wished(const MeshInput& input, const Cluster& cluster,
                                              const StagesWish& wish) {
   const auto& parts = wish.stage_tensor;
-  const auto& own = wish.stage_replicas;
-  const Counts alike(parts.size(), static_cast<std::size_t>(std::max(1, wish.replicas)));
+  auto replicas = wish.stage_replicas;
+  if (replicas.empty())
+    replicas.resize(parts.size(), static_cast<std::size_t>(std::max(1, wish.replicas)));
   const auto most = static_cast<int>(std::ranges::max(parts));
   if (!input.parts || most > most_tensor_ranks(input.facts)) return std::nullopt;
-  const auto stages = groups_by_stage(parts, own.empty() ? alike : own);
   std::vector<TensorGroup> groups;
-  for (const auto& of_stage : stages) {
+  for (const auto& of_stage : groups_by_stage(parts, replicas)) {
     const bool whole = of_stage.front().size() == 1;
     const auto weights = whole ? std::vector<std::vector<double>>{{1}}
                                : weights_to_try(input, cluster, wish, of_stage);
     if (weights.empty()) return std::nullopt;
     for (const auto& devices : of_stage) groups.push_back({devices, weights.front()});
   }
-  return looked_at(input, cluster, wish, std::move(groups), layout_of(stages));
+  return looked_at(input, cluster, wish, std::move(groups), in_their_order(replicas));
 }
 
 std::optional<MeshChoice> in_own_parts(const MeshInput& input, const Cluster& cluster,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -19,26 +18,14 @@ namespace {
 
 constexpr std::size_t kLayouts = 4;  // of a number of stages, with all schedules and counts
 
-/// Ranks go stage by stage.
-Layout stages_of(const std::vector<std::size_t>& replicas) {
-  Layout layout;
-  int next = 0;
-  for (const auto count : replicas) {
-    auto& stage = layout.emplace_back(count);
-    std::iota(stage.begin(), stage.end(), next);
-    next += static_cast<int>(count);
-  }
-  return layout;
-}
-
 Layout boxes(int stages, int replicas) {
-  return stages_of(std::vector<std::size_t>(static_cast<std::size_t>(stages),
-                                            static_cast<std::size_t>(replicas)));
+  return in_their_order(std::vector<std::size_t>(static_cast<std::size_t>(stages),
+                                                 static_cast<std::size_t>(replicas)));
 }
 
 /// All devices in that many stages.
 std::vector<Layout> layouts_in(const Cluster& cluster, const StagesWish& wish, int stages) {
-  if (!wish.stage_replicas.empty()) return {stages_of(wish.stage_replicas)};
+  if (!wish.stage_replicas.empty()) return {in_their_order(wish.stage_replicas)};
   std::vector<Layout> all;
   const int replicas = cluster.size() / stages;
   const bool divides = stages * replicas == cluster.size();

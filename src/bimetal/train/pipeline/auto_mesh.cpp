@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,7 +36,7 @@ class PhasesAlone final : public progress::Observer {
 
 /// Of stages; none where all have as many.
 std::vector<std::int64_t> unless_alike(const std::vector<std::size_t>& counts) {
-  if (std::ranges::count(counts, counts.front()) == std::ssize(counts)) return {};
+  if (plan::all_alike(counts)) return {};
   return {counts.begin(), counts.end()};
 }
 
