@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """make_program_wheel.py PROGRAM TORCH TAG FOLDER: the program as a wheel that depends on the torch minor version whose libraries it
-was linked with: bimetal_program-VERSION-py3-none-TAG.whl in FOLDER. `bimetal train` of the package hands on to it.
+was linked with: bimetal_program-VERSION.post213-py3-none-TAG.whl in FOLDER for torch 2.13, so that those for several torches can lie in
+one place and pip takes the one that fits. `bimetal train` of the package hands on to it.
 """
 
 import pathlib
@@ -15,7 +16,8 @@ def main():
     program, torch, tag, folder = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3], pathlib.Path(sys.argv[4])
     files = [("bimetal_program/__init__.py", f'"""{ABOUT}"""\n'.encode()), ("bimetal_program/torch_version", f"{torch}\n".encode()),
              ("bimetal_program/bimetal", program.read_bytes())]
-    wheel = wheel_file.write(folder, "bimetal-program", tag, files, executable=("bimetal_program/bimetal",),
+    version = f"{wheel_file.VERSION}.post{torch.replace('.', '')}"
+    wheel = wheel_file.write(folder, "bimetal-program", tag, files, version=version, executable=("bimetal_program/bimetal",),
                              needs=[f"torch=={torch}.*"], summary="The program of bimetal, for training by a job file")
     print(f"{wheel}: {wheel.stat().st_size} bytes")
 

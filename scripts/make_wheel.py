@@ -50,7 +50,7 @@ def files_of(library, programs):
 
 def main():
     tag, library, folder, *programs = sys.argv[1], *map(pathlib.Path, sys.argv[2:])
-    needs = [f"torch>={OLDEST_TORCH}", f"bimetal-program=={wheel_file.VERSION}; extra == 'train' and ({MARKER})"]
+    needs = [f"torch>={OLDEST_TORCH}", f"bimetal-program=={wheel_file.VERSION}.*; extra == 'train' and ({MARKER})"]
     wheel = wheel_file.write(folder, "bimetal", tag, files_of(library, programs),
                              executable=[f"bimetal/{file.name}" for file in (library, *programs)], needs=needs,
                              extras=["train"], entry_points=entry_points())

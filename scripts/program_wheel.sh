@@ -10,14 +10,15 @@ if [ "$program" = macos ]; then
   built=build-portability/aarch64-macos/bimetal
   python3 tests/portability/check_program.py aarch64-macos "$built" libtorch.dylib libtorch_cpu.dylib libc10.dylib
   torch=$(tests/portability/torch_for_macos.sh build-portability | grep -o '[0-9]*\.[0-9]*' | head -n 1)
-  rm -f dist/bimetal_program-*-macosx_*.whl
+  wheel=dist/bimetal_program-*.post${torch/./}-py3-none
+  rm -f $wheel-macosx_*.whl
   tag=macosx_14_0_arm64  # the oldest system that torch's own wheel is for
   python3 scripts/make_program_wheel.py "$built" "$torch" "$tag" dist
   unpacked=$(mktemp -d)
   trap 'rm -rf "$unpacked"' EXIT
   # As pip on a Mac would: its tags, the file's place and its mode.
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: --platform "$tag" \
-    --target "$unpacked" dist/bimetal_program-*-"$tag".whl
+    --target "$unpacked" $wheel-"$tag".whl
   test -x "$unpacked/bimetal_program/bimetal" && cmp "$built" "$unpacked/bimetal_program/bimetal"
   exit
 fi
@@ -40,7 +41,8 @@ strip -o "$raw/bimetal" "$program"
 # Beside the wheel's folder lies torch's; where this machine has its torch is nobody's business.
 patchelf --set-rpath '$ORIGIN/../torch/lib' "$raw/bimetal"
 python3 scripts/make_program_wheel.py "$raw/bimetal" "$torch" "linux_$(uname -m)" "$raw"
-rm -f dist/bimetal_program-*-linux_*.whl dist/bimetal_program-*-manylinux_*.whl
+wheel=dist/bimetal_program-*.post${torch/./}-py3-none
+rm -f $wheel-linux_*.whl $wheel-manylinux_*.whl
 LD_LIBRARY_PATH=$libraries auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --exclude 'libgomp*' \
   -w dist "$raw"/bimetal_program-*.whl
-ls -l dist/bimetal_program-*.whl
+ls -l $wheel-*linux_*.whl

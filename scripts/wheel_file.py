@@ -17,7 +17,7 @@ VERSION = torch_tag.version()
 LONG_AGO = (1980, 1, 1, 0, 0, 0)  # so that the same files make the same wheel
 
 
-def write(folder, name, tag, files, *, executable=(), needs=(), extras=(), entry_points="", summary=PROJECT["description"]):
+def write(folder, name, tag, files, *, version=VERSION, executable=(), needs=(), extras=(), entry_points="", summary=PROJECT["description"]):
     """NAME-VERSION-py3-none-TAG.whl in `folder`.
 
     Args:
@@ -27,9 +27,9 @@ def write(folder, name, tag, files, *, executable=(), needs=(), extras=(), entry
     """
     folder.mkdir(parents=True, exist_ok=True)
     module = name.replace("-", "_")
-    about = f"{module}-{VERSION}.dist-info"
-    target = folder / f"{module}-{VERSION}-py3-none-{tag}.whl"
-    files = [*files, (f"{about}/METADATA", metadata(name, summary, needs, extras).encode()),
+    about = f"{module}-{version}.dist-info"
+    target = folder / f"{module}-{version}-py3-none-{tag}.whl"
+    files = [*files, (f"{about}/METADATA", metadata(name, version, summary, needs, extras).encode()),
              (f"{about}/WHEEL", f"Wheel-Version: 1.0\nGenerator: bimetal\nRoot-Is-Purelib: false\nTag: py3-none-{tag}\n".encode()),
              (f"{about}/licenses/LICENSE", (ROOT / "LICENSE").read_bytes())]
     if entry_points:
@@ -42,8 +42,8 @@ def write(folder, name, tag, files, *, executable=(), needs=(), extras=(), entry
     return target
 
 
-def metadata(name, summary, needs, extras):
-    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {VERSION}", f"Summary: {summary}",
+def metadata(name, version, summary, needs, extras):
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", f"Summary: {summary}",
              f"License: {PROJECT['license']}", "License-File: LICENSE", f"Requires-Python: {PROJECT['requires-python']}",
              *(f"Requires-Dist: {need}" for need in needs), *(f"Provides-Extra: {extra}" for extra in extras),
              "Description-Content-Type: text/markdown", "", (ROOT / "README.md").read_text()]

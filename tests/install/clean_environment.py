@@ -23,10 +23,16 @@ class CleanEnvironment:
         self.folder.mkdir()
         venv.create(self.place, with_pip=False)
         self.packages, = self.place.glob("lib/python*/site-packages")
-        subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python",
-                        self.place / "bin" / "python", "install", "--no-deps", "--no-index", *wheels], check=True, timeout=SECONDS)
+        done = self.pip("install", "--no-deps", "--no-index", *wheels)
+        if done.returncode:
+            raise AssertionError(done.stdout + done.stderr)
         # What torch needs lies beside it.
         (self.packages / "torch_of_the_tests.pth").write_text(f"{pathlib.Path(torch.__file__).parents[1]}\n")
+
+    def pip(self, *words):
+        """pip with this environment as its own; it is not in it."""
+        return subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python",
+                               self.place / "bin" / "python", *words], cwd=self.folder, capture_output=True, text=True, timeout=SECONDS)
 
     def run(self, *words, environment=None):
         """A command of the environment, by its name or path."""

@@ -6,6 +6,7 @@ import json
 import pathlib
 import re
 import subprocess
+import sys
 import unittest
 import zipfile
 
@@ -13,6 +14,7 @@ import torch
 from clean_environment import CleanEnvironment
 
 ROOT = pathlib.Path(__file__).parents[2]
+TORCH = ".".join(torch.__version__.split(".")[:2])
 TRAIN = ["train", str(ROOT / "examples" / "fashion_mnist.toml"), "--worker", "cpu:threads=1", "--worker",
          "cpu:threads=1,speed=0.5", "--set", "train.steps=12", "--set", "train.evaluate=false", "--set", "train.global_batch=64"]
 
@@ -27,7 +29,7 @@ def wheel(pattern):
 class Program(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.wheel = wheel("bimetal_program-*-manylinux_*.whl")
+        cls.wheel = wheel(f"bimetal_program-*.post{TORCH.replace('.', '')}-*-manylinux_*.whl")
         cls.installed = CleanEnvironment(cls, wheel("bimetal-*-manylinux2014_x86_64.whl"), cls.wheel)
         cls.program = cls.installed.packages / "bimetal_program" / "bimetal"
 
@@ -35,7 +37,21 @@ class Program(unittest.TestCase):
         with zipfile.ZipFile(self.wheel) as archive:
             about, = (name for name in archive.namelist() if name.endswith("/METADATA"))
             text = archive.read(about).decode()
-        self.assertIn(f"Requires-Dist: torch=={'.'.join(torch.__version__.split('.')[:2])}.*", text)
+        self.assertIn(f"Requires-Dist: torch=={TORCH}.*", text)
+
+    def test_pip_takes_the_one_for_the_torch_that_is_there(self):
+        """Out of those for several, a later one's among them."""
+        minor = int(TORCH.split(".")[1])
+        for other in (minor - 1, minor + 1):
+            subprocess.run([sys.executable, ROOT / "scripts" / "make_program_wheel.py", self.program, f"2.{other}", "linux_x86_64",
+                            self.installed.folder], check=True, capture_output=True)
+        self.assertEqual(len(list(self.installed.folder.glob("bimetal_program-*.whl"))), 2)
+        alone = CleanEnvironment(type(self), wheel("bimetal-*-manylinux2014_x86_64.whl"))
+        done = alone.pip("install", "--dry-run", "--no-index", "--report", "report.json", f"--find-links={self.installed.folder}",
+                         f"--find-links={self.wheel.parent}", "bimetal[train]", f"torch=={TORCH}.*")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        taken = json.loads((alone.folder / "report.json").read_text())["install"]
+        self.assertEqual([one["download_info"]["url"] for one in taken], [self.wheel.as_uri()])
 
     def test_no_place_of_the_building_machine_is_in_it(self):
         found = subprocess.run(["readelf", "-d", self.program], capture_output=True, text=True, check=True).stdout

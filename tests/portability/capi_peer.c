@@ -164,6 +164,7 @@ static void machine(const char* address, bimetal_store* store) {
   expect((int64_t)strspn(text, "0123456789abcdef"), 64, "token");
   must(bimetal_address(address, &text), "address");
   expect(strlen(text) > 0, 1, "address");
+  must(bimetal_end_with_launcher(), "ending with a launcher");  // there is none
   must(bimetal_own_addresses(&text), "own addresses");
   for (const char* line = text; *line != 0; line = strchr(line, '\n') + 1) {
     const size_t host = strcspn(line, " \n"), whole = strcspn(line, "\n");

@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 from unittest import mock
@@ -12,7 +13,7 @@ from unittest import mock
 import ranks
 from pip._vendor.packaging.markers import Marker
 
-from bimetal.command import program, two_doctors
+from bimetal.command import firewall, program, two_doctors
 from bimetal.command.local_ranks import LocalRanks
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -182,6 +183,34 @@ class Doctors(unittest.TestCase):
         for done in said:
             self.assertRegex(done.stdout, r"there: bimetal .*, torch .*; .*cpu with \d+ cores", done.stderr)
             self.assertIn("connections: in both directions", done.stdout, done.stderr)
+
+    def test_one_that_cannot_be_reached_is_told_what_to_type(self):
+        address = f"127.0.0.1:{ranks.free_port()}"
+        server = two_doctors.made(two_doctors.lib.server_new, address.encode())
+        self.addCleanup(two_doctors.lib.server_free, server)
+        listening, other = (two_doctors._Store(address, 20) for _ in range(2))
+        self.addCleanup(listening.free)
+        self.addCleanup(other.free)
+        other.set("knock/through", firewall.way_through("192.168.1.20"))
+        other.set("knock/where", f"127.0.0.1 {ranks.free_port()}")  # where nothing answers
+        problem, = two_doctors._knock(listening, address, listens=True)
+        self.assertIn("127.0.0.1 cannot be reached from the machine that listens", problem)
+        self.assertTrue(problem.endswith(firewall.way_through("192.168.1.20")), problem)
+        self.assertEqual(other.get("knock/said"), problem)
+
+    def test_what_opens_a_firewall(self):
+        self.assertRegex(firewall.way_through("192.168.1.20", "win32"), r"^New-NetFirewallRule .* -Program '.+' in PowerShell")
+        self.assertIn("socketfilterfw --unblockapp '/", firewall.way_through("192.168.1.20", "darwin"))
+        with tempfile.TemporaryDirectory() as folder:
+            for tool, words in (("iptables", "-s 192.168.1.20"), ("nft", "ip saddr 192.168.1.20"), ("ufw", "from 192.168.1.20")):
+                path = pathlib.Path(folder, tool)  # found before those that are here, and those before
+                path.write_text("")
+                path.chmod(0o755)
+                with mock.patch.dict(os.environ, PATH=folder), mock.patch.object(firewall, "SYSTEM_TOOLS", ""):
+                    self.assertIn(f"sudo {tool} ", firewall.way_through("192.168.1.20", "linux"))
+                    self.assertIn(words, firewall.way_through("192.168.1.20", "linux"))
+            with mock.patch.dict(os.environ, PATH="/none"), mock.patch.object(firewall, "SYSTEM_TOOLS", ""):
+                self.assertIn("the router's", firewall.way_through("192.168.1.20", "linux"))
 
     @unittest.skipUnless(sys.platform == "linux", "compares with Linux' files")
     def test_how_long_packets_may_be(self):

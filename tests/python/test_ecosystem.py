@@ -95,6 +95,11 @@ def groups():
         total = torch.tensor([rank + 1.0])
         part.allreduce(total).wait()
         assert total.item() == 3
+        again = dist.group.WORLD.split_group([1, 0], group_name="again")  # in the order of their ranks here
+        total = torch.tensor([rank + 1.0])
+        again.broadcast(total, 1).wait()
+        assert total.item() == 2
+        ranks.raises(Exception, lambda: again.split_group([2]), "2")
     for group in halves:
         if rank in dist.get_process_group_ranks(group):
             dist.destroy_process_group(group)

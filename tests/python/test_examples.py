@@ -1,7 +1,9 @@
 """The examples run, and the balanced one differs from the plain one by the lines that docs/python.md shows."""
 
 import difflib
+import pathlib
 import re
+import tempfile
 import unittest
 
 import ranks
@@ -24,6 +26,16 @@ class Examples(unittest.TestCase):
     def test_trainer_of_hugging_face(self):
         self.assertRegex(run("python/trainer_balanced.py", "--samples", 200, "--epochs", 1, "--cpu"),
                          r"loss [0-9.]+, tokens of each rank in a batch \[\d+, \d+\]")
+
+    @unittest.skipUnless(installed("transformers") and installed("peft"), "transformers or peft is not installed")
+    def test_lora(self):
+        with tempfile.TemporaryDirectory() as folder:
+            said = [re.search(r"rank (\d): loss on what was held out ([0-9.]+), tokens of each rank in a batch \[\d+, \d+\]", text)
+                    for text in outputs("python/lora.py", "--cpu", "--epochs", 2, "--out", folder)]
+            self.assertEqual([match[1] for match in said], ["0", "1"])
+            self.assertEqual(said[0][2], said[1][2])
+            self.assertLess(float(said[0][2]), 5.5)  # untrained, of 258 tokens: 5.55
+            self.assertTrue(pathlib.Path(folder, "adapter_model.safetensors").exists())
 
     @unittest.skipUnless(installed("transformers"), "transformers is not installed")
     def test_stages(self):

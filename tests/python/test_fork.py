@@ -11,8 +11,6 @@ import ranks
 import torch
 import torch.distributed as dist
 
-import bimetal.horovod.torch as hvd
-
 FORKS = 300
 
 
@@ -76,6 +74,7 @@ def callbacks_meanwhile():
 
 def horovod_meanwhile():
     """Tensors whose Python side is gone before their call is done: a thread of the process group drops them."""
+    import bimetal.horovod.torch as hvd
     hvd.init()
 
     def work(stop):
@@ -91,6 +90,7 @@ def horovod_meanwhile():
 
 def children_that_end_as_programs_do():
     """By sys.exit(), after which Python tidies up: the parent's groups are not the child's to end."""
+    import bimetal.horovod.torch as hvd
     hvd.init()
     dist.init_process_group("bimetal")
     dist.all_reduce(torch.ones(100_000))

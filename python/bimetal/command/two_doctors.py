@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from bimetal._torch_check import series
-from bimetal.command import doctor
+from bimetal.command import doctor, firewall
 from bimetal.library.interface import Meeting, check, error, lib, made, text_of
 
 _ROUNDS = 50  # of a short message
@@ -35,6 +35,8 @@ def examine(address: str, listens: bool, seconds: float) -> list[str]:
             server = made(lib.server_new, address.encode())
             held.callback(lib.server_free, server)
             print(f"waiting at {address} for `bimetal doctor {address}` on the other machine", flush=True)
+        if not is_loopback(address):
+            print(f"if that gets no answer, on this machine: {firewall.way_through('ADDRESS_OF_THE_OTHER')}", flush=True)
         store = _Store(address, seconds)
         held.callback(store.free)
         problems = _compare(store, 0 if listens else 1)
@@ -120,7 +122,7 @@ def _knock(store: _Store, address: str, listens: bool) -> list[str]:
             said = ""
         except OSError as problem:
             said = f"{host} cannot be reached from the machine that listens ({problem}): let Python through the firewall " \
-                   f"of {host} for incoming connections"
+                   f"of {host} for incoming connections; there: {store.get('knock/through')}"
         store.set("knock/said", said)
     else:
         own = text_of(lib.address, address.encode())
@@ -128,6 +130,7 @@ def _knock(store: _Store, address: str, listens: bool) -> list[str]:
         with socket.socket(family) as door:
             door.bind((own, 0))
             door.listen(1)
+            store.set("knock/through", firewall.way_through(address.rpartition(":")[0].strip("[]")))
             store.set("knock/where", f"{own} {door.getsockname()[1]}")
             said = store.get("knock/said")
     if not said:

@@ -6,7 +6,7 @@
 
 from bimetal.library.core_warnings import pass_warnings_on
 from bimetal.library.devices import device, usable_cores
-from bimetal.library.interface import set_error_class
+from bimetal.library.interface import check, lib, set_error_class
 from bimetal.library.meeting import close_all, make_backend
 from bimetal.library.process_group import LibraryProcessGroup
 from bimetal.library.shares import Balancer, EpochSampler
@@ -28,4 +28,5 @@ def transport(backend: LibraryProcessGroup) -> str:
 
 
 def end_with_launcher() -> None:
-    """Only the extension watches the launcher."""
+    """This process ends with the mpirun or torchrun that has started it, if one has; not on Windows."""
+    check(lib.end_with_launcher())

@@ -41,6 +41,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "store_connect": (_I, [_S, _L, _P]), "answer_set": (None, [_P, _S, _L]), "store_of_calls": (_I, [_P, _P]),
     "store_free": (None, [_P]), "store_set": (_I, [_P, _S, _S, _L, _L]), "store_get": (_I, [_P, _S, _L, _P, _P]),
     "store_add": (_I, [_P, _S, _L, _L, _P]), "address": (_I, [_S, _P]), "own_addresses": (_I, [_P]), "token": (_I, [_P]),
+    "end_with_launcher": (_I, []),
     "group_meet": (_I, [_P, _P]), "group_part": (_I, [_P, _P, _I, _P]), "group_abort": (_I, [_P, _S]),
     "group_close": (_I, [_P, _L]), "group_free": (None, [_P]), "group_rank": (_I, [_P]), "group_size": (_I, [_P]),
     "group_transport": (_S, [_P]), "group_bytes_sent": (_L, [_P]), "group_flight_recorder": (_I, [_P, _P]),

@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from bimetal.library import interface
-from bimetal.library.interface import Meeting, StoreAdd, StoreCalls, StoreSet, StoreTryGet, error, lib, made, text_of
+from bimetal.library.interface import Meeting, StoreAdd, StoreCalls, StoreSet, StoreTryGet, check, error, lib, made, text_of
 from bimetal.library.process_group import LibraryProcessGroup
 from bimetal.library.works import stop_completing
 
@@ -64,6 +64,7 @@ class _Store:
 def make_backend(place: Any) -> LibraryProcessGroup:
     """From torch's _DistributedBackendOptions to a process group. Collective."""
     _refuse_mixed()
+    check(lib.end_with_launcher())
     members = [int(rank) for rank in place.global_ranks_in_group]
     world = _world_of(place.group_rank, members) if members else None
     timeout_ms = max(1, int(place.timeout.total_seconds() * 1000))
@@ -79,7 +80,7 @@ def make_backend(place: Any) -> LibraryProcessGroup:
         store.free()
     name = (place.group_id, place.group_rank, place.group_size)
     _lives[name] += 1  # the store may outlive the group
-    group = LibraryProcessGroup(handle, place, dist.PrefixStore(f"bimetal/life/{_lives[name]}", place.store))
+    group = LibraryProcessGroup(handle, place, dist.PrefixStore(f"bimetal/life/{_lives[name]}", place.store), make_backend)
     _living[:] = [other for other in _living if other() is not None]
     _living.append(weakref.ref(group))
     return group

@@ -29,6 +29,7 @@ from bimetal.library.bitwise import BitwiseReduction
 from bimetal.library.interface import check, error, failure, lib, numbers, text_of
 from bimetal.library.monitored_barrier import monitored_barrier
 from bimetal.library.sparse import SparseReduction
+from bimetal.library.splitting import Splitting
 from bimetal.library.tensors import HostTensors, Reduction, Use, memory_of, reduction_of
 from bimetal.library.works import LibraryWork, SeveralWorks, look_at
 
@@ -47,11 +48,13 @@ class LibraryProcessGroup(dist.ProcessGroup):
     supports_splitting = False
     supports_coalescing = False
 
-    def __init__(self, handle: int, place: Any, store: dist.Store) -> None:
+    def __init__(self, handle: int, place: Any, store: dist.Store, meet: Callable[[Any], LibraryProcessGroup]) -> None:
         rank, size = place.group_rank, place.group_size
         super().__init__(rank, size)
         self.members = [int(member) for member in place.global_ranks_in_group]  # none: this is a default group
         self._store = store  # this group's alone
+        self._meet = meet  # makes a group of another place
+        self._splitting = Splitting(place, store)
         self._timeout = place.timeout
         self._name = place.group_id
         self._barriers = 0
@@ -97,6 +100,14 @@ class LibraryProcessGroup(dist.ProcessGroup):
         del device
         works, self._coalescing = self._coalescing or [], None
         return SeveralWorks(works)
+
+    def split_group(self, ranks: Sequence[int], timeout: datetime.timedelta | None = None, opts: Any = None,
+                    group_name: str | None = None, group_desc: str | None = None,
+                    device_types: Any = None) -> LibraryProcessGroup | None:
+        """A group of some of these ranks; collective among them. None on the others."""
+        del opts, group_desc, device_types
+        place = self._splitting.place(ranks, timeout or self._timeout, group_name)
+        return self._meet(place) if place else None
 
     def abort(self) -> None:
         """Ends what is in flight, here and on the other ranks."""

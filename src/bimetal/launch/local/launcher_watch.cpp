@@ -90,8 +90,10 @@ bool lives(const Watched& process) {
 
 void watch(const Watched& process) {
   while (lives(process)) std::this_thread::sleep_for(kPause);
-  log(LogLevel::error, "the launcher of this rank, process {}, has ended: so does this rank",
-      process.pid);
+  // Who takes messages may wait for a lock that the process never gives back: this thread does not.
+  std::thread([pid = process.pid] {
+    log(LogLevel::error, "the launcher of this rank, process {}, has ended: so does this rank", pid);
+  }).detach();
   ::kill(::getpid(), SIGTERM);
   std::this_thread::sleep_for(kToEnd);
   ::_exit(128 + SIGTERM);

@@ -1,0 +1,39 @@
+"""Where a rank of a group stands in a group of some of its ranks: ProcessGroup.split_group."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from bimetal.library.interface import error
+
+
+class Splitting:
+    """The splits of one group. `store` is that group's alone."""
+
+    def __init__(self, group: Any, store: dist.Store) -> None:
+        self._group = group
+        self._store = store
+        self._made: collections.Counter[str] = collections.Counter()
+
+    def place(self, ranks: Sequence[int], timeout: datetime.timedelta, name: str | None) -> Any:
+        """What torch would say of the new group (_DistributedBackendOptions): its ranks are in the order of this one's.
+        None where this rank is none of them."""
+        members, size = sorted({int(rank) for rank in ranks}), self._group.group_size
+        if not members or len(members) != len(ranks) or members[0] < 0 or members[-1] >= size:
+            raise error(f"ranks {list(ranks)} make no group: some of 0 to {size - 1} are needed, each of them once",
+                        "invalid_argument")
+        if self._group.group_rank not in members:
+            return None
+        name = name or f"{self._group.group_id}:split:{'_'.join(map(str, members))}"
+        self._made[name] += 1  # the store outlives a split that is gone
+        store = dist.PrefixStore(f"{name}/{self._made[name]}/", self._store)
+        known = self._group.global_ranks_in_group
+        return types.SimpleNamespace(
+            store=store, group_id=name, group_rank=members.index(self._group.group_rank), group_size=len(members),
+            timeout=timeout, global_ranks_in_group=[int(known[rank]) if known else rank for rank in members])

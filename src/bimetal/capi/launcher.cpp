@@ -1,0 +1,16 @@
+// What a rank has to do with whoever started it.
+
+#include "bimetal/capi/boundary.h"
+#ifndef _WIN32
+#include "bimetal/launch/local/launcher_watch.h"
+#endif
+
+using namespace bimetal;
+
+extern "C" std::int32_t bimetal_end_with_launcher(void) {
+  return capi::guarded([] {
+#ifndef _WIN32
+    launch::end_with_launcher();
+#endif
+  });
+}
