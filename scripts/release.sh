@@ -27,9 +27,9 @@ part() {
   BIMETAL_COUNTS=$counts "$@" && return
   if [ "$(wc -l <"$counts")" -eq "$before" ]; then failed=$((failed + 1)); echo "failed: $*"; fi
 }
-part scripts/test_wheels.sh
+part scripts/stamped.sh test-wheels scripts/test_wheels.sh
 part scripts/test_program_wheel.sh "$1"
-part scripts/portability.sh program
+part scripts/stamped.sh portability-program scripts/portability.sh program
 .venv/bin/python -m pip install --quiet --disable-pip-version-check 'scikit-build-core>=0.11' || exit 1
 BIMETAL_SOURCE_ARCHIVE=$archive unittest_file 6000 tests/install/test_wheel.py
 

@@ -14,11 +14,12 @@ import unittest
 import ranks
 import torch.distributed as dist
 
+import bimetal
+
 
 def wait_for_the_end(folder):
     """Says who it is, and keeps Python's lock: nothing that is written in Python runs in this process any more."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        import bimetal  # noqa: F401 (the back end's name)
         dist.init_process_group("bimetal")
     else:
         import bimetal.horovod.torch as hvd
@@ -64,6 +65,7 @@ class LostLauncher(unittest.TestCase):
                 until = time.monotonic() + 30
                 while any(lives(pid) for pid in found) and time.monotonic() < until:
                     time.sleep(0.1)
+                self.said = pathlib.Path(folder, "output").read_text()
                 return not any(lives(pid) for pid in found)
             finally:
                 launcher.kill()
@@ -88,6 +90,8 @@ class LostLauncher(unittest.TestCase):
     def test_torchrun(self):
         self.assertTrue(self.killed([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
                                      "--master-port", str(ranks.free_port()), "{file}"]))
+        if bimetal.half == "extension":  # the other's words are Python's to print, whose lock the ranks hold
+            self.assertRegex(self.said, r"the launcher of this rank, process \d+, has ended")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <mutex>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/log.h"
@@ -24,6 +26,7 @@ namespace {
 // Set by a launcher for its ranks, and by nobody by hand.
 constexpr const char* kMarks[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID"};
 constexpr std::chrono::milliseconds kPause{250};
+constexpr std::chrono::seconds kToTell{1};
 constexpr std::chrono::seconds kToEnd{5};  // after SIGTERM
 
 /// A process, told from a later one with its number.
@@ -91,9 +94,13 @@ bool lives(const Watched& process) {
 void watch(const Watched& process) {
   while (lives(process)) std::this_thread::sleep_for(kPause);
   // Who takes messages may wait for a lock that the process never gives back: this thread does not.
-  std::thread([pid = process.pid] {
-    log(LogLevel::error, "the launcher of this rank, process {}, has ended: so does this rank", pid);
-  }).detach();
+  std::packaged_task<void()> tell([pid = process.pid] {
+    log(LogLevel::error, "the launcher of this rank, process {}, has ended: so does this rank",
+        pid);
+  });
+  const auto told = tell.get_future();
+  std::thread(std::move(tell)).detach();
+  told.wait_for(kToTell);
   ::kill(::getpid(), SIGTERM);
   std::this_thread::sleep_for(kToEnd);
   ::_exit(128 + SIGTERM);
