@@ -53,5 +53,36 @@ TEST(StepProbe, DoesNotNeedMoreSamplesThanThereAre) {
   EXPECT_TRUE(probe_step(job.train, *task, {.budget = std::chrono::milliseconds(10)}).known());
 }
 
+/// Another's, with what each loss was.
+class WatchedTask : public task::Task {
+ public:
+  explicit WatchedTask(std::shared_ptr<const task::Task> other) : other_(std::move(other)) {}
+
+  task::Model make_model() const override { return other_->make_model(); }
+  std::shared_ptr<const task::Dataset> training() const override { return other_->training(); }
+  task::Values inputs(const task::Values& batch) const override { return other_->inputs(batch); }
+  torch::Tensor loss_sum(const task::Values& outputs, const task::Values& batch) const override {
+    losses.push_back(other_->loss_sum(outputs, batch));
+    return losses.back();
+  }
+
+  mutable std::vector<torch::Tensor> losses;
+
+ private:
+  std::shared_ptr<const task::Task> other_;
+};
+
+TEST(StepProbe, MeasuresTheModelAsItIsMadeHoweverFastTheJobLearns) {
+  const test::SyntheticImages images(4, 1);
+  auto job = test::small_job(images);
+  job.train.global_batch = 1;
+  job.train.learning_rate = 1e6;
+  const WatchedTask task(task_in_float(job));
+  ASSERT_TRUE(probe_step(job.train, task, {.budget = std::chrono::milliseconds(10)}).known());
+  ASSERT_GE(task.losses.size(), 3u);
+  for (const auto& loss : task.losses)
+    EXPECT_EQ(loss.item<double>(), task.losses.front().item<double>());
+}
+
 }  // namespace
 }  // namespace bimetal::train

@@ -20,6 +20,9 @@ Rehearsal::Rehearsal(const job::TrainConfig& job, const task::Task& task,
       update_(update) {
   model_.to(device, dtype);
   optimizer_ = optim::make_optimizer(job, model_.parameters());
+  // The job's rate may be one at which a model without its warm-up bursts, whose numbers, too small
+  // to be normal, take a CPU a hundred times as long.
+  optim::set_learning_rate(*optimizer_, 0.0);
 }
 
 double Rehearsal::step(std::int64_t samples) {

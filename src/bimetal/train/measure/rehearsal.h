@@ -12,7 +12,7 @@
 
 namespace bimetal::train {
 
-/// A task's model and a job's optimizer, to be worn out. Use from one thread at a time.
+/// A task's model and a job's optimizer, which moves nothing. Use from one thread at a time.
 class Rehearsal {
  public:
   /// Draws from torch's default generator. `task` must outlive it. `update`: steps end with the

@@ -14,7 +14,8 @@
 namespace bimetal::train {
 namespace {
 
-constexpr std::int64_t kFirstBatch = 16;
+// However long their steps: a quarter of them is another size.
+constexpr std::int64_t kFewest = 4;
 // The larger of the two sizes is the first whose step takes this part of the budget: long enough to
 // measure, short enough to repeat.
 constexpr double kPartOfBudget = 0.1;
@@ -39,7 +40,7 @@ struct Times {
 balance::CostModel measure(Rehearsal& rehearsal, std::int64_t largest, double speed,
                            double budget_seconds) {
   const Stopwatch watch;
-  auto large = std::min(kFirstBatch, largest);
+  std::int64_t large = 1;
   const auto step = [&](std::int64_t batch) {
     const double seconds = rehearsal.step(batch);
     const Stopwatch pausing;
@@ -50,6 +51,7 @@ balance::CostModel measure(Rehearsal& rehearsal, std::int64_t largest, double sp
   while (large < largest && step(large) < kPartOfBudget * budget_seconds) {
     large = std::min(2 * large, largest);
   }
+  large = std::max(large, std::min(kFewest, largest));
   const auto small = std::max<std::int64_t>(1, large / 4);
   Times small_seconds, large_seconds;
   do {

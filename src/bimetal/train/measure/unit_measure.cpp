@@ -23,6 +23,13 @@ namespace bimetal::train {
 namespace {
 
 constexpr std::int64_t kMostSamples = 16;
+constexpr double kLongPass = 2.0;  // seconds
+
+double seconds_of(const std::vector<UnitRun>& units) {
+  double sum = 0;
+  for (const auto& unit : units) sum += unit.forward_s + unit.backward_s;
+  return sum;
+}
 
 /// Elements of units by what shards make of them.
 void count_forms(const task::Model& model, const Owners& owners, const UnitMeasureOptions& options,
@@ -124,9 +131,14 @@ std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const
     // Two numbers tell what grows; where one sample is all that is computed at once, two are run.
     const auto other =
         many > 1 ? std::max<std::int64_t>(1, many / 4) : std::min<std::int64_t>(2, data->size());
-    const auto few = std::min(many, other), most = std::max(many, other);
+    const auto few = std::min(many, other);
     std::optional<DryRun> dry(std::in_place, task, options);
     const auto small = dry->run(few);
+    auto most = std::max(many, other);
+    // A line needs no far point, for which large models would take minutes.
+    if (seconds_of(small) * static_cast<double>(most) > kLongPass * static_cast<double>(few)) {
+      most = std::min(most, 2 * few);
+    }
     const auto large = most > few ? dry->run(most) : small;
     facts = facts_of(*dry, few, small, most, large, 1 / options.speed);
     count_forms(dry->model(), dry->owners(), options, *facts);
