@@ -29,7 +29,7 @@ ALLOWED = {
     "c10d": [*CORE, "device"],
     "task": ["base"],
     "data": ["base", "net", "balance", "task"],
-    "capi": [*CORE, "data"],
+    "capi": [*CORE, "data", "launch"],
     "models": ["base", "task"],
     "optim": ["base", "job"],
     "precision": ["base", "job"],
