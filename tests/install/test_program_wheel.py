@@ -108,8 +108,10 @@ class Program(unittest.TestCase):
         done = alone.run("bimetal", *TRAIN)
         self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
         self.assertIn("pip install 'bimetal[train]'", done.stderr)
-        done = alone.run("bimetal", "launch", "-H", "localhost:2", "--", "true")
-        self.assertIn("knows no -H without the program, which is not installed here: pip install 'bimetal[train]'", done.stderr)
+        done = alone.run("bimetal", "token", "--monitor", "job.token")
+        self.assertIn("knows no --monitor without the program, which is not installed here: pip install 'bimetal[train]'", done.stderr)
+        done = alone.run("bimetal", "launch", "-H", "localhost:2", "--", "true")  # for which no torch is needed
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":
