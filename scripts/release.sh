@@ -4,6 +4,7 @@
 # SHA256SUMS. Of what is committed. Nothing is published. Ends with a line that counts the tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+unset STAMPS  # everything is built and tested
 . scripts/closing_line.sh
 . scripts/unittest_suite.sh
 

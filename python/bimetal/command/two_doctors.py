@@ -35,8 +35,9 @@ def examine(address: str, listens: bool, seconds: float) -> list[str]:
             server = made(lib.server_new, address.encode())
             held.callback(lib.server_free, server)
             print(f"waiting at {address} for `bimetal doctor {address}` on the other machine", flush=True)
-        if not is_loopback(address):
-            print(f"if that gets no answer, on this machine: {firewall.way_through('ADDRESS_OF_THE_OTHER')}", flush=True)
+            if not is_loopback(address):
+                other = "IPV6:OF:THAT:ONE" if "[" in address else "IPV4.OF.THAT.ONE"
+                print(f"if that gets no answer, on this machine: {firewall.way_through(other)}", flush=True)
         store = _Store(address, seconds)
         held.callback(store.free)
         problems = _compare(store, 0 if listens else 1)
@@ -55,6 +56,12 @@ def is_loopback(address: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:  # another name
         return False
+
+
+def address_of(host: str) -> str:
+    """Of a name or an address, in square brackets or not: firewalls take no names."""
+    found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    return str(found[0][4][0])
 
 
 def newer(version: str, other: str) -> str:
@@ -130,7 +137,7 @@ def _knock(store: _Store, address: str, listens: bool) -> list[str]:
         with socket.socket(family) as door:
             door.bind((own, 0))
             door.listen(1)
-            store.set("knock/through", firewall.way_through(address.rpartition(":")[0].strip("[]")))
+            store.set("knock/through", firewall.way_through(address_of(address.rpartition(":")[0])))
             store.set("knock/where", f"{own} {door.getsockname()[1]}")
             said = store.get("knock/said")
     if not said:

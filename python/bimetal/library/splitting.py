@@ -19,7 +19,7 @@ class Splitting:
     def __init__(self, group: Any, store: dist.Store) -> None:
         self._group = group
         self._store = store
-        self._made: collections.Counter[str] = collections.Counter()
+        self._made: collections.Counter[tuple[str, str]] = collections.Counter()
 
     def place(self, ranks: Sequence[int], timeout: datetime.timedelta, name: str | None) -> Any:
         """What torch would say of the new group (_DistributedBackendOptions): its ranks are in the order of this one's.
@@ -30,9 +30,11 @@ class Splitting:
                         "invalid_argument")
         if self._group.group_rank not in members:
             return None
-        name = name or f"{self._group.group_id}:split:{'_'.join(map(str, members))}"
-        self._made[name] += 1  # the store outlives a split that is gone
-        store = dist.PrefixStore(f"{name}/{self._made[name]}/", self._store)
+        mark = "_".join(map(str, members))
+        name = name or f"{self._group.group_id}:split:{mark}"
+        # The store outlives a split that is gone, and a name may be that of several.
+        self._made[name, mark] += 1
+        store = dist.PrefixStore(f"{name}/{mark}/{self._made[name, mark]}/", self._store)
         known = self._group.global_ranks_in_group
         return types.SimpleNamespace(
             store=store, group_id=name, group_rank=members.index(self._group.group_rank), group_size=len(members),

@@ -14,8 +14,11 @@
 namespace bimetal::train {
 namespace {
 
-// However long their steps: a quarter of them is another size.
-constexpr std::int64_t kFewest = 4;
+constexpr std::int64_t kFirstBatch = 16;
+// Not one sample, of which some layers have no statistics.
+constexpr std::int64_t kFew = 2;
+// Steps of the first batch that take longer, in budgets, are too long to be repeated.
+constexpr double kLongestOfFirst = 4;
 // The larger of the two sizes is the first whose step takes this part of the budget: long enough to
 // measure, short enough to repeat.
 constexpr double kPartOfBudget = 0.1;
@@ -40,19 +43,25 @@ struct Times {
 balance::CostModel measure(Rehearsal& rehearsal, std::int64_t largest, double speed,
                            double budget_seconds) {
   const Stopwatch watch;
-  std::int64_t large = 1;
+  const auto few = std::min(kFew, largest);
+  auto large = std::min(kFirstBatch, largest);
   const auto step = [&](std::int64_t batch) {
     const double seconds = rehearsal.step(batch);
     const Stopwatch pausing;
     device::pause_for_speed(speed, seconds);
     return seconds + pausing.seconds();
   };
-  step(large);  // kernels are chosen, memory is fetched
-  while (large < largest && step(large) < kPartOfBudget * budget_seconds) {
-    large = std::min(2 * large, largest);
+  const auto ratio = static_cast<double>(large) / static_cast<double>(few);
+  step(few);  // kernels are chosen, memory is fetched
+  if (ratio * step(few) > kLongestOfFirst * budget_seconds) {
+    large = std::min(2 * few, largest);
+  } else {
+    step(large);
+    while (large < largest && step(large) < kPartOfBudget * budget_seconds) {
+      large = std::min(2 * large, largest);
+    }
   }
-  large = std::max(large, std::min(kFewest, largest));
-  const auto small = std::max<std::int64_t>(1, large / 4);
+  const auto small = std::max(few, large / 4);
   Times small_seconds, large_seconds;
   do {
     small_seconds.add(step(small));

@@ -23,7 +23,7 @@ namespace bimetal::train {
 namespace {
 
 constexpr std::int64_t kMostSamples = 16;
-constexpr double kLongPass = 2.0;  // seconds
+constexpr double kLongPass = 5.0;  // seconds
 
 double seconds_of(const std::vector<UnitRun>& units) {
   double sum = 0;
@@ -136,9 +136,8 @@ std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const
     const auto small = dry->run(few);
     auto most = std::max(many, other);
     // A line needs no far point, for which large models would take minutes.
-    if (seconds_of(small) * static_cast<double>(most) > kLongPass * static_cast<double>(few)) {
-      most = std::min(most, 2 * few);
-    }
+    const auto passes = static_cast<double>(most) / static_cast<double>(few);
+    if (options.timed && passes * seconds_of(small) > kLongPass) most = std::min(most, 2 * few);
     const auto large = most > few ? dry->run(most) : small;
     facts = facts_of(*dry, few, small, most, large, 1 / options.speed);
     count_forms(dry->model(), dry->owners(), options, *facts);
