@@ -2,17 +2,16 @@
 """What encryption costs: all_reduce over TCP between two ranks of this host, plain and encrypted in
 turn, several times. Prints for each size the medians, their ratio, and the CPU time per byte.
 
-Usage: encryption_cost.py [FABRIC_BENCH [ROUNDS]]   (default: build/bimetal bench, 3)
 On one host the two ranks share the processors with each other and with the kernel, and loopback is
 faster than most networks: the ratio here is the worst case.
 """
 
+import argparse
 import json
 import os
 import pathlib
 import statistics
 import subprocess
-import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -26,10 +25,13 @@ def measure(program, encryption):
 
 
 def main():
-    program = [sys.argv[1]] if len(sys.argv) > 1 else [str(ROOT / "build" / "bimetal"), "bench"]
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("fabric_bench", nargs="?", help="a fabric_bench built without torch (default: build/bimetal bench)")
+    parser.add_argument("rounds", nargs="?", type=int, default=3)
+    options = parser.parse_args()
+    program = [options.fabric_bench] if options.fabric_bench else [str(ROOT / "build" / "bimetal"), "bench"]
     runs = {"off": [], "on": []}
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         for encryption, results in runs.items():
             results.append(measure(program, encryption))
 

@@ -1,11 +1,8 @@
 #!/usr/bin/env python3
-"""Draws shares, throughput and efficiency over a run from a report that `bimetal train --report` wrote.
+"""Draws shares and efficiency over a run from a report that `bimetal train --report` wrote."""
 
-Usage: plot_run.py REPORT.json PICTURE.svg
-"""
-
+import argparse
 import json
-import sys
 
 import matplotlib
 
@@ -13,11 +10,12 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend must be chosen first)
 
 
-def main() -> int:
-    if len(sys.argv) != 3:
-        print(__doc__, file=sys.stderr)
-        return 2
-    with open(sys.argv[1], encoding="utf-8") as file:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("report", metavar="REPORT.json")
+    parser.add_argument("picture", metavar="PICTURE.svg")
+    options = parser.parse_args()
+    with open(options.report, encoding="utf-8") as file:
         report = json.load(file)
     history, workers = report["history"], report["workers"]
     steps = [point["step"] for point in history]
@@ -37,9 +35,8 @@ def main() -> int:
     bottom.set_ylabel("efficiency")
     bottom.set_xlabel(f"step   ({report['samples_per_s']:.0f} images/s over the run)")
     figure.tight_layout()
-    figure.savefig(sys.argv[2], metadata={"Date": None})
-    return 0
+    figure.savefig(options.picture, metadata={"Date": None})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
