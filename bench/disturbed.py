@@ -21,7 +21,7 @@ job's own, against what both devices could do in the very same seconds, so that 
 between two ways is in it. It wants a machine with at least
 two cores and nothing else to do; where others are busy, too, the figures say little.
 
-    .venv/bin/python bench/disturbed.py --apart --runs 20 --at-least 1.1        about 20 × 4 × 40 s
+    .venv/bin/python bench/disturbed.py --apart --runs 20 --at-least 1.1        about 20 × 4 × 65 s
 """
 
 import argparse

@@ -15,10 +15,8 @@ fi
 
 # A toolkit that this machine may have is not looked for.
 build() {
-  local torch
-  torch=$("$PYTHON" -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])') &&
-    cmake --preset release -B "$places/build" -DTorch_DIR="$torch/share/cmake/Torch" -DBIMETAL_PYTHON=OFF -DBIMETAL_TESTS=OFF \
-      -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON &&
+  cmake --preset release -B "$places/build" -DPython3_EXECUTABLE="$PWD/$PYTHON" -DBIMETAL_PYTHON=OFF -DBIMETAL_TESTS=OFF \
+    -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON &&
     cmake --build "$places/build" --target bimetal && scripts/program_wheel.sh "$places/build/bimetal" "$PYTHON"
 }
 

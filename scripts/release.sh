@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# release.sh BUILD_FOLDER [TORCH…]: the files of a release, into dist/: the source archive and the wheels, each installed into a clean environment
-# and used there (scripts/test_wheels.sh: Linux, with Windows' library under Wine and ARM64's under qemu beside it; those for macOS are read), and
-# SHA256SUMS. The program's wheel for Linux fits the torch of .venv; there is one for each other release of torch that is named, too.
-# Of what is committed. Nothing is published. Ends with a line that counts the tests.
+# release.sh BUILD_FOLDER [TORCH…]: the files of a release, into dist/: the source archive and the wheels, each installed into a clean
+# environment and used there (scripts/test_wheels.sh: Linux, with Windows' library under Wine and ARM64's under qemu beside it; those for
+# macOS are read), and SHA256SUMS. The program's wheel for Linux fits the torch of .venv; there is one for each other release of torch that
+# is named, too. Of what is committed. Nothing is published. Ends with a line that counts the tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 unset STAMPS  # everything is built and tested
