@@ -6,7 +6,7 @@ JOBS   ?=
 DEVICE ?= cuda:0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests build all python demo test test-engines test-ray test-horovod test-deepspeed test-accelerator test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel program-wheels program-wheel-macos test-program-wheel release test-torch-versions sanitizers portability portability-program bench format tidy clean
+.PHONY: help setup setup-tests build all python demo quick test test-all test-rest endurance test-engines test-ray test-horovod test-deepspeed test-accelerator test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel program-wheels program-wheel-macos test-program-wheel release test-torch-versions sanitizers portability portability-program bench format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,40 +31,52 @@ python: setup    ## build program and Python package; then PYTHONPATH=build/pyth
 demo: build      ## train a CNN on Fashion-MNIST with two unequal workers
 	@$(BUILD)/bimetal demo
 
-test: all        ## build and run every test (SANITIZERS=off: all but the next)
-	@scripts/test.sh $(BUILD)
+quick: setup-tests ## what the edited files reach, then the fastest unit tests: a minute after their build
+	@[ -e $(BUILD)/build.ninja ] || scripts/build.sh $(BUILD) release all $(JOBS)
+	@scripts/run_tests.py quick $(BUILD)
+
+test: all        ## build, and test every public promise once: one real job of each strategy, one kill of each kind
+	@scripts/run_tests.py test $(BUILD)
+
+test-all: all    ## everything but endurance; installs Ray, Slurm, sshd, DeepSpeed and compilers where they are missing
+	@scripts/run_tests.py all $(BUILD)
+
+test-rest: all   ## what test-all has beyond test, oldest results first; MINUTES=N: as much as there is time for; UNCHANGED=skip
+	@scripts/run_tests.py rest $(BUILD) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(UNCHANGED),--unchanged $(UNCHANGED))
+
+endurance: all   ## long runs, and random ones: SEEDS=N
+	@BIMETAL_SEEDS=$(or $(SEEDS),100) scripts/run_tests.py endurance $(BUILD)
 
 test-engines: all ## the tests that need Slurm, sshd and the like, which it installs (Debian)
-	@scripts/stamped.sh test-engines scripts/test_engines.sh $(BUILD)
+	@scripts/test_engines.sh $(BUILD)
 
 test-horovod: all ## install TensorFlow and run the tests of Horovod's API, with Keras, and the textbook's programs
 	@scripts/install_tensorflow.sh
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -R '^python.(horovod|textbook)'
 
 test-deepspeed: python ## install DeepSpeed below the build folder, and run its ZeRO on the backend
-	@scripts/stamped.sh test-deepspeed scripts/test_deepspeed.sh $(BUILD)
+	@scripts/test_deepspeed.sh $(BUILD)
 
 sanitizers: setup ## the torch-free core under TSan and ASan+UBSan, its parsers under libFuzzer
-	@scripts/stamped.sh sanitizers scripts/sanitizers.sh
+	@scripts/sanitizers.sh
 
 test-ray: build python ## install Ray, and test bimetal.ray on real clusters on this machine
-	@scripts/install_ray.sh
-	@scripts/stamped.sh test-ray scripts/test_ray.sh $(BUILD)
+	@scripts/test_ray.sh $(BUILD)
 
 test-accelerator: python ## jobs and package on DEVICE=cuda:0 (or mps, xpu:0) and a CPU beside it, held against one CPU
 	@scripts/test_accelerator.sh "$(DEVICE)" "$(BUILD)"
 
 test-wheel: setup ## build the Python package's wheel, install it into a scratch folder and use it
-	@scripts/stamped.sh test-wheel scripts/test_wheel.sh
+	@scripts/test_wheel.sh
 
 test-torch-versions: python ## compile the package's sources with the headers of torch 2.11, 2.12, 2.14 and 2.15
-	@scripts/stamped.sh test-torch-versions .venv/bin/python tests/torch_headers/check_torch_headers.py $(BUILD)
+	@.venv/bin/python tests/torch_headers/check_torch_headers.py $(BUILD)
 
 wheels:          ## build wheels of the Python package for Linux, Windows and macOS that fit any torch (dist/)
 	@scripts/wheels.sh
 
 test-wheels: setup ## build the wheels; install the Linux one and use it; the others' libraries meet it (Wine, qemu)
-	@scripts/stamped.sh test-wheels scripts/test_wheels.sh
+	@scripts/test_wheels.sh
 
 test-wheel-versions: ## use the Linux wheel of dist/ with torch 2.4 to 2.15, or VERSIONS="2.4.1 …": downloads gigabytes
 	@scripts/test_wheel_versions.sh $(VERSIONS)
@@ -88,10 +100,10 @@ release: build   ## source archive, wheels and checksums in dist/, each installe
 	@scripts/release.sh $(BUILD) $(VERSIONS)
 
 portability:     ## build the core for Windows and ARM64; their processes meet Linux ones (Wine, qemu)
-	@scripts/stamped.sh portability scripts/portability.sh core
+	@scripts/portability.sh core
 
 portability-program: setup ## build core and program for macOS, and compile what joins NCCL
-	@scripts/stamped.sh portability-program scripts/portability.sh program
+	@scripts/portability.sh program
 
 bench: setup-tests build ## the measurements that the README quotes (about 50 minutes)
 	@.venv/bin/python bench/unequal_vs_torch.py

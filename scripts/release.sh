@@ -5,7 +5,6 @@
 # is named, too. Of what is committed. Nothing is published. Ends with a line that counts the tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-unset STAMPS  # everything is built and tested
 . scripts/closing_line.sh
 . scripts/unittest_suite.sh
 
@@ -29,10 +28,10 @@ part() {
   BIMETAL_COUNTS=$counts "$@" && return
   if [ "$(wc -l <"$counts")" -eq "$before" ]; then failed=$((failed + 1)); echo "failed: $*"; fi
 }
-part scripts/stamped.sh test-wheels scripts/test_wheels.sh
+part scripts/test_wheels.sh
 part scripts/test_program_wheel.sh "$1"
 if [ $# -gt 1 ]; then part scripts/program_wheels.sh "${@:2}"; fi
-part scripts/stamped.sh portability-program scripts/portability.sh program
+part scripts/portability.sh program
 .venv/bin/python -m pip install --quiet --disable-pip-version-check 'scikit-build-core>=0.11' || exit 1
 BIMETAL_SOURCE_ARCHIVE=$archive unittest_file 6000 tests/install/test_wheel.py
 

@@ -3,19 +3,20 @@
 # UndefinedBehaviorSanitizer, and its parsers fuzzed for a minute. Ends with a line that counts the tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-cores=$(getconf _NPROCESSORS_ONLN)
-. scripts/ctest_suite.sh
+failed=0 skipped=0
+counts=$(mktemp)
+trap 'rm -f "$counts"' EXIT
 . scripts/closing_line.sh
 . scripts/install_packages.sh
 
-# sanitized PRESET TARGET [CTest options]: builds a preset of the core and runs its tests.
+# sanitized PRESET TARGET [options of run_tests.py]: builds a preset of the core and runs its tests, each once.
 sanitized() {
   local preset=$1 target=$2
   shift 2
   printf '\n== building %s\n' "$preset"
   mkdir -p "build-$preset"
   if scripts/build.sh "build-$preset" "$preset" "$target" >"build-$preset/build.log" 2>&1; then
-    suite "core under $preset" "build-$preset" -j "$cores" "$@"
+    BIMETAL_COUNTS=$counts scripts/run_tests.py all "build-$preset" --once --name "core under $preset" "$@"
   else
     tail -n 40 "build-$preset/build.log"
     echo "failed: build of $preset"
@@ -39,10 +40,12 @@ can_fuzz() {
 sanitized tsan all
 sanitized asan-ubsan all
 if have_clang; then
-  sanitized fuzz fuzz_programs -L fuzz
+  sanitized fuzz fuzz_programs --label fuzz
 else
   echo "skipped: fuzzing the parsers needs clang++ (the corpus has run as test Fuzz/Replay)"
   skipped=$((skipped + 1))
 fi
 
+read -r passed f s < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }' "$counts")
+failed=$((failed + f)) skipped=$((skipped + s))
 closing_line sanitizers "$passed" "$failed" "$skipped"

@@ -5,8 +5,6 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 build=$1
 . scripts/install_packages.sh
-. scripts/ctest_suite.sh
-. scripts/closing_line.sh
 
 # Only as root, since the tests need that, too; one whose engine is missing says so by its name.
 if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
@@ -20,6 +18,4 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
   install_packages openssh-server openssh-client slurm-wlm munge iproute2 || true
 fi
 
-suite "engines" "$build" -L engines
-
-closing_line "${BIMETAL_COUNTS:+engines}" "$passed" "$failed" "$skipped"
+scripts/run_tests.py engines "$build" --name engines

@@ -3,6 +3,7 @@
 # counts the tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+scripts/install_ray.sh || exit 1
 . scripts/closing_line.sh
 . scripts/unittest_suite.sh
 export PYTHONPATH=$PWD/$1/python

@@ -4,7 +4,7 @@
 // once for all. With BIMETAL_CASES=together, too, all run in one forked process, for suites whose
 // cases share what is dear to compute. A case, and what comes before it and after it, may take
 // BIMETAL_CASE_SECONDS each. With BIMETAL_ENDS=quick only the last case's process ends as programs
-// do. The last line counts (scripts/ctest_suite.sh). Without the first variable it does what
+// do. The last line counts (scripts/run_tests.py). Without the first variable it does what
 // GoogleTest's own main does.
 
 #include <gtest/gtest.h>

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """How suites of GoogleTest's run under CTest, and how their cases are counted: test_main.cpp, cmake/TestSuites.cmake and
-scripts/ctest_suite.sh together, with the program whose path is the argument."""
+scripts/run_tests.py together, with the program whose path is the argument."""
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).parents[2]
-COUNTS = 'echo "counted $passed $failed $skipped"'
 
 
 class Suites(unittest.TestCase):
@@ -27,11 +27,14 @@ class Suites(unittest.TestCase):
             f"set({key} [==[{value}]==])\n" for key, value in variables.items())
             + f"include([==[{ROOT / 'cmake/TestSuites.cmake'}]==])\n")
 
-    def run_suites(self, pattern: str, then: str = COUNTS) -> str:
-        script = f'. scripts/ctest_suite.sh; suite some "$0" -R "$1"; {then}'
-        return subprocess.run(["bash", "-c", script, self.tree, pattern], cwd=ROOT, text=True, timeout=100,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              env={key: value for key, value in os.environ.items() if not key.startswith("CTEST_")}).stdout
+    def run_suites(self, pattern: str, *options: str) -> str:
+        """What is printed, with a line "counted P F S" at its end."""
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("CTEST_")}
+        said = subprocess.run([sys.executable, ROOT / "scripts/run_tests.py", "all", self.tree, "--only", pattern, *(options or ["--once"])],
+                              text=True, timeout=100, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              env={**environment, "BIMETAL_TEST_CACHE": str(self.tree / "cache"), "BIMETAL_COUNTS": ""}).stdout
+        counts = re.search(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?\Z", said.strip(), re.M)
+        return f"{said}\ncounted {' '.join(number or '0' for number in counts.groups())}\n" if counts else said
 
     def suite_alone(self, suite: str, **variables: str) -> subprocess.Popen:
         process = subprocess.Popen([PROGRAM], cwd=self.tree, text=True, stdout=subprocess.PIPE, start_new_session=True,
@@ -88,21 +91,19 @@ class Suites(unittest.TestCase):
         self.assertRegex(said, r"Early\.Leaves\s+(\d+: )?Early: FAILED: its process ended with 0")
 
     def test_what_passes_at_the_second_try_is_counted_once(self):
-        said = self.run_suites("^cases.(Good|Once)$", f"{COUNTS}; rerun_failed \"$0\" 0; {COUNTS}")
-        self.assertIn("counted 3 1 0", said)
-        self.assertIn("passed at the second try, alone: 1 of 1", said)
+        said = self.run_suites("^cases.(Good|Once)$", "--unchanged", "run")
+        self.assertIn("passed at the second try, alone: cases.Once", said)
         self.assertIn("counted 4 0 0", said)
+        self.assertIn("cases.Once", self.run_suites(".", "--flaky"))
 
     def test_what_skips_at_the_second_try_stays_failed(self):
-        said = self.run_suites("^cases.(Good|Skipping)$", f"rerun_failed \"$0\" 0; {COUNTS}")
+        said = self.run_suites("^cases.(Good|Skipping)$", "--unchanged", "run")
         self.assertIn("skips now what had failed", said)
         self.assertIn("counted 3 1 0", said)
 
     def test_a_suite_that_broke_off_counts_its_cases_at_the_second_try(self):
         self.describe(together="TRUE")
-        said = self.run_suites("^cases.Breaking$", f"{COUNTS}; rerun_failed \"$0\" 0; {COUNTS}")
-        self.assertIn("counted 0 1 0", said)
-        self.assertIn("counted 2 0 1", said)
+        self.assertIn("counted 2 0 1", self.run_suites("^cases.Breaking$", "--unchanged", "run"))
 
     def test_a_program_that_is_not_built_fails(self):
         self.describe(program=PROGRAM + "-gone")
