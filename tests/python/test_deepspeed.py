@@ -145,7 +145,9 @@ def gathered():
     with deepspeed.zero.GatheredParameters(bias):
         found = bias.tolist()
     ranks.raises(RuntimeError, lambda: bias.sum().item(), "its values are not there")
-    ranks.raises(bimetal.Error, engine.module.state_dict, "whole()")
+    ranks.raises(bimetal.Error, engine.module.state_dict, "at stage 3", "deepspeed.zero.GatheredParameters")
+    with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+        assert engine.module.state_dict()["transformer.h.0.mlp.c_fc.bias"].tolist() == [3] * len(found)
     with torch.no_grad():
         assert engine(torch.zeros(1, 4, dtype=torch.int64)).logits.isfinite().all()
     return sorted(set(found))
@@ -200,6 +202,41 @@ def mean_over_ranks():
     engine.backward((engine(torch.ones(2, 4, dtype=torch.float64)) * (1 + dist.get_rank())).sum(1).mean())
     engine.step()
     return model.factor.tolist()
+
+
+class Doubled(nn.Module):
+    """With a loss of its own, and outputs that hide their tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = Line().double()
+
+    def forward(self, x):
+        return {"hidden": [lambda: self.line(x)]}
+
+    def loss(self, x):
+        return self.line(x).square().sum(1).mean()
+
+
+def other_ways(stage):
+    """A loss of another method than forward, and one that the engine's backward is not called for."""
+    x = torch.ones(2, 4, dtype=torch.float64) * (1 + dist.get_rank())
+
+    def engine_of(model):
+        return deepspeed.initialize(model=model, config={"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": stage}},
+                                    optimizer=torch.optim.SGD(model.parameters(), lr=1.0))[0]
+
+    engine = engine_of(Doubled())
+    ranks.raises(bimetal.Error, lambda: engine.module.loss(x).backward(), "engine.backward(loss)")
+    engine = engine_of(Doubled())
+    if stage == 0:
+        ranks.raises(bimetal.Error, lambda: engine.backward(engine.module.loss(x)), "call the engine itself")
+        return []
+    engine.backward(engine.module.loss(x))
+    if stage < 3:
+        ranks.raises(bimetal.Error, lambda: nn.utils.clip_grad_norm_(engine.module.parameters(), 1.0), "gradient_clipping")
+    engine.step()
+    return whole_parameters(engine)[0]
 
 
 needs_transformers = unittest.skipUnless(
@@ -289,6 +326,12 @@ class Engine(unittest.TestCase):
     def test_a_scripts_own_loader(self):
         for factor in ranks.on_ranks(2, mean_over_ranks):
             self.assertEqual(factor, [-0.5] * 4)
+
+    def test_other_methods_count_or_raise(self):
+        """The gradient is the mean over the ranks: 2 of rank 0, whose x is 1, and 8 of rank 1."""
+        for plainly, *in_shards in ranks.on_ranks(2, several, [("other_ways", stage) for stage in (0, 1, 2)]):
+            self.assertEqual(plainly, [])
+            self.assertEqual(in_shards, [[1.0 - (2 + 8) / 2] * 4] * 2)
 
     def test_the_schedule_is_deepspeeds(self):
         model = Line()

@@ -19,6 +19,7 @@ from bimetal.deepspeed.config import Config
 from bimetal.deepspeed.shards import EngineShards
 from bimetal.device import device
 from bimetal.zero.optimizer import Piece
+from bimetal.zero.passes import hook_gradients
 
 _TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -48,6 +49,8 @@ class DeepSpeedEngine(nn.Module):
         self._norm: float | None = None
         self._tokens: int | None = None
         self._counts = True  # whether the backward under way does
+        self._in_backward = False
+        self._summed = False  # in the backward under way, over the ranks, at stage 0
         self.shards: EngineShards | None = None  # stages 1 to 3
         self._idle = True  # no sample of this rank's has counted in this step
         self._ranks = dist.get_world_size() if dist.is_initialized() else 1
@@ -63,6 +66,8 @@ class DeepSpeedEngine(nn.Module):
 
     def cut(self, shards: str | Sequence[float]) -> None:
         """At stages 1 to 3: the module and the optimizer become this rank's part of them. ``initialize`` calls it."""
+        trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        self.__dict__["_accumulators"] = hook_gradients(trained, self._require_backward)
         if self.config.level == 0:
             return
         self.shards = EngineShards(self.module, self.optimizer, self.config, shards, lambda: self._counts)
@@ -91,8 +96,16 @@ class DeepSpeedEngine(nn.Module):
         self._counts = weight > 0
         self._idle = self._idle and not self._counts
         scaled = loss * (weight / self.config.accumulation * self.config.core.loss_scale)
-        with contextlib.nullcontext() if self.shards is None else self.shards.backward(boundary):
-            scaled.backward(retain_graph=retain_graph)
+        self._in_backward, self._summed = True, False
+        try:
+            with contextlib.nullcontext() if self.shards is None else self.shards.backward(boundary):
+                scaled.backward(retain_graph=retain_graph)
+        finally:
+            self._in_backward = False
+        if boundary and self._reducer is not self.module and not self._summed:
+            raise error("engine.backward(): the loss is not of engine(…) in training, called since the last step(), so that its "
+                        "gradients have not been summed over the ranks: call the engine itself, not engine.module or another "
+                        "method of it, or take ZeRO's stage 1", "unsupported")
         if self.sampler is not None and not (boundary and self._reducer is not self.module):
             self.sampler.stop_clock(self.device)
             self.sampler.exchange_figures()
@@ -208,9 +221,17 @@ class DeepSpeedEngine(nn.Module):
             dist.all_reduce(everyone)
         return mine / max(1, int(everyone))
 
+    def _require_backward(self, _: tuple) -> None:
+        """Hook of each gradient."""
+        if not self._in_backward:
+            raise error("the engine's parameters get gradients by a backward that is not its own, and that it has not weighed: call "
+                        "engine.backward(loss) in place of loss.backward(). Where the loss is another engine's, freeze this one's "
+                        "parameters (requires_grad_(False)) meanwhile, or train both as one module", "unsupported")
+
     def _sum(self, _: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """DDP's hook. Losses have been weighed, so that the sum over the ranks is what is wanted."""
         gradients, last = bucket.buffer(), bucket.is_last()
+        self._summed = True
         if self._idle:
             gradients.zero_()  # a product with 0 would keep what is not finite
         if last and self.sampler is not None:

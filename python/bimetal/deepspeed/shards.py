@@ -12,6 +12,15 @@ from torch import nn
 
 from bimetal import zero
 from bimetal.deepspeed.config import Config
+from bimetal.zero.ownership import Advice
+
+
+_ADVICE = Advice(
+    level="stage",
+    state="ask for state_dict() within `with deepspeed.zero.GatheredParameters(model.parameters()):`",
+    gradients="\"gradient_clipping\" of the configuration clips, engine.get_global_grad_norm() has the norm, engine.zero_grad() drops "
+              "gradients, and engine.step() is the optimizer's",
+    optimizer="give it to initialize(optimizer=…)")
 
 
 class EngineShards:
@@ -30,6 +39,7 @@ class EngineShards:
                                   offload_parameters=config.zero["offload_parameters"],
                                   offload_path=config.zero["offload_path"], keep_below=config.zero["keep_below"],
                                   weigh=lambda: 1.0 if counts() else 0.0)
+        self.sharded.advice = _ADVICE
         self._ranks = dist.get_world_size()
         self._carried: dict[str, torch.Tensor] = {}  # by piece: of the step under way, summed before
 

@@ -17,8 +17,9 @@ from bimetal import _C
 from bimetal._errors import error
 from bimetal._gradients import clip_over_ranks
 from bimetal.balance import BalancedBatchSampler
-from bimetal.zero import checkpoint, states
-from bimetal.zero.optimizer import Piece
+from bimetal.zero import checkpoint, ownership, states
+from bimetal.zero.optimizer import Piece, require_by_element, take_pieces
+from bimetal.zero.ownership import ADVICE
 from bimetal.zero.passes import Passes
 from bimetal.zero.slices import Kept
 from bimetal.zero.units import Unit
@@ -28,7 +29,8 @@ class Sharded:
     """What ``shard`` returns. The loop goes on with its module and its optimizer; everything here is for what such a
     loop asks a model or an optimizer for besides. Calls marked collective are made by all ranks of the group.
 
-    Attributes: module, level, group; shard_bytes: bytes of parameters that each rank keeps.
+    Attributes: module, level, group; shard_bytes: bytes of parameters that each rank keeps; advice: what to call in whose
+    place, for messages.
     """
 
     def __init__(self, module: nn.Module, units: list[Unit], core: _C.HookedModel, level: int,
@@ -41,22 +43,35 @@ class Sharded:
         self._optimizer: torch.optim.Optimizer | None = None
         self._groups: list[list[str]] = []
         self._whole = level < 3
+        self.advice = ADVICE
         self._own_factor = factor
         self._token_wait = 0.0
         self._all_tokens: int | None = None  # of the sampler's batch under way
         self._trained = {name: parameter for unit in units for name, parameter in unit.parameters}
         self._names = {id(parameter): name for name, parameter in self._trained.items()}
         self._device = next(iter(self._trained.values())).device
-        self._passes = Passes(core, module, units, level, self._factor, self._before_sums, self._after_sums)
+        self._passes = Passes(core, module, units, level, self._factor, self._begun, self._before_sums, self._after_sums)
         if sampler is not None:
             sampler.leave_out(lambda: core.wait_seconds + self._token_wait)
-        for parameter in self._trained.values():
-            parameter._bimetal_sharded = weakref.ref(self)
+        self._memory = ownership.take_over(self, self._trained.values())
         if level == 3:
             module.register_state_dict_pre_hook(self._require_whole)
 
+    def attach(self, optimizer: torch.optim.Optimizer) -> None:
+        """For an optimizer that is made after ``shard``, of the module's parameters: its parameters become this rank's pieces,
+        and its steps those of all ranks, as those of one that ``shard`` is given. Once.
+
+        Raises:
+            bimetal.Error: ``invalid_argument`` where there is one already, and for parameters of another model;
+                ``unsupported`` for an optimizer that ``shard`` would not take.
+        """
+        if self._optimizer is not None:
+            raise error("attach(): the module in shards has an optimizer already, and takes one", "invalid_argument")
+        require_by_element(optimizer)
+        self.watch(optimizer, take_pieces(optimizer, self.module, self.pieces))
+
     def watch(self, optimizer: torch.optim.Optimizer, groups: list[list[str]]) -> None:
-        """Lets the optimizer's steps be those of all ranks. ``shard`` calls it.
+        """Lets the optimizer's steps be those of all ranks. ``shard`` and ``attach`` call it.
 
         Args:
             groups: names of the parameters that each of its groups had.
@@ -82,6 +97,8 @@ class Sharded:
         if self._core.has_gradients:
             self.finish()
         self._passes.finished = False
+        for parameter in self._trained.values():  # made by hand
+            parameter.grad = None
         for piece in self.pieces:
             piece.tensor.grad = None
 
@@ -110,7 +127,7 @@ class Sharded:
         what that rank has made of them is everybody's afterwards. At level 3 there must be room for them.
         Collective."""
         self._core.hold_whole(list(names))
-        self._whole = self.level < 3 or not names
+        self._whole = self.level < 3 or not names or set(names) == self._trained.keys()
         try:
             yield
         finally:
@@ -120,12 +137,16 @@ class Sharded:
     @staticmethod
     def of(parameter: torch.Tensor) -> Sharded | None:
         """To whom a parameter belongs; None: it is in no shards."""
-        owner = getattr(parameter, "_bimetal_sharded", None)
-        return owner() if owner is not None else None
+        return ownership.owner_of(parameter)
 
     def name_of(self, parameter: torch.Tensor) -> str | None:
         """The name of one of the parameters that are in shards."""
         return self._names.get(id(parameter))
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether the step under way has any, which the parameters then have not, or not all of them."""
+        return not self._passes.in_backward and (self._core.has_gradients or self._passes.finished)
 
     def end_passes(self) -> None:
         """At level 3, after an evaluation in which ranks have computed unequal numbers of batches. Collective."""
@@ -232,21 +253,24 @@ class Sharded:
     def _gather(self, parts: list[torch.Tensor | None], rank: int | None) -> dict[str, torch.Tensor]:
         return dict(self._core.gather(parts, rank))
 
-    def _before_step(self, _: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if len(args) > 1 or kwargs.get("closure") is not None:  # the first is the optimizer
             raise error("the optimizer's step takes no closure here: its gradients have to be summed over the ranks "
                         "before", "unsupported")
+        ownership.check_optimizer(self, optimizer)
+        ownership.check_module(self, self._memory)
+        if not self._core.has_gradients and not self._passes.finished:
+            ownership.check_no_gradients(self._trained)
         self.finish()
         self._passes.finished = False
 
     def _require_whole(self, *_: Any) -> None:
         if not self._whole:
-            raise error("at level 3 the module's parameters are not there: take state_dict() of what shard() has "
-                        "returned, or ask within `with sharded.whole():`", "invalid_argument")
+            raise error(f"at {self.advice.level} 3 the module's parameters are not there: {self.advice.state}", "invalid_argument")
 
     def _require_optimizer(self) -> torch.optim.Optimizer:
         if self._optimizer is None:
-            raise error("shard() was given no optimizer", "invalid_argument")
+            raise error("shard() was given no optimizer: give it one, or sharded.attach(optimizer) later", "invalid_argument")
         return self._optimizer
 
     def _factor(self) -> float:
@@ -254,6 +278,7 @@ class Sharded:
             return self._own_factor()
         if self._sampler is None:
             return 1 / dist.get_world_size(self.group)
+        _under_way.setdefault(self._sampler, weakref.WeakSet()).add(self)
         if not self._tokens:
             return self._sampler.weight
         if self._all_tokens is None:
@@ -263,13 +288,30 @@ class Sharded:
             self._token_wait += time.perf_counter() - began
         return self._sampler.tokens / max(1, self._all_tokens)
 
+    def _begun(self) -> None:
+        """Something that adds to this step."""
+        if self._passes.finished and any(piece.tensor.grad is not None for piece in self.pieces):
+            raise error("a backward comes after the step's gradients have been summed (by clip_grad_norm_ or finish), and before "
+                        "optimizer.step(): clip once, when all of a step's gradients are there", "invalid_argument")
+        if not self._core.has_gradients:
+            ownership.check_no_gradients(self._trained)
+
     def _before_sums(self) -> None:
-        if self._sampler is None or not self._passes.reduce:
+        if self._sampler is None or not self._is_last_of_batch():
             return
         self._sampler.stop_clock(self._device)
         self._sampler.exchange_figures()
-        self._all_tokens = None
 
     def _after_sums(self) -> None:
+        self._all_tokens = None if self._passes.reduce else self._all_tokens
         if self._sampler is not None and self._passes.reduce:
             self._sampler.restart_clock()
+
+    def _is_last_of_batch(self) -> bool:
+        """Several modules in a row may have a sampler in common: one backward through all of them ends its batch once."""
+        others = _under_way[self._sampler]
+        others.discard(self)
+        return self._passes.reduce and not others
+
+
+_under_way: weakref.WeakKeyDictionary[BalancedBatchSampler, weakref.WeakSet[Sharded]] = weakref.WeakKeyDictionary()

@@ -15,7 +15,8 @@ from bimetal._errors import error
 from bimetal._weights import rank_weights
 from bimetal.balance import BalancedBatchSampler
 from bimetal.process_group import _backend_of
-from bimetal.zero.optimizer import require_by_element, take_pieces
+from bimetal.zero.optimizer import require_by_element
+from bimetal.zero.ownership import require_free
 from bimetal.zero.parts import make_whole, move_to, part_of, split
 from bimetal.zero.sharded import Sharded
 from bimetal.zero.units import Unit, units_of
@@ -37,7 +38,7 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
             it then is never whole, below it becomes so. At level 3 its parameters are there only
             while it is called, each unit's within the unit's call.
         optimizer: of ``torch.optim``, one that works element by element (Adam, AdamW, SGD and others), with or without
-            states; None: none yet.
+            states; None: none yet (``Sharded.attach`` takes one later).
         level: 1 optimizer states, 2 and gradients, 3 and parameters.
         shards: what each rank keeps: "equal" parts, in proportion to its "memory" or "speed" (of float32 products,
             measured now), or to numbers, one for each rank, which may be 0.
@@ -69,6 +70,7 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
         raise error("offload_parameters needs level 3: below it every rank holds all parameters", "invalid_argument")
     if optimizer is not None:
         require_by_element(optimizer)
+    require_free(module.named_parameters())
     parts = units_of(module, units)
     first = next((tensor for part in parts for _, tensor in part.parameters), None)
     if first is None:
@@ -83,7 +85,7 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
     if in_parts:
         _move_parts(parts, sharded)
     if optimizer is not None:
-        sharded.watch(optimizer, take_pieces(optimizer, module, sharded.pieces))
+        sharded.attach(optimizer)
     return sharded
 
 

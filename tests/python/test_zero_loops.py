@@ -1,0 +1,270 @@
+"""bimetal.zero.shard under loops of many kinds, on ranks of unequal shares: as one process in float64, or an error."""
+
+import unittest
+
+import ranks
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
+
+import bimetal
+
+SHARES = [6, 2]
+X = torch.randn(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+Y = torch.randint(0, 3, (8,), generator=torch.Generator().manual_seed(2))
+
+
+class Out:
+    """Whose tensors nobody finds."""
+
+    def __init__(self, logits):
+        self.logits = logits
+
+
+class Net(nn.Module):
+    def __init__(self, seed, inputs=4, outputs=3):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.net = nn.Sequential(nn.Linear(inputs, 8), nn.Tanh(), nn.Linear(8, outputs)).double()
+        self.hides = self.recomputes = False
+
+    def encode(self, x):
+        return checkpoint(self.net, x, use_reentrant=False) if self.recomputes else self.net(x)
+
+    def forward(self, x):
+        return Out(self.encode(x)) if self.hides else self.encode(x)
+
+
+def plain(step, x, y):
+    step(cross_entropy(step.a(x), y))
+
+
+def two_in_a_row(step, x, y):
+    step(cross_entropy(step.b(step.a(x)), y))
+
+
+def adversaries(step, x, y):
+    """The second's gradients of the first's loss are not wanted: frozen for it."""
+    step.b.requires_grad_(False)
+    step(cross_entropy(step.b(step.a(x)), y), "a")
+    step.b.requires_grad_(True)
+    step(cross_entropy(step.b(step.a(x).detach()), y), "b")
+
+
+def hidden(step, x, y):
+    step.a.hides = True
+    step(cross_entropy(step.a(x).logits, y))
+
+
+def distribution(step, x, y):
+    step.a.hides = True
+    step(-torch.distributions.Categorical(logits=step.a(x).logits).log_prob(y).mean())
+
+
+def recomputed_and_hidden(step, x, y):
+    step.a.hides = step.a.recomputes = True
+    step(cross_entropy(step.a(x).logits, y))
+
+
+def second_method(step, x, y):
+    step(cross_entropy(step.a.encode(x), y))
+
+
+def penalty(step, x, y):
+    step(cross_entropy(step.a(x), y) + 0.5 * sum(p.square().sum() for p in step.a.parameters()))
+
+
+def two_forwards(step, x, y):
+    step(cross_entropy(step.a(x), y) + cross_entropy(step.a(2 * x), y))
+
+
+def saliency(step, x, y):
+    """What autograd.grad has of inputs is this rank's own, and unweighed."""
+    inputs = x.clone().requires_grad_()
+    (found,) = torch.autograd.grad(step.a(inputs).square().sum(), inputs)
+    step(cross_entropy(step.a(found), y))
+
+
+def gradient_penalty(step, x, y):
+    inputs = x.clone().requires_grad_()
+    logits = step.a(inputs)
+    (found,) = torch.autograd.grad(logits.sum(), inputs, create_graph=True)
+    step(cross_entropy(logits, y) + found.square().sum(1).mean())
+
+
+def clamped(step, x, y):
+    step(cross_entropy(step.a(x), y))
+    with torch.no_grad(), step.whole("a"):
+        for parameter in step.a.parameters():
+            parameter.clamp_(-0.2, 0.2)
+
+
+def frozen_later(step, x, y):
+    step.a.net[0].bias.requires_grad_(False)
+    step(cross_entropy(step.a(x), y))
+
+
+# Of each loop, what level 3 says where it cannot be.
+LOOPS = {plain: "", two_in_a_row: "", adversaries: "", hidden: "", distribution: "", recomputed_and_hidden: "", clamped: "",
+         frozen_later: "", saliency: "",
+         second_method: "net.0 is called by itself", penalty: "its values are not there", two_forwards: "not the last one",
+         gradient_penalty: "its values are not there"}
+
+
+class Step:
+    """Two modules with their optimizers, in shards (level 1 to 3) or not (0)."""
+
+    def __init__(self, level, sampler=None):
+        self.a, self.b = Net(0), Net(1, 3)
+        self.optimizers, self.shards = {}, {}
+        for name in ("a", "b"):
+            module = getattr(self, name)
+            self.optimizers[name] = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5)
+            if level:
+                weigh = None if sampler else lambda: SHARES[dist.get_rank()] / sum(SHARES)
+                self.shards[name] = bimetal.zero.shard(module, self.optimizers[name], level, shards=[1, 2], weigh=weigh,
+                                                       sampler=sampler)
+
+    def __call__(self, loss, names="ab"):
+        loss.backward()
+        for name in names:
+            self.optimizers[name].step()
+            self.optimizers[name].zero_grad()
+
+    def whole(self, name):
+        return self.shards[name].whole(modifier_rank=1) if self.shards else torch.no_grad()
+
+    def parameters(self):
+        found = []
+        for name in ("a", "b"):
+            state = self.shards[name].state_dict(None) if self.shards else getattr(self, name).state_dict()
+            found.append(torch.cat([value.flatten() for value in state.values()]))
+        return torch.cat(found)
+
+
+def after(loop, level):
+    """The parameters after three steps on this rank's samples."""
+    step = Step(level)
+    begin = sum(SHARES[:dist.get_rank()]) if level else 0
+    mine = slice(begin, begin + SHARES[dist.get_rank()]) if level else slice(None)
+    for _ in range(3):
+        loop(step, X[mine], Y[mine])
+    return step.parameters()
+
+
+def all_loops(level):
+    wrong = []
+    for loop, refused in LOOPS.items():
+        if level == 3 and refused:
+            ranks.raises(RuntimeError, lambda loop=loop: after(loop, level), refused)
+            continue
+        difference = (after(loop, level) - after(loop, 0)).abs().max().item()
+        if not difference < 1e-12:
+            wrong.append([loop.__name__, difference])
+    return wrong
+
+
+def one_sampler(level, prefetch):
+    """Two modules in a row end a batch of the sampler that they have in common once."""
+    options = {"balance": "fixed", "weights": [3, 1], "prefetch": prefetch} if level else {}
+    sampler = bimetal.BalancedBatchSampler(8, 4, **options)
+    step = Step(level, sampler)
+    for _ in range(2):
+        for x, y in DataLoader(list(zip(X, Y, strict=True)), batch_sampler=sampler):
+            two_in_a_row(step, x, y)
+            if not level:
+                sampler.finish_step()
+    return step.parameters().tolist()
+
+
+def refused(change, *fragments, level):
+    """What shard() cannot see to is an error of the step, before it."""
+    net = Net(0)
+    net.net[2].bias.requires_grad_(False)
+    optimizer = torch.optim.SGD(net.net[0].parameters(), lr=0.1)
+    sharded = bimetal.zero.shard(net, optimizer, level)
+
+    def loop():
+        returned = change(net, optimizer, sharded)
+        cross_entropy(net(X), Y).backward()
+        if callable(returned):
+            returned()
+        optimizer.step()
+
+    ranks.raises(bimetal.Error, loop, *fragments)
+
+
+def refusals(level):
+    foreign = nn.Parameter(torch.zeros(2))
+
+    def backwards(net, _, sharded):
+        cross_entropy(net(X), Y).backward()
+        sharded.clip_grad_norm_(1.0)
+
+    for change, *fragments in (
+            (lambda net, *_: lambda: nn.utils.clip_grad_norm_(net.parameters(), 1.0), "net.0.weight", "sharded.clip_grad_norm_"),
+            (lambda net, *_: net.zero_grad, "net.0.weight", "zero_grad() of the optimizer"),
+            (lambda net, *_: torch.optim.AdamW(net.parameters()).step, "net.0.weight", "sharded.attach(optimizer)"),
+            (lambda net, optimizer, _: optimizer.add_param_group({"params": [net.net[2].weight]}), "net.2.weight", "attach"),
+            (lambda net, optimizer, _: optimizer.add_param_group({"params": [foreign]}), "shape [2]", "comes before shard()"),
+            (lambda net, *_: [net.net[2].bias.requires_grad_(True)] and None, "net.2.bias", "was frozen"),
+            (lambda net, *_: [net.net.append(nn.Linear(3, 3).double())] and None, "net.3.weight", "not there"),
+            (lambda net, *_: setattr(net.net[0].bias, "data", torch.zeros(8).double()), "net.0.bias", "other memory"),
+            (lambda net, *_: setattr(net.net[0].bias, "grad", torch.ones(8).double()), "net.0.bias", "p.grad"),
+            (lambda net, *_: cross_entropy(net(X), Y).backward(create_graph=True), "torch.autograd.grad"),
+            (lambda net, *_: bimetal.zero.shard(net, level=level), "net.0.weight is in shards already"),
+            (lambda _, optimizer, sharded: sharded.attach(optimizer), "has an optimizer already"),
+            (backwards, "before optimizer.step()")):
+        if level < 3 or "other memory" not in fragments:
+            refused(change, *fragments, level=level)
+    return True
+
+
+def attached(level):
+    """An optimizer that is made after shard()."""
+    results = []
+    for in_shards in (False, True):
+        net = Net(0)
+        sharded = bimetal.zero.shard(net, None, level) if in_shards else None
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+        if in_shards:
+            ranks.raises(bimetal.Error, optimizer.step, "sharded.attach(optimizer)")
+            sharded.attach(optimizer)
+        for _ in range(3):
+            cross_entropy(net(X), Y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        results.append(torch.cat([value.flatten() for value in (sharded.state_dict(None) if in_shards else net.state_dict()).values()]))
+    return (results[0] - results[1]).abs().max().item()
+
+
+def several(calls):
+    """Bodies one after the other in the same processes, whose start takes longer than they do."""
+    return [globals()[name](*arguments) for name, *arguments in calls]
+
+
+class Loops(unittest.TestCase):
+    def test_they_train_as_one_process_or_raise(self):
+        for level, *of_rank in zip((1, 2, 3), *ranks.on_ranks(2, several, [("all_loops", level) for level in (1, 2, 3)]), strict=True):
+            self.assertEqual(of_rank, [[], []], level)
+
+    def test_modules_in_a_row_have_one_sampler(self):
+        cases = [(1, 0), (2, 2), (3, 0)]
+        reference = torch.tensor(one_sampler(0, 0), dtype=torch.float64)
+        for of_rank in ranks.on_ranks(2, several, [("one_sampler", *case) for case in cases]):
+            for case, found in zip(cases, of_rank, strict=True):
+                self.assertLess((torch.tensor(found, dtype=torch.float64) - reference).abs().max(), 1e-12, case)
+
+    def test_what_would_go_wrong_is_an_error_of_the_first_step(self):
+        ranks.on_ranks(2, several, [("refusals", level) for level in (1, 2, 3)])
+
+    def test_an_optimizer_comes_later(self):
+        for differences in ranks.on_ranks(2, several, [("attached", level) for level in (1, 3)]):
+            self.assertLess(max(differences), 1e-12)
+
+
+if __name__ == "__main__":
+    ranks.main(globals())
