@@ -66,6 +66,7 @@ void live(int rank, bool idle, int pipe) {
   rendezvous::BootstrapOptions options;
   options.token = kToken;
   options.listen_host = address_of(rank);
+  options.peer_timeout = std::chrono::seconds(1);
   auto group = comm::make_group(rendezvous::connect_mesh(*store, rank, kSize, options, deadline));
   group.barrier(deadline).wait();
   tell(pipe, "running");

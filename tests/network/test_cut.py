@@ -19,7 +19,7 @@ class Cut(JobOnHosts):
 
     def begin(self, **settings):
         """A rank on each host; returned once they train."""
-        job_file = self.write_job(parallel__timeout_s=5, **settings)
+        job_file = self.write_job(parallel__timeout_s=5, fabric__peer_timeout_s=2, **settings)
         first = self.on(0, "train", job_file, "--listen", self.address, "--token-file", self.token, "--world-size", 2,
                         "--worker", ONE)
         first.wait_for_output("bimetal join")

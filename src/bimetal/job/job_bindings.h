@@ -35,6 +35,7 @@ inline constexpr Range kShare{.min = 0, .max = 1, .above_min = true};
 inline constexpr Range kMegabytes{.min = 0, .max = 1e6, .above_min = true};
 /// Up to eleven days: far from what a clock's nanoseconds can hold.
 inline constexpr Range kSeconds{.min = 0, .max = 1e6, .above_min = true};
+inline constexpr Range kSecondsOrNone{.min = 0, .max = 1e6};
 
 /// Each binds a member, which must outlive it.
 

@@ -169,6 +169,7 @@ struct ClusterConfig {
 
 struct FabricConfig {
   std::string transport = "auto";  ///< a name of comm::Transport
+  double peer_timeout_s = 0;       ///< silence of a peer that ends the job; 0: as suits the path
   std::string islands = "auto";    ///< "auto" or "off": use vendor libraries where there are any
   bool operator==(const FabricConfig&) const = default;
 };

@@ -131,6 +131,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"cluster", "workers", kMayDiffer, worker_specs(cluster.workers)},
       {"cluster", "join_timeout_s", kMayDiffer, number(cluster.join_timeout_s, kSeconds)},
       {"fabric", "islands", kAlike, one_of(fabric.islands, {"auto", "off"})},
+      {"fabric", "peer_timeout_s", kAlike, number(fabric.peer_timeout_s, kSecondsOrNone)},
       {"fabric", "transport", kMayDiffer, one_of(fabric.transport, {"auto", "tcp", "shm", "mpi"})},
       {"monitor", "listen", kMayDiffer, endpoint(monitor.listen)},
       {"monitor", "tensorboard_dir", kMayDiffer, text(monitor.tensorboard_dir)},

@@ -43,6 +43,7 @@ std::unique_ptr<net::Mesh> meet_by_store(const RankEnvironment& env, rendezvous:
   rendezvous::BootstrapOptions bootstrap;
   bootstrap.job_id = env.job_id;
   bootstrap.token = options.token;
+  if (options.peer_timeout) bootstrap.peer_timeout = options.peer_timeout;
   bootstrap.prefix = fmt::format("mesh/{}", env.attempt);
   return rendezvous::connect_mesh(store, env.rank, env.world_size, bootstrap, deadline);
 }
@@ -101,6 +102,7 @@ Left meet_again(const RankEnvironment& env, const JoinOptions& options) {
   rendezvous::BootstrapOptions bootstrap;
   bootstrap.job_id = env.job_id;
   bootstrap.token = options.token;
+  if (options.peer_timeout) bootstrap.peer_timeout = options.peer_timeout;
   bootstrap.prefix = fmt::format("{}/mesh", kSurvivors);
   const auto own = std::ranges::find(left.ranks, env.rank) - left.ranks.begin();
   auto group = comm::make_group(

@@ -62,6 +62,7 @@ std::unique_ptr<net::Mesh> Meeting::connect() {
   mesh.token = options_.token;
   mesh.listen_hosts = listen_hosts();
   mesh.encryption = options_.encryption;
+  mesh.peer_timeout = options_.peer_timeout;
   mesh.while_connecting = [this] { check_faults(); };
   net::TcpMeshBuilder builder(rank_, size_, mesh);
 

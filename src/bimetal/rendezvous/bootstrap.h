@@ -2,7 +2,9 @@
 // From a store to a connected mesh: each rank publishes where it listens, waits for the others,
 // and connects.
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -10,6 +12,7 @@
 #include "bimetal/net/advertise.h"
 #include "bimetal/net/encryption.h"
 #include "bimetal/net/mesh.h"
+#include "bimetal/net/tcp/peer_timeout.h"
 #include "bimetal/net/token.h"
 #include "bimetal/rendezvous/store.h"
 
@@ -27,6 +30,8 @@ struct BootstrapOptions {
   std::string interfaces = net::interfaces_from_environment();
   /// Of the connections between the ranks; all must want the same.
   net::Encryption encryption = net::encryption_from_environment();
+  /// How long a peer may be silent before it is lost; nothing: see net::TcpMeshOptions.
+  std::optional<std::chrono::milliseconds> peer_timeout = net::peer_timeout_from_environment();
   /// Version of this process's Bimetal: all must have the same.
   std::string release = std::string(bimetal::release());
   std::string prefix{kFirstMesh};  ///< of keys; a new one for each membership epoch

@@ -87,6 +87,8 @@ launch::JoinOptions rejoin_options(const job::JobConfig& job) {
   options.join_timeout = milliseconds_of(job.parallel.timeout_s);
   options.group.timeout = milliseconds_of(job.parallel.timeout_s);
   options.group.transport = transport_of(job);
+  const double silence_s = job.fabric.peer_timeout_s;
+  if (silence_s > 0) options.peer_timeout = milliseconds_of(silence_s);
   return options;
 }
 

@@ -8,11 +8,21 @@
 #include <asio/use_awaitable.hpp>
 #include <utility>
 
+#include "bimetal/base/log.h"
 #include "bimetal/base/to_error.h"
+#include "bimetal/net/tcp/peer_timeout.h"
 #include "bimetal/net/tcp/sockets.h"
 #include "bimetal/net/tcp/spawn.h"
 
 namespace bimetal::net {
+namespace {
+
+// What is told of: shorter ones happen on every network.
+constexpr std::chrono::milliseconds kLongSilence{3000};
+// What may have made the other side close the connection.
+constexpr std::chrono::milliseconds kNotedSilence{500};
+
+}  // namespace
 
 using asio::ip::tcp;
 
@@ -23,11 +33,14 @@ Connection::Connection(tcp::socket socket, ConnectionOptions options,
       incoming_(options_.receive_key),
       reader_(socket_, options_.receive_cipher),
       writer_(socket_, options_.send_key, options_.send_cipher, bytes_sent),
-      path_(options_.peer_timeout),
       stays_on_host_(ends_on_one_host(socket_)),
+      peer_timeout_(peer_timeout_for(options_.peer_timeout, stays_on_host_)),
+      path_(peer_timeout_),
+      tell_at_(kLongSilence),
       resume_signal_(socket_.get_executor(), asio::steady_timer::time_point::max()),
       last_heartbeat_(std::chrono::steady_clock::now()) {
-  tune_for_frames(socket_, options_.peer_timeout);
+  tune_for_frames(socket_, peer_timeout_);
+  if (!stays_on_host_) path_.prepare(socket_);
 }
 
 void Connection::open() {
@@ -69,14 +82,17 @@ void Connection::resume() {
 
 void Connection::tick() {
   if (state_ != State::open && state_ != State::leaving) return;
-  if (path_.unanswered(socket_)) {
+  const auto silence = path_.unanswered_for(socket_);
+  if (silence >= peer_timeout_) {
     lose(Error(ErrorCode::PeerLost,
-               fmt::format("{} has not acknowledged anything for {} ms: its host or the network "
-                           "between is down",
-                           options_.peer_name, options_.peer_timeout.count()),
+               fmt::format("{} has not acknowledged anything for {:g} s: its host or the network "
+                           "between is down; {}",
+                           options_.peer_name, std::chrono::duration<double>(peer_timeout_).count(),
+                           kPeerTimeoutAdvice),
                options_.peer));
     return;
   }
+  tell_silence(silence);
   if (paused_ && path_.closed_unread(socket_)) {
     lose(Error(ErrorCode::PeerLost,
                fmt::format("{} is gone: its connection was reset; its process has probably ended "
@@ -90,6 +106,32 @@ void Connection::tick() {
     return;
   last_heartbeat_ = now;
   writer_.push({.kind = FrameKind::Heartbeat}, {}, nullptr);
+}
+
+/// While it lasts, and what became of one that was told of.
+void Connection::tell_silence(std::chrono::milliseconds silence) {
+  if (silence >= kNotedSilence) {
+    silence_ = silence;
+    silent_until_ = std::chrono::steady_clock::now();
+  }
+  if (silence >= tell_at_) {
+    log(LogLevel::warning,
+        "waiting for {}: nothing for {} s (the job ends after {:g}; fabric.peer_timeout_s)",
+        options_.peer_name, silence.count() / 1000,
+        std::chrono::duration<double>(peer_timeout_).count());
+    tell_at_ += kLongSilence;
+  } else if (silence.count() == 0 && tell_at_ > kLongSilence) {
+    log(LogLevel::warning, "{} is back after {:.1f} s", options_.peer_name,
+        std::chrono::duration<double>(silence_).count());
+    tell_at_ = kLongSilence;
+  }
+}
+
+/// What came before the end of the stream, if it may explain that; empty otherwise.
+std::string Connection::last_silence() const {
+  if (std::chrono::steady_clock::now() - silent_until_ > peer_timeout_) return {};
+  return fmt::format(" after nothing had come from it for {:.1f} s",
+                     std::chrono::duration<double>(silence_).count());
 }
 
 void Connection::leave(std::function<void()> finished) {
@@ -233,11 +275,15 @@ void Connection::on_goodbye() {
 
 void Connection::on_stream_end(const std::error_code& error) {
   const bool orderly = error == asio::error::eof;
+  const std::string silence = last_silence();
+  const char* const why = silence.empty()
+                              ? "its process has probably ended or was killed"
+                              : "it has probably given this side up (fabric.peer_timeout_s), or its "
+                                "process has ended";
   lose(Error(ErrorCode::PeerLost,
-             fmt::format("{} is gone: {}", options_.peer_name,
-                         orderly ? "its connection closed without a goodbye; its process has "
-                                   "probably ended or was killed"
-                                 : error.message()),
+             orderly ? fmt::format("{} is gone: its connection closed without a goodbye{}; {}",
+                                   options_.peer_name, silence, why)
+                     : fmt::format("{} is gone: {}", options_.peer_name, error.message() + silence),
              options_.peer));
 }
 

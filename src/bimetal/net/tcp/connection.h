@@ -30,7 +30,7 @@ struct ConnectionOptions {
   std::optional<noise::CipherState> send_cipher{};  ///< both, where the connection is encrypted
   std::optional<noise::CipherState> receive_cipher{};
   std::chrono::milliseconds heartbeat{200};
-  std::chrono::milliseconds peer_timeout{800};
+  std::optional<std::chrono::milliseconds> peer_timeout{};  ///< see peer_timeout_for
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -51,7 +51,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void resume();
 
   /// To be called several times per peer_timeout: sends a heartbeat when one is due, and notices a
-  /// path that has gone silent.
+  /// path that has gone silent: it tells of that while it lasts.
   void tick();
 
   /// Says goodbye after what is queued, then calls `finished`: when the peer has answered, or at
@@ -90,6 +90,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_stream_end(const std::error_code& error);
   void lose(const Error& error);
   void end(const Error& reason);
+  void tell_silence(std::chrono::milliseconds silence);
+  std::string last_silence() const;
   bool discarding() const noexcept { return state_ == State::leaving || state_ == State::ended; }
 
   asio::ip::tcp::socket socket_;
@@ -97,8 +99,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Seal incoming_;
   ByteReader reader_;
   FrameWriter writer_;
-  PathWatch path_;
   const bool stays_on_host_;
+  const std::chrono::milliseconds peer_timeout_;
+  PathWatch path_;
+  std::chrono::milliseconds silence_{};                   ///< the last one that was long
+  std::chrono::steady_clock::time_point silent_until_{};  ///< when that was seen last
+  std::chrono::milliseconds tell_at_;                     ///< of the next silence to be told of
   FrameReceiver* receiver_ = nullptr;
   State state_ = State::open;
   bool reading_ = false;

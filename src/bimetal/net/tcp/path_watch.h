@@ -11,10 +11,14 @@ class PathWatch {
  public:
   explicit PathWatch(std::chrono::milliseconds timeout) : timeout_(timeout) {}
 
-  /// To be asked several times within `timeout`, while something is sent at least as often. True
-  /// when the peer's kernel has not acknowledged sent data for that long. Always false on systems
-  /// whose kernel cuts such connections by itself (see tune_for_frames).
-  bool unanswered(asio::ip::tcp::socket& socket);
+  /// Has the kernel try again so often that a path which is back in time is found to be.
+  void prepare(asio::ip::tcp::socket& socket);
+
+  /// To be asked several times within `timeout`, while something is sent at least as often. For how
+  /// long the peer's kernel has not acknowledged sent data, although it was sent again; 0 where
+  /// all is well. Always 0 on systems whose kernel cuts such connections by itself (see
+  /// tune_for_frames).
+  std::chrono::milliseconds unanswered_for(asio::ip::tcp::socket& socket);
 
   /// To be asked as often, and before anything is sent, while nothing is read from the socket,
   /// which would tell: true when the peer's end was closed before all that it had to send has come.

@@ -4,8 +4,10 @@
 
 namespace bimetal::net {
 
-bool PathWatch::unanswered(asio::ip::tcp::socket&) {
-  return false;
+void PathWatch::prepare(asio::ip::tcp::socket&) {}
+
+std::chrono::milliseconds PathWatch::unanswered_for(asio::ip::tcp::socket&) {
+  return {};
 }
 
 bool PathWatch::closed_unread(asio::ip::tcp::socket&) {

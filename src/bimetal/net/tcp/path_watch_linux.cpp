@@ -5,6 +5,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+
 #include "bimetal/net/tcp/path_watch.h"
 
 namespace bimetal::net {
@@ -14,21 +16,36 @@ namespace {
 // may get lost.
 constexpr int kUnansweredProbes = 3;
 
+// Of Linux 6.15 and later; missing from most headers. Before, the pauses between the kernel's tries
+// double without end, and a silence may cost its length once more.
+constexpr int kTcpRtoMaxMs = 44;
+// What the kernel takes.
+constexpr int kLeastRtoMaxMs = 1000;
+// It gives up by itself after 15 tries, which must not be sooner than the timeout.
+constexpr int kTriesPerTimeout = 10;
+
 }  // namespace
 
-bool PathWatch::unanswered(asio::ip::tcp::socket& socket) {
+void PathWatch::prepare(asio::ip::tcp::socket& socket) {
+  const int pause = std::clamp(static_cast<int>(timeout_.count() / kTriesPerTimeout),
+                               kLeastRtoMaxMs, 120 * kLeastRtoMaxMs);
+  ::setsockopt(socket.native_handle(), IPPROTO_TCP, kTcpRtoMaxMs, &pause, sizeof(pause));
+}
+
+std::chrono::milliseconds PathWatch::unanswered_for(asio::ip::tcp::socket& socket) {
   tcp_info info{};
   socklen_t size = sizeof(info);
-  if (::getsockopt(socket.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  if (::getsockopt(socket.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
 
   const auto now = std::chrono::steady_clock::now();
   const bool in_flight = info.tcpi_unacked > 0 || info.tcpi_probes > 0;
   if (!in_flight) quiet_since_ = now;
   const bool repeated = info.tcpi_retransmits > 0 || info.tcpi_probes >= kUnansweredProbes;
-  const bool silent = std::chrono::milliseconds(info.tcpi_last_ack_recv) >= timeout_;
+  if (!in_flight || !repeated) return {};
   // After a pause of this process the last acknowledgement is old although nothing was awaited:
-  // what is in flight must have been so for a while, as seen by us.
-  return in_flight && repeated && silent && now - quiet_since_ >= timeout_ / 2;
+  // what is in flight must have been so for as long, as seen by us.
+  return std::min(std::chrono::milliseconds(info.tcpi_last_ack_recv),
+                  std::chrono::duration_cast<std::chrono::milliseconds>(now - quiet_since_));
 }
 
 /// What is sent to a socket that nobody holds any more is answered by a reset, heartbeats included.

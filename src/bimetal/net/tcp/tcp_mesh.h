@@ -2,13 +2,16 @@
 // Mesh over TCP: one connection per pair of ranks, all of them served by one thread (Asio).
 //
 // Every connection authenticates both ways with the job's token before any other byte is
-// interpreted (net/handshake.h). A heartbeat every `heartbeat` plus TCP's own unacknowledged-data
-// timer (`peer_timeout`, where the system has one) finds a peer whose cable was pulled; a peer
-// that is merely stopped still acknowledges, and is left to the callers' deadlines.
+// interpreted (net/handshake.h). A peer whose process has gone is known to be at once: the
+// connection ends. One that falls silent (its cable was pulled, its Wi-Fi is looking for another
+// channel) is suspected: a heartbeat every `heartbeat`, and what TCP has acknowledged of it, tell.
+// It is lost after `peer_timeout`, until when TCP brings everything later. A peer that is merely
+// stopped still acknowledges, and is left to the callers' deadlines.
 
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +30,8 @@ struct TcpMeshOptions {
   /// Where this rank accepts its peers, the address to prefer first; at least one must work.
   std::vector<std::string> listen_hosts{"127.0.0.1"};
   std::chrono::milliseconds heartbeat{200};
-  std::chrono::milliseconds peer_timeout{800};
+  /// Nothing: 10 s, and 1 s for peers on this machine (tcp/peer_timeout.h).
+  std::optional<std::chrono::milliseconds> peer_timeout{};
   /// Called every now and then while connect() waits for peers; what it throws ends that.
   std::function<void()> while_connecting = {};
 };

@@ -9,6 +9,7 @@
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/listener.h"
+#include "bimetal/net/tcp/peer_timeout.h"
 #include "bimetal/net/tcp/sockets.h"
 #include "bimetal/net/tcp/tcp_mesh.h"
 #include "bimetal/net/tcp/tcp_mesh_impl.h"
@@ -16,12 +17,20 @@
 namespace bimetal::net {
 namespace {
 
-// Ticks are cheap; many of them keep the time to notice a dead path close to peer_timeout.
+// Ticks are cheap; many of them keep the time to notice a dead path close to peer_timeout, and
+// heartbeats close to theirs.
 constexpr int kTicksPerTimeout = 16;
+constexpr int kTicksPerHeartbeat = 4;
 // How long a refusal may take to reach the rank that is refused.
 constexpr std::chrono::milliseconds kLastWords{250};
 // How often to see whether it is still worth waiting.
 constexpr std::chrono::milliseconds kLookEvery{250};
+
+std::chrono::milliseconds tick_interval(const TcpMeshOptions& options) {
+  const auto shortest = peer_timeout_for(options.peer_timeout, /*stays_on_host=*/true);
+  const auto often = std::min(shortest / kTicksPerTimeout, options.heartbeat / kTicksPerHeartbeat);
+  return std::max(often, std::chrono::milliseconds(1));
+}
 
 void check_rank(int rank, int size) {
   if (size < 1 || rank < 0 || rank >= size) {
@@ -269,7 +278,7 @@ std::unique_ptr<Mesh> TcpMeshBuilder::connect(const std::vector<std::vector<Endp
   return std::make_unique<TcpMesh>(
       impl.rank, std::move(impl.io), std::move(impl.connections), std::move(impl.hosts),
       std::move(impl.bytes_sent),
-      std::max(impl.options.peer_timeout / kTicksPerTimeout, std::chrono::milliseconds(1)));
+      tick_interval(impl.options));
 }
 
 }  // namespace bimetal::net

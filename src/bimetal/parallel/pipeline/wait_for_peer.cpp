@@ -1,0 +1,82 @@
+#include "bimetal/parallel/pipeline/wait_for_peer.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/comm/group.h"
+
+namespace bimetal::parallel::pipeline {
+namespace {
+
+/// Messages with it are this file's alone: no step comes so far.
+constexpr std::uint64_t kNoteTag = ~std::uint64_t{0};
+constexpr std::chrono::hours kNotePosted{24 * 7};
+// What has been told was told long ago: it need only be taken.
+constexpr std::chrono::milliseconds kToTakeNote{200};
+
+/// A step, and a rank of the pipeline that is waited for in it.
+using Note = std::vector<std::int64_t>;
+
+void tell_whom(comm::Group group, std::int64_t step, int peer) {
+  const auto note = std::make_shared<const Note>(Note{step, peer});
+  for (int other = 0; other < group.size(); ++other) {
+    if (other == group.rank()) continue;
+    auto work = group.send(comm::buffer(std::span(*note)), other, kNoteTag, Deadline::after(kNotePosted));
+    work.on_done([note](std::exception_ptr) {});
+  }
+}
+
+/// For whom `other` waits in this step, as it has told. What it told earlier was of waits that
+/// have ended.
+std::optional<int> told_by(comm::Group group, int other, std::int64_t step) {
+  std::optional<int> peer;
+  for (;;) {
+    const auto note = std::make_shared<Note>(2);
+    auto work = group.recv(comm::buffer(std::span(*note)), other, kNoteTag, Deadline::after(kNotePosted));
+    work.on_done([note](std::exception_ptr) {});
+    if (!work.wait_until(Deadline::after(kToTakeNote))) return peer;
+    work.wait();
+    // A stage may have begun with the next step.
+    const bool now = std::abs((*note)[0] - step) <= 1;
+    const auto told = static_cast<int>((*note)[1]);
+    if (now && told >= 0 && told < group.size()) peer = told;
+  }
+}
+
+/// From whom `peer` waits for on to who waits for nobody. `peer` where they wait in a circle.
+int last_of_chain(const comm::Group& group, int peer, std::int64_t step) {
+  std::set<int> seen = {group.rank()};
+  for (int last = peer;;) {
+    if (!seen.insert(last).second) return peer;
+    const auto next = told_by(group, last, step);
+    if (!next) return last;
+    last = *next;
+  }
+}
+
+}  // namespace
+
+void wait_for_peer(const Mesh& mesh, int peer, std::int64_t step, const comm::Work& work,
+                   Deadline deadline, const std::function<std::string()>& late) {
+  if (work.wait_until(Deadline::after(deadline.remaining() / 2))) return;
+  tell_whom(mesh.pipeline(), step, peer);
+  if (work.wait_until(deadline)) return;
+  const int blamed = last_of_chain(mesh.pipeline(), peer, step);
+  const auto through =
+      blamed == peer ? std::string() : fmt::format("; that waits for {}", mesh.name_of_peer(blamed));
+  throw Error(ErrorCode::Timeout,
+              fmt::format("{}{}: is that stage stuck, or far slower? parallel.timeout_s (in Python the "
+                          "process group's timeout) sets how long to wait",
+                          late(), through),
+              mesh.rank_of_peer(blamed));
+}
+
+}  // namespace bimetal::parallel::pipeline
