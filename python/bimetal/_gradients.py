@@ -22,6 +22,6 @@ def clip_over_ranks(gradients: list[torch.Tensor], counted: list[torch.Tensor], 
     dist.all_reduce(square, group=group)
     norm = square.sqrt()[0]
     part = float(max_norm / (norm + 1e-6))
-    if part < 1 and gradients:
+    if not part >= 1 and gradients:  # nor where the norm is NaN, which torch gives to all of them
         torch._foreach_mul_(gradients, part)
     return norm

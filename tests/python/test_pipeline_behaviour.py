@@ -221,6 +221,12 @@ def refusals():
     refused(lambda: staged.module(batch["input_ids"]), "invalid_argument", "on another stage")
     refused(staged.optimizer_state_dict, "invalid_argument", "no optimizer")
     staged.forward_backward(**batch)  # nothing is lost
+    refused(lambda: nn.utils.clip_grad_norm_(staged.module.parameters(), 1.0), "unsupported", "stages(…).clip_grad_norm_()")
+    refused(staged.module.state_dict, "unsupported", "stages(…).state_dict()", "save_pretrained(folder, state_dict=…)")
+    optimizer = torch.optim.SGD((model := make("pairs")).parameters(), lr=0.1)
+    stages(model, optimizer, cuts=[2])
+    refused(optimizer.state_dict, "unsupported", "stages(…).optimizer_state_dict()")
+    refused(model.blocks[2 * (1 - dist.get_rank())].state_dict, "unsupported", "stages(…).state_dict()")
 
     def not_a_chain(does, culprit, code, text):
         wrong = stages(Outside(does), cuts=[2])
@@ -252,6 +258,34 @@ def nested():
     targets[1]["counts"] += dist.get_rank()
     error = ranks.raises(bimetal.Error, lambda: staged.forward_backward(inputs, targets=targets), "another batch")
     assert error.code == "call_mismatch", error
+    return True
+
+
+class Scaled(nn.Sequential):
+    def forward(self, x, scale=1.0, *, targets=0.0):
+        return super().forward(x) * scale + targets
+
+
+def own_keywords():
+    """What the module calls scale it gets by position; by name it would be ours."""
+    torch.manual_seed(2)
+    model = Scaled(nn.Linear(3, 4), nn.Linear(4, 2)).double()
+    whole = copy.deepcopy(model)
+    inputs, wanted = torch.randn(7, 3, dtype=torch.float64), torch.randn(7, 2, dtype=torch.float64)
+    staged = bimetal.pipeline.stages(model, cuts=[1], loss_sum=lambda outputs, targets: (outputs - targets).square().sum())
+    for call, given, name in ((staged.forward_backward, {"scale": 3.0, "labels": wanted}, "scale"),
+                              (staged.forward_backward, {"targets": wanted}, "targets"), (staged.evaluate, {"targets": wanted}, "targets")):
+        error = ranks.raises(bimetal.Error, lambda call=call, given=given: call(inputs, **given), f"argument called {name}", "by position")
+        assert error.code == "invalid_argument", error
+    expected = (whole(inputs, 3.0) - wanted).square().sum() / 7
+    (0.5 * expected).backward()
+    torch.testing.assert_close(staged.forward_backward(inputs, 3.0, scale=0.5, labels=wanted), expected.detach(), rtol=1e-12, atol=0)
+    here = dist.get_rank()
+    torch.testing.assert_close(model[here].weight.grad, whole[here].weight.grad, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(staged.evaluate(inputs, scale=3.0, labels=wanted), expected.detach(), rtol=1e-12, atol=0)
+    if here == 0:
+        model[0].weight.grad[0, 0] = torch.nan
+    assert staged.clip_grad_norm_(1.0).isnan() and model[here].weight.grad.isnan().all()  # as torch's
     return True
 
 
@@ -320,6 +354,9 @@ class Behaviour(unittest.TestCase):
 
     def test_targets_of_several_tensors(self):
         self.assertEqual(ranks.on_ranks(2, nested), [True] * 2)
+
+    def test_keywords_that_the_module_has_too(self):
+        self.assertEqual(ranks.on_ranks(2, own_keywords), [True] * 2)
 
     @unittest.skipUnless(importlib.util.find_spec("peft"), "peft is not installed")
     def test_no_keys_and_values_are_kept(self):

@@ -271,7 +271,16 @@ def refusals():
     mine = batches("plain")[dist.get_rank()]["input_ids"]
     refused(lambda: model(input_ids=mine), "call_mismatch", "rank 1 calls the module with")
     refused(parted.optimizer_state_dict, "invalid_argument", "no optimizer")
-    model(batches("plain")[0]["input_ids"])  # nothing is lost
+    loss_of(model, batches("plain")[0]).backward()  # nothing is lost
+    clip = nn.utils.clip_grad_norm_
+    refused(lambda: clip(model.parameters(), 1.0), "unsupported", "this rank's part", "parts(…).clip_grad_norm_()")
+    refused(model.state_dict, "unsupported", "parts(…).state_dict()", "save_pretrained(folder, state_dict=…)")
+    refused(model.blocks[0].state_dict, "unsupported", "parts(…).state_dict()")
+    assert clip(model.head.parameters(), 1.0) > 0 and model.head.state_dict()  # whole on each rank
+    model = Plain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parts(model, optimizer, plan=PLAN)
+    refused(optimizer.state_dict, "unsupported", "parts(…).optimizer_state_dict()")
     return True
 
 

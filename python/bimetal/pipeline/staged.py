@@ -15,11 +15,15 @@ from torch import nn
 from bimetal import _C
 from bimetal._errors import error
 from bimetal._gradients import clip_over_ranks
+from bimetal._own_part import refuse_norms, refuse_states
 from bimetal.pipeline.chain import Chain
 from bimetal.pipeline.loss import Batch
 from bimetal.pipeline.parts import Parts, Whole, gather
 from bimetal.pipeline.passes import Passes
 from bimetal.zero import states
+
+_STAGED = "bimetal.pipeline.stages(…)"  # in messages: what it has returned
+_OURS = {"scale": "of the gradients", "targets": "what the loss is computed with"}
 
 
 @dataclasses.dataclass
@@ -103,22 +107,31 @@ class Staged:
         self._first = {name: tensor for name, tensor in self._tensors.items() if name in here}
         self._own = [chain.piece(self.begins, number) for number in self._place.own()]
         blocks = {index for piece in self._own for index in range(piece.begin, piece.end)}
+        elsewhere = {id(part) for part in self.module.modules()
+                     if not all(parts.here(tensor) for tensor in (*part.parameters(), *part.buffers()))}
         self._passes = Passes(chain, blocks, self.stage == 0, self.stage + 1 == self.stages)
+        refuse_states([part for part in self.module.modules()
+                       if id(part) in elsewhere or getattr(part, "on_another_stage", False)], None, _STAGED)
+        if self.stages > 1:
+            refuse_norms([tensor for _, tensor in parts.parameters], f"{_STAGED}.clip_grad_norm_()")
 
     def watch(self, optimizer: torch.optim.Optimizer, groups: list[list[str]]) -> None:
         """``stages`` calls it. Args: groups: names of the parameters that each of the optimizer's groups had."""
         self._optimizer, self._groups = optimizer, groups
+        if self.stages > 1:
+            refuse_states([], optimizer, _STAGED)
 
-    def forward_backward(self, *args: Any, scale: float = 1.0, **batch: Any) -> torch.Tensor:
+    def forward_backward(self, *args: Any, scale: float | None = None, **batch: Any) -> torch.Tensor:
         """Forward and backward of a batch, in micro-batches. Collective. Where a stage has no memory for them, it is
         repeated in twice as many, until they have one sample each; later batches have so many from the start.
 
         Adds to the parameters' gradients, as ``backward()`` of the batch's mean loss does; with replicas it is the mean over
         all of their batches. The arguments are what the module takes, and ``labels`` or ``targets``, which it does not
-        get; tensors with as many rows as the first one are cut, in tuples, lists and dicts, too.
+        get; tensors with as many rows as the first one are cut, in tuples, lists and dicts, too. A module that has an
+        argument called ``scale`` or ``targets`` gets it by position.
 
         Args:
-            scale: of the gradients: 1/k where k batches are one step, as ``(loss / k).backward()``.
+            scale: of the gradients, None being 1: 1/k where k batches are one step, as ``(loss / k).backward()``.
 
         Returns: the mean loss, a float64 scalar without a graph and the same on every rank.
 
@@ -129,10 +142,13 @@ class Staged:
         """
         if not torch.is_grad_enabled():
             raise error("forward_backward() under no_grad: evaluate() has no backward", "invalid_argument")
-        return self._through(args, batch, lambda told, forward: self._core.train(told, scale, forward))
+        self._require_ours(args, [*batch, *([] if scale is None else ["scale"])], ("scale", "targets"))
+        factor = 1.0 if scale is None else scale
+        return self._through(args, batch, lambda told, forward: self._core.train(told, factor, forward))
 
     def evaluate(self, *args: Any, **batch: Any) -> torch.Tensor:
         """The mean loss alone. Collective. Raises what ``forward_backward`` does."""
+        self._require_ours(args, list(batch), ("targets",))
         return self._through(args, batch, self._core.evaluate)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
@@ -208,6 +224,14 @@ class Staged:
                 self._finer *= 2
         self._seen = True
         return torch.tensor(loss, dtype=torch.float64)
+
+    def _require_ours(self, args: tuple, given: list[str], ours: tuple[str, ...]) -> None:
+        """What we take by name is not what the module has under the same one."""
+        signature = inspect.signature(self.module.forward)
+        for name in ours:
+            if name in given and name in signature.parameters and name not in signature.bind_partial(*args).arguments:
+                raise error(f"{type(self.module).__name__}.forward() has an argument called {name}, and here {name}= is "
+                            f"{_OURS[name]}: give the module its own by position, or rename it there", "invalid_argument")
 
     def _prepare(self, batch: Batch) -> tuple[tuple[list[int], int, int], Callable]:
         count = self._finer * (self._micro_batches or _C.usual_micro_batches(

@@ -13,10 +13,13 @@ from bimetal import _C
 from bimetal._alike import require_alike
 from bimetal._errors import error
 from bimetal._gradients import clip_over_ranks
+from bimetal._own_part import own_states, refuse_norms, refuse_states
 from bimetal.pipeline.loss import digest_of
 from bimetal.pipeline.parts import gather
 from bimetal.zero import states
 from bimetal.zero.optimizer import Piece
+
+_PARTED = "bimetal.tensor.parts(…)"  # in messages: what it has returned
 
 
 class Part(Piece):
@@ -55,10 +58,16 @@ class Parted:
         self._groups: list[list[str]] = []
         self._steps = 0
         self._first_call = module.register_forward_pre_hook(self._compare_batches, with_kwargs=True)
+        cut = {id(piece.tensor) for piece in pieces if piece.is_cut and len(weights) > 1}
+        refuse_norms([piece.tensor for piece in pieces if id(piece.tensor) in cut],
+                     f"{_PARTED}.clip_grad_norm_()")
+        refuse_states([part for part in module.modules() if any(id(tensor) in cut for tensor in part.parameters())], None, _PARTED)
 
     def watch(self, optimizer: torch.optim.Optimizer, groups: list[list[str]], follow: int) -> None:
         """``parts`` calls it. Args: groups: names of the parameters that each of the optimizer's groups had."""
         self._optimizer, self._groups = optimizer, groups
+        if len(self.weights) > 1:
+            refuse_states([], optimizer, _PARTED)
 
         def stepped(*_: Any) -> None:
             self._steps += 1
@@ -92,7 +101,7 @@ class Parted:
         if rank is not None and self._rank != rank:
             return {}
         return {key: values[self._names[id(value)]] if id(value) in self._names else states.copy_of(value)
-                for key, value in self.module.state_dict(keep_vars=True).items()}
+                for key, value in self._own_state().items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on with it.
@@ -106,7 +115,7 @@ class Parted:
         states.require_same(self._shapes, state_dict)
         pieces = {piece.name: piece for piece in self._pieces}
         with torch.no_grad():
-            for key, value in self.module.state_dict(keep_vars=True).items():
+            for key, value in self._own_state().items():
                 if id(value) in self._names:
                     value.copy_(pieces[self._names[id(value)]].part_of(state_dict[key]))
                 elif isinstance(value, torch.Tensor):
@@ -133,6 +142,10 @@ class Parted:
         here = sum(piece.tensor.numel() for piece in self._pieces)
         whole = sum(piece.shape.numel() for piece in self._pieces)
         return f"part {self._rank} of {len(self.weights)}: {here} of {whole} parameters"
+
+    def _own_state(self) -> dict[str, Any]:
+        with own_states():
+            return self.module.state_dict(keep_vars=True)
 
     def _gather(self, own: dict[str, torch.Tensor], root: int | None) -> dict[str, torch.Tensor]:
         """Whole tensors of what the ranks have of them, on rank `root` or, with None, on all."""
