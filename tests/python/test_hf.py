@@ -87,6 +87,82 @@ def twice_tuned(*arguments):
     return [tuned(*arguments, compute_loss_func=in_float64), tuned(*arguments)]
 
 
+def no_items(outputs, labels):
+    return torch.nn.functional.cross_entropy(outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+def learnt(kind, weights, per_device, folder, **options):
+    """Parameters of a small model after two steps in float64, whose loss is of that kind, and what became of the arguments."""
+    from transformers import (BertConfig, BertForSequenceClassification, BertForTokenClassification, GPT2Config, GPT2LMHeadModel,
+                              Trainer, TrainingArguments)
+
+    from bimetal.hf import balanced
+
+    class OwnLoss(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            labels = inputs["labels"]
+            outputs = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+            loss = no_items(outputs, labels)
+            if kind == "partly":
+                loss = loss + outputs.logits.square().sum() / (num_items_in_batch or 1)
+            return (loss, outputs) if return_outputs else loss
+
+    torch.manual_seed(0)
+    draw = torch.Generator().manual_seed(3)
+    bert = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "num_labels": 1 if kind == "regression" else 3, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    if kind in ("classes", "regression"):
+        model = BertForSequenceClassification(BertConfig(**bert))
+    elif kind == "labels":
+        model = BertForTokenClassification(BertConfig(**bert))
+    else:
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=30, n_positions=8, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0,
+                                           resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+    data = []
+    for number in range(16):
+        ids = torch.randint(1, 30, (6,), generator=draw)
+        labels = {"classes": torch.tensor(number % 3), "regression": torch.randn((), generator=draw, dtype=torch.float64),
+                  "labels": ids % 3}.get(kind, ids.clone())
+        if labels.dim():
+            labels[: number % 6] = -100  # rows have unlike numbers of labels
+        data.append({"input_ids": ids, "attention_mask": torch.ones(6, dtype=torch.long), "labels": labels})
+    args = TrainingArguments(folder, per_device_train_batch_size=per_device, max_steps=2, learning_rate=0.5, optim="sgd", max_grad_norm=0,
+                             lr_scheduler_type="constant", report_to=[], save_strategy="no", disable_tqdm=True, data_seed=5,
+                             logging_steps=1, remove_unused_columns=False, **options)
+    before = dict(vars(args))
+    trainer = balanced(OwnLoss if kind in ("own", "partly") else Trainer)(model=model.double(), args=args, train_dataset=data)
+    trainer.sampler_options.update(balance="fixed", weights=weights)
+    trainer.train()
+    trainer.train()  # again, from where the model is
+    changed = [name for name, value in vars(args).items() if not name.startswith("_") and before[name] != value]
+    return [torch.cat([p.detach().flatten() for p in model.parameters()]).tolist(), changed, trainer.args.world_size]
+
+
+@unittest.skipUnless(all(map(importlib.util.find_spec, NEEDED)), "transformers, accelerate or peft is not installed")
+class Means(unittest.TestCase):
+    """Losses that are not divided by num_items_in_batch. The ranks are not told to use the CPU."""
+
+    def test_unequal_ranks_train_what_one_process_does(self):
+        torch.set_num_threads(1)
+        with tempfile.TemporaryDirectory(prefix="bimetal-test-") as folder:
+            for kind in ("classes", "regression", "labels", "own"):
+                with self.subTest(kind):
+                    expected, changed, _ = learnt(kind, [1], 8, folder, use_cpu=True)
+                    self.assertEqual(changed, [], "the caller's arguments are others now")
+                    for found, changed, world in ranks.on_ranks(2, learnt, kind, [3, 1], 4, folder):
+                        self.assertEqual((changed, world), ([], 2))
+                        self.assertLess(max(abs(a - b) for a, b in zip(found, expected, strict=True)), 1e-10)
+
+    def test_what_no_weight_makes_right_is_refused(self):
+        with tempfile.TemporaryDirectory(prefix="bimetal-test-") as folder:
+            with self.assertRaisesRegex(ValueError, "a part of this loss is divided by num_items_in_batch"):
+                learnt("partly", [1], 8, folder, use_cpu=True)
+            for option, said in ({"train_sampling_strategy": "group_by_length"}, "leave out train_sampling_strategy"), (
+                    {"auto_find_batch_size": True}, "leave out auto_find_batch_size"):
+                with self.assertRaisesRegex(ValueError, said):
+                    learnt("classes", [1], 8, folder, use_cpu=True, **option)
+
+
 @unittest.skipUnless(all(map(importlib.util.find_spec, (*NEEDED, "trl", "datasets"))), "trl is not installed")
 class Sft(unittest.TestCase):
     def test_the_sft_trainer_of_unequal_ranks(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -77,6 +78,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._sampler = core.EpochSampler(self._size, seed, shuffle, [int(length) for length in lengths])
         self._balancer = core.Balancer(self._ranks, self._sampler.mean_weight(global_batch), balance, list(weights))
         self._next_epoch: tuple[int, int] = (0, 0)  # and the sample to begin with
+        self._iteration = 0  # which one is under way; another number ends those before it
         self._under_way: deque[_Batch] = deque()  # drawn and not finished, oldest first
         self._weighed = 0  # of the step under way, its batches that ``weigh`` has had
         self._step = (1, 1)  # batches and samples of the step that is being drawn
@@ -95,17 +97,23 @@ class BalancedBatchSampler(Sampler[list[int]]):
         return -(-self._size // self.global_batch)
 
     def __iter__(self) -> Iterator[list[int]]:
+        _refuse_to_be_skipped(sys._getframe(1))
         self._learn(len(self._figures))
-        self._under_way.clear()  # what a loop that was left early had drawn ahead
-        epoch, offset = self._next_epoch
-        self._sampler.seek(epoch, offset)
-        self._next_epoch = (epoch + 1, 0)
-        self._finished = self._learnt = drawn = self._weighed = 0
-        self._tokens = self._weighed_tokens = None
+        self._go_to(*self._next_epoch)  # without what a loop that was left early had drawn ahead
+        iteration, drawn = self._iteration, 0
+        self._next_epoch = (self._next_epoch[0] + 1, 0)
+        self._finished = self._learnt = 0
         self._began = self._clock()
         while self._sampler.remaining > 0:
-            yield self._draw(drawn)
+            batch = self._draw(drawn)
             drawn += 1
+            done = self._sampler.remaining == 0
+            yield batch
+            if iteration != self._iteration and not done:
+                raise RuntimeError("this loop over the BalancedBatchSampler goes on after set_epoch(), load_state_dict() or another "
+                                   "loop over it: leave it, and begin a new one")
+            if done:
+                break
 
     @property
     def shares(self) -> list[int]:
@@ -188,9 +196,33 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self.set_tokens(tokens)
         return tokens
 
-    def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next iteration runs; without it they count up from 0."""
-        self._next_epoch = (epoch, 0)
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next iteration runs."""
+        return self._next_epoch[0]
+
+    def set_epoch(self, epoch: int, batches: int | None = None) -> None:
+        """The epoch that the next iteration runs; without it they count up from 0. What a loop has under way is given up.
+
+        Args:
+            epoch: at least 0. Where it is the epoch that ``load_state_dict`` has brought, the place in it stays.
+            batches: global batches of the epoch that are over; None: none, or those that were loaded.
+        """
+        if batches is not None:
+            self._go_to(epoch, min(batches * self.global_batch, self._size))
+        else:
+            self._go_to(epoch, self._next_epoch[1] if epoch == self._next_epoch[0] else 0)
+
+    def _go_to(self, epoch: int, offset: int) -> None:
+        """The one owner of the place: the next iteration begins here, and nothing is under way."""
+        if offset == self._size:
+            epoch, offset = epoch + 1, 0
+        self._sampler.seek(epoch, offset)
+        self._next_epoch = (epoch, offset)
+        self._iteration += 1
+        self._under_way.clear()
+        self._weighed = 0
+        self._tokens = self._weighed_tokens = None
 
     def state_dict(self) -> dict[str, int]:
         """Where a checkpoint made now goes on: with the oldest batch that is not finished."""
@@ -203,8 +235,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         return {"epoch": epoch, "offset": offset}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """The next iteration goes on there. The number of ranks may be another one."""
-        self._next_epoch = (state["epoch"], state["offset"])
+        """The next iteration goes on there. The number of ranks may be another one. What a loop has under way is given up."""
+        self._go_to(state["epoch"], state["offset"])
 
     def finish_step(self, seconds: float | None = None) -> None:
         """Ends the step under way; for loops without the hook (which calls it otherwise). Collective.
@@ -307,3 +339,11 @@ class BalancedBatchSampler(Sampler[list[int]]):
                 gathering.wait()
             self._balancer.observe([int(work) for work, _ in figures], [seconds.item() for _, seconds in figures])
             self._learnt += 1
+
+
+def _refuse_to_be_skipped(caller: Any) -> None:
+    """Accelerate's function draws batches and drops them, so that those after them would have their weights."""
+    if type(caller.f_locals.get("self")).__name__ == "SkipBatchSampler":
+        raise RuntimeError("accelerate.skip_first_batches() cannot skip batches of a BalancedBatchSampler: use "
+                           "accelerator.skip_first_batches(loader, n), accelerator.load_state(folder), or "
+                           "sampler.set_epoch(epoch, batches=n)")

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from bimetal.balance import BalancedBatchSampler, sample_exact_hook, token_exact_hook
 from bimetal.balance.loader import balanced_loader, is_for_training
+from bimetal.hf.ranks import all_ranks_counted, refuse_to_train_alone
 
 
 class BalancedAccelerator:
@@ -20,7 +21,8 @@ class BalancedAccelerator:
     times ranks samples. Loaders that do not shuffle, for evaluation, are Accelerate's. ``backward`` makes each batch count
     by its part of a step, accumulated ones too, an epoch's last step included. Mixed precision and clipping are
     Accelerate's. Without a process group it makes one of backend bimetal where a launcher has started ranks; one process
-    alone is as ever.
+    alone is as ever. Ranks without CUDA compute on the CPU, or on MPS where the machine has it and ``cpu=True`` is not given.
+    ``save_state`` keeps the sampler's place, ``load_state`` goes on there.
 
     Attributes:
         sampler: the BalancedBatchSampler, once a loader is prepared; None for one process alone.
@@ -35,7 +37,9 @@ class BalancedAccelerator:
     def __init__(self, *arguments: Any, **options: Any) -> None:
         if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             dist.init_process_group("bimetal")  # Accelerate takes the group that it finds
-        super().__init__(*arguments, **options)
+        with all_ranks_counted():
+            super().__init__(*arguments, **options)
+        refuse_to_train_alone(self.num_processes)
         self.sampler_options: dict[str, Any] = {}
 
     def prepare_data_loader(self, data_loader: DataLoader, *arguments: Any, **options: Any) -> DataLoader:
@@ -44,16 +48,24 @@ class BalancedAccelerator:
             return super().prepare_data_loader(data_loader, *arguments, **options)
         if self.sampler is not None:
             raise ValueError("a balanced Accelerator has one DataLoader that shuffles, to train with; this is the second")
-        from accelerate.data_loader import DataLoaderShard
-
+        self.sampler_options.setdefault("seed", _common_seed())
         # It looks one batch ahead to see an epoch's end, at which accumulation ends, too.
         loader = balanced_loader(
-            data_loader, DataLoaderShard, ahead=1, accumulate=self.gradient_accumulation_steps,
+            data_loader, _loader_kind(), ahead=1, accumulate=self.gradient_accumulation_steps,
             more={"device": self.device if self.device_placement else None}, **self.sampler_options)
         loader._is_accelerate_prepared = True
         self._dataloaders.append(loader)
         self.sampler = loader.batch_sampler
+        self.register_for_checkpointing(self.sampler)
         return loader
+
+    def skip_first_batches(self, dataloader: DataLoader, num_batches: int = 0) -> DataLoader:
+        """The loader, whose next iteration begins after so many batches of its epoch; after ``load_state`` that is the place
+        that was loaded."""
+        if self.sampler is None or dataloader.batch_sampler is not self.sampler:
+            return super().skip_first_batches(dataloader, num_batches)
+        self.sampler.set_epoch(self.sampler.next_epoch, batches=num_batches)
+        return dataloader
 
     def prepare_model(self, model: torch.nn.Module, *arguments: Any, **options: Any) -> torch.nn.Module:
         prepared = super().prepare_model(model, *arguments, **options)
@@ -65,6 +77,26 @@ class BalancedAccelerator:
         if self.sampler is not None and self.gradient_accumulation_steps > 1:
             loss = self.sampler.weigh(loss)
         super().backward(loss, **options)
+
+
+def _common_seed() -> int:
+    """Of ``accelerate.utils.set_seed`` on rank 0, as the order of samples is the same on all ranks."""
+    seed = [torch.initial_seed()]
+    dist.broadcast_object_list(seed)
+    return seed[0]
+
+
+def _loader_kind() -> type[DataLoader]:
+    from accelerate.data_loader import DataLoaderShard
+
+    class BalancedShard(DataLoaderShard):
+        """Accelerate's own, which counts epochs from 0 and sets them: here the sampler says which one begins."""
+
+        def __iter__(self) -> Any:
+            self.iteration = self.batch_sampler.next_epoch
+            return super().__iter__()
+
+    return BalancedShard
 
 
 def _sample_hook(accelerator: BalancedAccelerator, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import pathlib
 from collections.abc import Iterator, Sized
@@ -14,9 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
 from bimetal.balance import BalancedBatchSampler, token_exact_hook
+from bimetal.hf.loss_kind import Weight, find_loss_kind, is_telling, with_some_label
 from bimetal.hf.pieces import InPieces, Pieces
+from bimetal.hf.ranks import all_ranks_counted, refuse_to_train_alone
 
 _POSITION = "bimetal_sampler.json"
+_TRIED = 256  # samples at most, among which some with labels are looked for
 
 
 class Balanced:
@@ -27,8 +31,10 @@ class Balanced:
     most ``per_device_train_batch_size`` samples, of like lengths, each collated by itself, and the gradient is that of the
     mean over all ranks' tokens. Evaluation, logging and saving are the Trainer's; checkpoints also hold where the sampler is.
 
-    The loss must be one that is divided by ``num_items_in_batch``: that of Hugging Face's causal models, or a
-    ``compute_loss_func``. Models are trained by DDP, or by one process alone.
+    The loss may be one that is divided by ``num_items_in_batch``, as that of Hugging Face's causal models or a
+    ``compute_loss_func``, or a mean over samples or over labels, as that of classifiers. Which it is, the first step finds out
+    by computing it; another one is refused. Models are trained by DDP, or by one process alone. The caller's
+    TrainingArguments stay as they are.
 
     Attributes:
         sampler: the BalancedBatchSampler, from the first step on.
@@ -36,21 +42,38 @@ class Balanced:
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
+        arguments, options = _with_own_arguments(arguments, options)
         super().__init__(*arguments, **options)
-        if self.args.dataloader_drop_last:
-            raise ValueError("a balanced Trainer has every sample once, and a last batch that is short: leave out "
-                             "dataloader_drop_last")
+        self._refuse_what_is_ignored()
+        self.args = copy.copy(self.args)  # where it has made its own
         self.args.average_tokens_across_devices = False  # the hook does that, without another exchange
         self.args.ignore_data_skip = True  # the sampler knows where it was
         self._ranks = dist.get_world_size() if dist.is_initialized() else 1
+        refuse_to_train_alone(self.args.world_size)
         self._micro_batch = self.args.per_device_train_batch_size
         self._global_batch = self._micro_batch * self._ranks * self.args.gradient_accumulation_steps
         self.args.gradient_accumulation_steps = 1  # a batch of the sampler is a step
         self.accelerator.gradient_accumulation_steps = 1
         self.sampler: BalancedBatchSampler | None = None
-        self.sampler_options: dict[str, Any] = {"seed": self.args.seed}
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        self.sampler_options: dict[str, Any] = {"seed": seed}
         self._hooked: Any = None
+        self._mean_over: Weight | None = None
+        self._factor: float | None = None  # of the loss that is computed now
+        self._tried = False
         self._position: dict[str, int] | None = None
+
+    def _refuse_what_is_ignored(self) -> None:
+        args = self.args
+        if args.dataloader_drop_last:
+            raise ValueError("a balanced Trainer has every sample once, and a last batch that is short: leave out "
+                             "dataloader_drop_last")
+        if getattr(args, "train_sampling_strategy", "random") != "random" or getattr(args, "group_by_length", False):
+            raise ValueError("a balanced Trainer draws samples at random, and computes those of like lengths together in each "
+                             "step: leave out train_sampling_strategy and group_by_length")
+        if args.auto_find_batch_size:
+            raise ValueError("a balanced Trainer has one batch on all ranks, so that no rank can find its own: leave out "
+                             "auto_find_batch_size, and set per_device_train_batch_size to what the smallest device has room for")
 
     def get_train_dataloader(self) -> DataLoader:
         """Not prepared by Accelerate, which would share out the batches once more."""
@@ -68,6 +91,7 @@ class Balanced:
             dataset = self._remove_unused_columns(dataset, description="training")
         else:
             collate = self._get_collator_with_removed_columns(collate, description="training")
+        self._dataset, self._collate = dataset, collate
         pieces = InPieces(collate, self._micro_batch, getattr(self.model, "main_input_name", "input_ids"))
         of_workers = {name: getattr(self.args, f"dataloader_{name}") for name in ("prefetch_factor", "persistent_workers")}
         return DataLoader(dataset, batch_sampler=self.sampler, collate_fn=pieces, num_workers=workers,
@@ -87,29 +111,65 @@ class Balanced:
     def training_step(self, model: torch.nn.Module, inputs: Pieces,
                       num_items_in_batch: Any = None) -> torch.Tensor:
         """Of the rank's whole part. The Trainer logs the mean over ranks of what this gives: the loss over all their tokens."""
-        if num_items_in_batch is None:
-            raise ValueError("bimetal.hf needs a loss that is divided by num_items_in_batch: this model's is not. Give "
-                             "the Trainer a compute_loss_func(outputs, labels, num_items_in_batch)")
         assert self.sampler is not None
+        if not self._tried:
+            self._try_loss()
+        items, factors = self._items(inputs.parts, num_items_in_batch)
         distributed = isinstance(model, DistributedDataParallel)
         if distributed:
             if self._hooked is not model:
-                model.register_comm_hook(self.sampler, token_exact_hook)
+                model.register_comm_hook(self, _hook)
                 self._hooked = model
-            self.sampler.set_tokens(int(num_items_in_batch))
+            self.sampler.set_tokens(int(items))
             mine = self.sampler.tokens
-        divisor = torch.as_tensor(num_items_in_batch).clamp(min=1)
+        divisor = torch.as_tensor(items).clamp(min=1)
         losses = []
-        for number, piece in enumerate(inputs.parts):
+        for number, (piece, self._factor) in enumerate(zip(inputs.parts, factors, strict=True)):
             last = number == len(inputs.parts) - 1
+            if self._factor == 0:
+                piece = with_some_label(piece)
             with contextlib.nullcontext() if last or not distributed else model.no_sync(), self._by_itself():
                 losses.append(super().training_step(model, piece, divisor))
+        self._factor = None
         loss = torch.stack(losses).sum()  # over this rank's tokens
         if not distributed:
             self.sampler.finish_step()
             return loss
         total = self.sampler.all_tokens.wait()[0].squeeze()  # the last backward has waited for it
         return loss * (mine * self._ranks) / total.clamp(min=1)
+
+    def compute_loss(self, model: torch.nn.Module, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        result = super().compute_loss(model, inputs, *arguments, **options)
+        if self._factor is None:
+            return result
+        return (result[0] * self._factor, *result[1:]) if isinstance(result, tuple) else result * self._factor
+
+    def _items(self, parts: list[Any], num_items_in_batch: Any) -> tuple[Any, list[float | None]]:
+        """What this rank's gradients count by, and what each micro-batch's loss is multiplied by."""
+        if self._mean_over is None:
+            return num_items_in_batch, [None] * len(parts)
+        weights = [self._mean_over(part) for part in parts]
+        total = sum(weights)
+        return total, [weight / max(total, 1) if weight else 0.0 for weight in weights]
+
+    def _try_loss(self) -> None:
+        """Finds out, of the same samples on all ranks, how the loss is to be weighed."""
+        dataset, size = self._dataset, len(self._dataset)
+        for begin in range(0, min(size, _TRIED), 4):
+            batch = self._collate([dataset[number] for number in range(begin, min(begin + 4, size))])
+            if is_telling(batch):
+                break
+        batch = self._prepare_inputs(batch)
+        model = self.accelerator.unwrap_model(self.model)
+
+        def loss_of(some: Any, items: Any) -> torch.Tensor:
+            with self._by_itself():  # without autocast, whose rounding would hide small differences
+                return super(Balanced, self).compute_loss(model, {**some}, num_items_in_batch=items)
+
+        divides = bool(self.model_accepts_loss_kwargs or self.compute_loss_func)
+        with torch.random.fork_rng():
+            self._mean_over = find_loss_kind(model, batch, loss_of, divides)
+        self._tried = True
 
     @contextlib.contextmanager
     def _by_itself(self) -> Iterator[None]:
@@ -144,3 +204,25 @@ class Balanced:
                 raise ValueError(f"{resume_from_checkpoint} has no {_POSITION}: it was not made by a balanced Trainer")
             self._position = json.loads(path.read_text())
         return super().train(resume_from_checkpoint, *arguments, **options)
+
+
+def _hook(trainer, bucket):  # DDP reads a hook's annotations, which are postponed here
+    return token_exact_hook(trainer.sampler, bucket)  # each call of train() has a sampler of its own
+
+
+def _with_own_arguments(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same with a copy of the TrainingArguments, in which the ranks of the process group are counted."""
+    position = 1
+    args = options.get("args", arguments[position] if len(arguments) > position else None)
+    if args is None:
+        return arguments, options
+    own = copy.copy(args)
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    if own.world_size != world:
+        for name in ("_setup_devices", "__cached__setup_devices"):
+            own.__dict__.pop(name, None)
+        with all_ranks_counted():
+            own.device  # noqa: B018 - found out anew, and kept
+    if "args" in options:
+        return arguments, {**options, "args": own}
+    return (*arguments[:position], own, *arguments[position + 1:]), options

@@ -1,0 +1,135 @@
+"""What a Trainer's loss is the mean of, found out by computing it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+_NEAR = 1e-4  # relative, of what is computed in float32 or better
+_NEAR_IN_HALF = 2e-2
+
+# Of a batch: how many things a loss that is a mean averages over.
+Weight = Callable[[Mapping[str, Any]], int]
+
+
+def labels_in(batch: Mapping[str, Any]) -> int:
+    return int((batch["labels"] != -100).sum())
+
+
+def shifted_labels_in(batch: Mapping[str, Any]) -> int:
+    return int((batch["labels"][..., 1:] != -100).sum())
+
+
+def samples_in(batch: Mapping[str, Any]) -> int:
+    return len(next(value for value in batch.values() if isinstance(value, torch.Tensor) and value.dim() > 0))
+
+
+def find_loss_kind(model: torch.nn.Module, batch: Mapping[str, Any], loss_of: Callable[[Mapping[str, Any], Any], torch.Tensor],
+                   divides: bool) -> Weight | None:
+    """None for a loss that is divided by the number it is given; else what the weight of a mean is.
+
+    The loss is computed without dropout, of the batch with two divisors, then of its two halves.
+
+    Args:
+        model: of this rank; its mode is restored.
+        batch: at least two samples, the same on all ranks, so that all find the same.
+        loss_of: the loss of a batch and of what it is to be divided by.
+        divides: whether the loss may be divided by that number.
+
+    Raises:
+        ValueError: for a loss that is neither, so that no weight makes the ranks' gradients those of one process.
+    """
+    rows = samples_in(batch)
+    halves = _rows(batch, 0, rows - rows // 2, rows), _rows(batch, rows - rows // 2, rows, rows)
+    if rows > 1 and _are_masked(batch):  # the halves have unlike numbers of labels, so that means over unlike things differ
+        halves[0]["labels"] = _every_second_masked(halves[0]["labels"])
+        batch = {**batch, "labels": torch.cat([half["labels"] for half in halves])}
+    items = max(_possible(batch)[0](batch), 1)
+    near = _NEAR_IN_HALF if any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters()) else _NEAR
+    with _in_evaluation(model), torch.no_grad():
+        whole = float(loss_of(batch, torch.tensor(items, device=_device_of(batch))))
+        if divides:
+            halved = float(loss_of(batch, torch.tensor(2 * items, device=_device_of(batch))))
+            if _error(2 * halved, whole) <= near:
+                return None
+            if _error(halved, whole) > near:
+                raise ValueError("a part of this loss is divided by num_items_in_batch and a part is not, so that no weights make the "
+                                 "ranks' gradients those of one process: give the Trainer a compute_loss_func(outputs, labels, "
+                                 "num_items_in_batch) that divides all of it")
+        if rows < 2:
+            return samples_in  # the dataset has one sample
+        parts = [float(loss_of(half, None)) for half in halves]
+
+    def error_of(weight: Weight) -> float:
+        weights = [weight(half) for half in halves]
+        counted = sum(number * part for number, part in zip(weights, parts, strict=True) if number)  # else it may be no number
+        return _error(counted / max(sum(weights), 1), whole)
+
+    best = min(_possible(batch), key=error_of)
+    if error_of(best) <= near:
+        return best
+    raise ValueError("this loss is not divided by num_items_in_batch, and it is no mean over samples or labels either: unequal ranks "
+                     "cannot train with it. Give the Trainer a compute_loss_func(outputs, labels, num_items_in_batch)")
+
+
+def with_some_label(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The batch of which nothing counts, with labels that can be computed: a mean over none would be no number, times 0 as well."""
+    labels = batch.get("labels")
+    return {**batch, "labels": labels.clamp(min=0)} if isinstance(labels, torch.Tensor) else {**batch}
+
+
+def is_telling(batch: Mapping[str, Any]) -> bool:
+    """Whether both halves of a batch have labels that count, so that the loss can be tried on it."""
+    rows, labels = samples_in(batch), batch.get("labels")
+    if not isinstance(labels, torch.Tensor) or labels.dim() == 0 or len(labels) != rows:
+        return True
+    return all(bool((half != -100).any()) for half in (labels[: rows - rows // 2], labels[rows - rows // 2 :]))
+
+
+def _are_of_tokens(batch: Mapping[str, Any]) -> bool:
+    labels = batch.get("labels")
+    return isinstance(labels, torch.Tensor) and not labels.is_floating_point() and labels.dim() >= 2
+
+
+def _are_masked(batch: Mapping[str, Any]) -> bool:
+    return _are_of_tokens(batch) and bool((batch["labels"] == -100).any())
+
+
+def _every_second_masked(labels: torch.Tensor) -> torch.Tensor:
+    """Of the labels that count; the first of each row counts still."""
+    order = (labels != -100).long().cumsum(-1)
+    return labels.masked_fill(order % 2 == 0, -100)
+
+
+def _possible(batch: Mapping[str, Any]) -> Sequence[Weight]:
+    return (labels_in, shifted_labels_in, samples_in) if _are_of_tokens(batch) else (samples_in,)
+
+
+def _rows(batch: Mapping[str, Any], begin: int, end: int, rows: int) -> dict[str, Any]:
+    return {name: value[begin:end] if isinstance(value, torch.Tensor) and value.dim() > 0 and len(value) == rows else value
+            for name, value in batch.items()}
+
+
+def _error(one: float, other: float) -> float:
+    return abs(one - other) / max(abs(one), abs(other), 1e-6)
+
+
+def _device_of(batch: Mapping[str, Any]) -> torch.device:
+    return next(value.device for value in batch.values() if isinstance(value, torch.Tensor))
+
+
+@contextlib.contextmanager
+def _in_evaluation(model: torch.nn.Module) -> Iterator[None]:
+    was = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in was.items():
+            module.training = training
+
+
+__all__ = ["Weight", "find_loss_kind", "is_telling", "with_some_label"]
