@@ -27,7 +27,8 @@ class CopiedJob(ExactJob):
         self.run_to(self.write_exact_job("alone", train__evaluate=False), STEPS, ranks=1)
 
     def start_job(self, ranks, **settings):
-        job = self.train(self.write_copied_job(**settings), workers=("cpu:threads=1",) * ranks)
+        # So slow that it does not end before it is broken, however busy the machine is.
+        job = self.train(self.write_copied_job(**settings), workers=("cpu:threads=1,speed=0.3",) * ranks)
         self.wait_for_checkpoint(job)
         time.sleep(random.uniform(0, 0.3))  # anywhere in a step
         return job

@@ -6,7 +6,7 @@ import os
 import signal
 
 import harness
-from harness import wait_until
+from harness import wait_until, waits
 from text_job import TextJob
 
 CPU = "cpu:threads=1"
@@ -94,6 +94,7 @@ class Generate(TextJob):
         wait_until(lambda: not self.processes(), "the ranks' end", job)
         self.assert_nothing_left()
 
+    @waits
     def test_a_stuck_stage_is_named(self):
         job = self.start_endless("--set", "parallel.timeout_s=3")
         os.kill(self.ranks_of(job)[1], signal.SIGSTOP)

@@ -218,6 +218,7 @@ class Mesh(TextJob):
         self.assert_one_message(job, harness.PEER_LOST, "rank 2 (stage 1 of 2, part 1 of 2, cpu:threads=1", f"pid {pid}", "signal 9")
         self.assert_nothing_left()
 
+    @harness.waits
     def test_a_stuck_worker_is_named(self):
         job_file = self.write_text_job("run", mesh__stages=2, mesh__tensor=2, parallel__timeout_s=3, checkpoint__dir="")
         job = self.train(job_file, workers=("cpu:threads=1",) * 4)

@@ -90,6 +90,7 @@ class Pipeline(SameEnds):
         self.assert_two_go_on_without(2, "stage 1 of 2, replica 1", "mesh.replicas=1", mesh__stages=2, mesh__replicas=[1, 2],
                                       zero__level=3)
 
+    @harness.waits
     def test_a_stuck_stage_is_named(self):
         job = self.train(self.write_job(mesh__stages=2, parallel__timeout_s=3))
         self.wait_for_checkpoint(job)

@@ -130,6 +130,7 @@ class ServersElsewhere(TwoMachines):
         self.assertIn(server.wait().status, (0, 130), server.err)
         self.assert_nothing_left()
 
+    @harness.waits
     def test_ctrl_c_while_a_server_is_missing_ends_it_at_once(self):
         host = self.serve(self.server_job())
         worker = self.join(host)
