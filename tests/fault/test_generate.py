@@ -37,10 +37,7 @@ class Generate(TextJob):
                 expected = self.written(run)
                 self.assertTrue(expected.startswith("the cat"))
                 self.assertEqual(self.written(run, workers=(CPU,) * 2), expected)
-                self.assertEqual(self.written(run, "--set", "mesh.cuts=[1]", workers=(CPU,) * 2), expected)
-                self.assertEqual(self.written(run, "--set", "mesh.stages=3", "--set", "mesh.cuts=[2,3]", workers=(CPU,) * 3), expected)
         expected = self.written(self.folder / "gpt2")
-        self.assertEqual(self.written(self.folder / "gpt2", "--set", "mesh.tensor=3", "--set", "mesh.stages=1", workers=(CPU,) * 3), expected)
         some = ("--set", "mesh.tensor=[2, 1]", "--set", "mesh.stages=2")
         self.assertEqual(self.written(self.folder / "gpt2", *some, workers=(CPU,) * 3), expected)
         for setting in ("mesh=auto", "mesh.tensor=auto"):
