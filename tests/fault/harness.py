@@ -28,6 +28,20 @@ PROTOCOL_MISMATCH, CALL_MISMATCH, OUT_OF_MEMORY, NOT_FINITE, SYSTEM, INTERRUPTED
 UNSUPPORTED = 3
 
 
+def alone(reason):
+    """Marks a case, or a class of them, beside which nothing may run: CTest's registration reads the attribute."""
+    def mark(case):
+        case.alone = reason
+        return case
+    return mark
+
+
+def waits(case):
+    """Marks a case, or a class of them, that waits more than it computes: others may run beside it."""
+    case.waits = True
+    return case
+
+
 def write_idx(path, dims, data):
     header = struct.pack(">BBBB", 0, 0, 8, len(dims)) + b"".join(struct.pack(">I", d) for d in dims)
     path.write_bytes(header + data)
@@ -320,8 +334,24 @@ def connected(pid, port):
     return False
 
 
+class TimedResult(unittest.TextTestResult):
+    """Says of each case how long it took."""
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.begun = time.monotonic()
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        self.stream.writeln(f"  {time.monotonic() - self.begun:.1f} s")
+
+
+class TimedRunner(unittest.TextTestRunner):
+    resultclass = TimedResult
+
+
 def main():
     if not sys.platform.startswith("linux"):
         print("skipped: finds processes by /proc")
         sys.exit(77)
-    unittest.main(verbosity=2)
+    unittest.main(verbosity=2, testRunner=TimedRunner)

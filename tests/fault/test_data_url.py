@@ -12,7 +12,7 @@ import threading
 import time
 
 import harness
-from harness import TwoMachines, wait_until
+from harness import TwoMachines, wait_until, waits
 
 PYTHON = harness.REPOSITORY / ".venv" / "bin" / "python"
 HAS_FSSPEC = subprocess.run([PYTHON, "-c", "import fsspec, aiohttp"], capture_output=True,
@@ -159,6 +159,7 @@ class DataAtUrl(TwoMachines):
                 self.assertEqual(list((self.cache / "urls").iterdir()), [])
         self.assert_nothing_left()
 
+    @waits
     def test_a_server_that_falls_silent(self):
         self.server.stalls = True
         job = self.run_one(self.server.url(), parallel__timeout_s=1)
@@ -166,6 +167,7 @@ class DataAtUrl(TwoMachines):
         self.assertEqual(list((self.cache / "urls").iterdir()), [])
         self.assert_nothing_left()
 
+    @waits
     def test_ctrl_c_while_fetching(self):
         self.server.stalls = True
         job = self.train(self.job(self.server.url()))
@@ -176,6 +178,7 @@ class DataAtUrl(TwoMachines):
         self.assertEqual(list((self.cache / "urls").iterdir()), [])
         self.assert_nothing_left()
 
+    @waits
     def test_a_killed_rank_takes_its_fetch_along(self):
         self.server.stalls = True
         job = self.train(self.job(self.server.url()))
@@ -198,6 +201,7 @@ class DataAtUrl(TwoMachines):
         job.address = job.out.split("bimetal join ")[1].split()[0]
         return job
 
+    @waits
     def test_servers_and_workers_of_one_cache_fetch_once(self):
         self.server.open.clear()
         job = self.train(self.job(self.server.url(), parallel__mode="server", servers__count=2))

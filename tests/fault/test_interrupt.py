@@ -5,7 +5,7 @@ import signal
 import time
 
 import harness
-from harness import FaultTest
+from harness import FaultTest, waits
 
 
 class Interrupt(FaultTest):
@@ -32,6 +32,7 @@ class Interrupt(FaultTest):
         self.assert_saved_where_it_stopped(job)
         self.assert_nothing_left()
 
+    @waits
     def test_a_second_ctrl_c_ends_at_once(self):
         job = self.train(self.write_job())
         self.wait_for_checkpoint(job)
@@ -65,6 +66,7 @@ class Interrupt(FaultTest):
         self.assert_nothing_left()
         self.assert_can_resume(job_file)
 
+    @waits
     def test_a_stopped_and_killed_launcher_leaves_no_orphans(self):
         job = self.train(self.write_job())
         self.wait_for_checkpoint(job)

@@ -6,7 +6,7 @@ import signal
 import socket
 
 import harness
-from harness import TwoMachines
+from harness import TwoMachines, waits
 from own_address import own_address
 
 
@@ -46,6 +46,7 @@ class Joining(TwoMachines):
                 self.assertEqual(host.err.count("BIMETAL_ENCRYPTION=on"), said)
         self.assert_nothing_left()
 
+    @waits
     def test_a_machine_that_leaves_encryption_out_is_told_so(self):
         host = self.host(self.write_job(), "--encrypt", "--join-timeout", "3")
         guest = self.join(host, "--join-timeout", "2").wait()
@@ -66,12 +67,14 @@ class Joining(TwoMachines):
         self.assert_saved_where_it_stopped(host)
         self.assert_nothing_left()
 
+    @waits
     def test_a_worker_that_never_joins(self):
         host = self.host(self.write_job(), "--join-timeout", "2", world_size=3).wait()
         self.assert_one_message(host, harness.TIMEOUT, "1 of 3 workers", "2 s", "bimetal join",
                                 host.address)
         self.assert_nothing_left()
 
+    @waits
     def test_a_rank_that_never_comes(self):
         """Ranks started by hand, one of them forgotten."""
         port = free_port()
@@ -92,17 +95,20 @@ class Joining(TwoMachines):
         self.assertEqual(host.wait().status, 0, host.err)
         self.assert_nothing_left()
 
+    @waits
     def test_no_token_beyond_loopback(self):
         job = self.train(self.write_job(), "--listen", "0.0.0.0:0", "--world-size", 2,
                          workers=("cpu",)).wait()
         self.assert_one_message(job, harness.UNAUTHORIZED, "0.0.0.0", "--token-file")
 
+    @waits
     def test_a_token_file_that_others_can_read(self):
         self.token.chmod(0o644)
         job = self.train(self.write_job(), "--listen", "127.0.0.1:0", "--world-size", 2,
                          "--token-file", self.token, workers=("cpu",)).wait()
         self.assert_one_message(job, harness.INVALID_ARGUMENT, str(self.token), "chmod 600")
 
+    @waits
     def test_a_port_in_use(self):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
@@ -113,6 +119,7 @@ class Joining(TwoMachines):
         self.assert_one_message(job, harness.SYSTEM, str(port), "in use")
         self.assert_nothing_left()
 
+    @waits
     def test_a_full_job(self):
         host = self.host(self.write_job(), world_size=3)
         crowd = self.join(host, workers=("cpu:threads=1",) * 3).wait()
@@ -120,12 +127,15 @@ class Joining(TwoMachines):
         host.interrupt()
         self.assertEqual(host.wait().status, harness.INTERRUPTED, host.err)
 
+    @waits
     def test_nobody_listens(self):
-        port = free_port()
-        job = self.start("join", f"127.0.0.1:{port}", "--token-file", self.token,
-                         "--join-timeout", "2").wait()
+        with socket.socket() as kept:  # bound, so that nobody else takes it
+            kept.bind(("127.0.0.1", 0))
+            port = kept.getsockname()[1]
+            job = self.start("join", f"127.0.0.1:{port}", "--token-file", self.token, "--join-timeout", "2").wait()
         self.assert_one_message(job, harness.TIMEOUT, str(port))
 
+    @waits
     def test_the_host_gives_up(self):
         host = self.host(self.write_job(), world_size=3)
         guest = self.join(host)
@@ -137,6 +147,7 @@ class Joining(TwoMachines):
         self.assertEqual(guest.err.count("error:"), 1, guest.err)
         self.assert_nothing_left()
 
+    @waits
     def test_a_guest_gives_up(self):
         host = self.host(self.write_job(), world_size=3)
         guest = self.join(host)

@@ -33,10 +33,8 @@ class Pipeline(SameEnds):
         self.assertIn("stage 2  [rank 2]", first.out)
         self.assert_shows_stages(json.loads(trace.read_text())["traceEvents"])
         self.run_to(self.write_exact_job("stages"), 8, *folder, ranks=1)
-        self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__cuts=[1], zero__level=1), 12, *folder, ranks=4)
         uneven = self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__replicas=[1, 2], zero__level=2), 16, *folder, ranks=3)
         self.assertIn("stage 1  [rank 1] [rank 2]", uneven.out)
-        self.run_to(self.write_exact_job("stages", mesh__stages=2, zero__level=3, zero__shards=[3, 1]), 18, *folder, ranks=4)
         report = self.folder / "stages.json"
         self.run_to(self.write_exact_job("stages", mesh__stages=2, mesh__schedule="gpipe", mesh__replicas=[2, 1], zero__level=3), 20,
                     *folder, "--report", report, ranks=3)
@@ -90,6 +88,7 @@ class Pipeline(SameEnds):
         self.assert_two_go_on_without(2, "stage 1 of 2, replica 1", "mesh.replicas=1", mesh__stages=2, mesh__replicas=[1, 2],
                                       zero__level=3)
 
+    @harness.waits
     def test_a_stuck_stage_is_named(self):
         job = self.train(self.write_job(mesh__stages=2, parallel__timeout_s=3))
         self.wait_for_checkpoint(job)
@@ -113,9 +112,7 @@ class Pipeline(SameEnds):
                 ({"mesh__stages": 2, "mesh__schedule": "interleaved", "mesh__chunks": 1, "mesh__micro_batches": 3}, 2, 2,
                  "2 or 4 would"),
                 ({"mesh__stages": 2, "mesh__micro_batches": 33}, 4, 2, "take 32 at most"),
-                ({"mesh__stages": 2, "mesh__micro_batches": 65}, 2, 3, "take train.global_batch at most"),
                 ({"mesh__stages": "auto", "mesh__replicas": 3}, 2, 2, "leave mesh.replicas out"),
-                ({"mesh__stages": 2, "zero__level": 3, "mesh__schedule": "interleaved"}, 2, 3, "or zero.level = 1"),
                 ({"mesh__stages": 2, "compression__gradients": "int8"}, 2, 3, "compression.gradients")):
             with self.subTest(part):
                 job = self.train(self.write_job(**settings), workers=("cpu:threads=1",) * ranks).wait()

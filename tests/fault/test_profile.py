@@ -45,7 +45,7 @@ class Profile(FaultTest):
                                         event["ts"] + event["dur"] <= s["ts"] + s["dur"] + 1 for s in steps))
         self.assert_clocks_agree(spans)
 
-    def waits(self, level):
+    def waits_of_ranks(self, level):
         """Of each rank in a profile of three steps, with shards of that level: its waits, and the steps."""
         trace = self.folder / f"level{level}.json"
         self.profiled("4:6", "--profile-trace", trace, zero__level=level,
@@ -63,7 +63,7 @@ class Profile(FaultTest):
     def test_waits_of_shards_have_a_row(self):
         for level, expected in ((1, ("gradients", "updated parameters")), (2, ("gradients", "updated parameters")),
                                 (3, ("parameters", "gradients"))):
-            for waits, steps in self.waits(level):
+            for waits, steps in self.waits_of_ranks(level):
                 for what in expected:
                     mine = [wait for wait in waits if wait["name"].startswith(f"waiting for {what} of unit ")]
                     for step in steps:

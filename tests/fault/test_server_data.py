@@ -128,6 +128,7 @@ class ServedData(DataElsewhere):
         self.assertEqual(self.in_cache(), [], "the receiver cleans up")
         self.assert_nothing_left()
 
+    @harness.waits
     def test_a_sender_that_hangs_is_named(self):
         host, guest, receiver = self.stop_while_sending(parallel__timeout_s=2)
         server, = self.ranks_of(host)

@@ -53,7 +53,7 @@ class ServersElsewhere(TwoMachines):
         self.wait_for_checkpoint(host)
         return host, guest
 
-    def alone(self):
+    def trained_alone(self):
         job_file = self.write_job(checkpoint__dir="", train__epochs=40, train__dtype="float64", train__evaluate=True)
         return self.report(self.train(job_file, "--report", self.folder / "alone.json", workers=(ONE,)), "alone.json")
 
@@ -66,7 +66,7 @@ class ServersElsewhere(TwoMachines):
         shutil.rmtree(self.checkpoints)
 
     def test_a_killed_server_whose_copy_is_elsewhere_costs_no_update(self):
-        alone = self.alone()
+        alone = self.trained_alone()
         for killed in (0, 1):
             with self.subTest(server=killed):
                 host, guest = self.serve_with_copies()
@@ -82,7 +82,7 @@ class ServersElsewhere(TwoMachines):
                 self.assert_trained_like(alone, (host, guest)[1 - killed].out)
 
     def test_the_first_machine_is_lost(self):
-        alone = self.alone()
+        alone = self.trained_alone()
         for whole in (True, False):
             with self.subTest("its launcher, too" if whole else "it has a server alone"):
                 host, guest = self.serve_with_copies(workers=(ONE,) if whole else ("none",))
@@ -130,6 +130,7 @@ class ServersElsewhere(TwoMachines):
         self.assertIn(server.wait().status, (0, 130), server.err)
         self.assert_nothing_left()
 
+    @harness.waits
     def test_ctrl_c_while_a_server_is_missing_ends_it_at_once(self):
         host = self.serve(self.server_job())
         worker = self.join(host)

@@ -208,6 +208,7 @@ class Serving(ServingTest):
         self.assertNotIn(self.token.read_text().strip(), server.out + server.err)
         self.end(server)
 
+    @harness.waits
     def test_killed_clients_and_a_killed_server(self):
         self.trained()
         server = self.serve("--max-batch", 4, worker="cpu:threads=1,speed=0.01")
@@ -229,6 +230,7 @@ class Serving(ServingTest):
         self.assert_one_message(self.predict(server.address, "--timeout", 1), harness.TIMEOUT, "could not be reached")
         self.assert_nothing_left()
 
+    @harness.waits
     def test_a_stopped_server_is_given_up_in_time(self):
         self.trained()
         server = self.serve()

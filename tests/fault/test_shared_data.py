@@ -172,6 +172,7 @@ class SharedData(DataElsewhere):
         self.assert_nothing_left()
         self.assert_no_half()
 
+    @harness.waits
     def test_a_receiver_that_hangs_is_named(self):
         host, guest, receiver = self.stop_while_sending(parallel__timeout_s=2)
         self.assert_one_message(host.wait(), harness.TIMEOUT, "rank 1")

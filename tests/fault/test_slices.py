@@ -44,6 +44,7 @@ class Slices(FaultTest):
         self.assert_can_resume(job_file)
         self.assert_nothing_left()
 
+    @harness.waits
     def test_stopped_while_saving_is_named(self):
         for stopped, settings in ((1, {"mesh__stages": 2, "mesh__cuts": [1], "zero__level": 0}), (0, {"zero__level": 2}),
                                   (0, {"zero__level": 0})):

@@ -13,6 +13,7 @@ LAST_STEP = 640
 ONE = "cpu:threads=1"
 
 
+@harness.waits
 class Superseded(TwoMachines):
     def served_job(self, **settings):
         return self.write_job(**{"parallel__mode": "server", "servers__replicas": 2, "parallel__timeout_s": 3,

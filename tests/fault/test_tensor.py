@@ -16,7 +16,6 @@ class Tensor(TextJob):
         first, _ = self.run_to(self.write_text_job("parts", mesh__tensor=2, mesh__tensor_weights=[2, 1]), 3, ranks=2)
         self.assertRegex(first.out, r"by weights of 2 : 1: \d+ : \d+ parameters")
         self.run_to(self.write_text_job("parts"), 6, *folder, ranks=2)
-        self.run_to(self.write_text_job("parts", mesh__tensor=3), 9, *folder, ranks=3)
         _, report = self.run_to(self.write_text_job("parts", mesh__tensor=2, mesh__tensor_weights="speed"), 12, *folder, ranks=4)
         self.assert_same_end("parts", 12)
         self.assertAlmostEqual(report["test_perplexity"], alone["test_perplexity"], 10)
@@ -51,9 +50,6 @@ class Tensor(TextJob):
                 ({"mesh__tensor": 3}, harness.INVALID_ARGUMENT, "3 would do"),
                 ({"mesh__tensor": 2, "model__heads": 1}, harness.INVALID_ARGUMENT, "take mesh.tensor = 1 or less"),
                 ({"mesh__tensor": 2, "mesh__tensor_weights": [1, 2, 3]}, harness.INVALID_ARGUMENT, "has 3 weights"),
-                ({"mesh__sequence_parallel": True}, harness.UNSUPPORTED, "needs mesh.tensor"),
-                ({"mesh__tensor": 2, "zero__level": 3, "mesh__tensor_weights": "speed"}, harness.UNSUPPORTED,
-                 'take "equal" or numbers'),
                 ({"mesh__tensor": 2, "zero__level": 1, "zero__shards": [1, 2]}, harness.INVALID_ARGUMENT,
                  "has 2 weights for 1 replicas of a mesh"),
                 ({"mesh__tensor": 2, "zero__level": 1, "zero__shards": [0]}, harness.INVALID_ARGUMENT, "shards")):

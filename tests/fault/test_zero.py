@@ -21,7 +21,6 @@ class Zero(ExactJob):
         self.run_to(self.write_exact_job("shards", zero__level=3, zero__shards=[5, 2, 0]), 10, ranks=3)
         self.run_to(self.write_exact_job("shards", zero__level=1, zero__shards="memory"), 15, *folder, ranks=2)
         self.run_to(self.write_exact_job("shards", zero__level=2, zero__shards="speed"), 20, *folder, ranks=2)
-        self.run_to(self.write_exact_job("shards"), 25, *folder, ranks=1)
         self.run_to(self.write_exact_job("shards", zero__level=3, zero__shards="equal"), 30, *folder, ranks=2)
         self.assert_same(self.last("shards", 30), expected)
         self.assert_same(self.last("shards", 30, "optimizer.safetensors"),
@@ -44,12 +43,8 @@ class Zero(ExactJob):
         first = self.run_to(self.write_exact_job("shards", zero__level=3, zero__shards=[2, 1],
                                                  zero__offload_parameters="disk", **disk), 5, ranks=2)
         self.assertNotIn("in any case", first.out)
-        self.run_to(self.write_exact_job("shards", zero__level=1), 10, *folder, ranks=2)
-        self.run_to(self.write_exact_job("shards", zero__level=2, zero__shards=[0, 1], **disk), 15, *folder, ranks=2)
         host = self.write_exact_job("shards", zero__level=2, zero__shards="equal", **self.offloaded("host"))
         self.assertIn("host's memory in any case", self.run_to(host, 20, *folder, ranks=2).out)
-        self.run_to(self.write_exact_job("shards", zero__level=3, zero__offload_parameters="disk",
-                                         zero__offload_path=disk["zero__offload_path"]), 25, *folder, ranks=2)
         self.run_to(self.write_exact_job("shards"), 30, *folder, ranks=1)
         for file in ("model.safetensors", "optimizer.safetensors"):
             self.assert_same(self.last("shards", 30, file), self.last("alone", 30, file))
@@ -116,10 +111,7 @@ class Zero(ExactJob):
         adam = {"zero__level": 1, "train__optimizer": "adam"}
         for settings, status, part in (
                 ({**adam, "zero__offload_path": str(self.folder / "job.toml")}, 2, "is no folder"),
-                ({**adam, "zero__offload_path": "/nowhere"}, 2, "is no folder"),
-                (adam, 3, "need zero.offload_path"),
-                ({"zero__level": 1}, 3, '"adamw"'),
-                ({**adam, "zero__level": 0}, 3, "zero.level of at least 1")):
+                ({**adam, "zero__offload_path": "/nowhere"}, 2, "is no folder")):
             with self.subTest(part):
                 job = self.train(self.write_job(zero__offload_optimizer="disk", **settings)).wait()
                 self.assert_one_message(job, status, part)
@@ -203,9 +195,7 @@ class Zero(ExactJob):
 
     def test_what_cannot_be(self):
         for settings, part in (({"zero__shards": [1, 2, 3]}, "zero.shards has 3 weights for 2 ranks"),
-                               ({"parallel__mode": "server"}, "does not go with parallel.mode"),
-                               ({"compression__gradients": "int8"}, "does not go with compression.gradients"),
-                               ({"train__optimizer": "lamb"}, "whole tensors")):
+                               ({"parallel__mode": "server"}, "does not go with parallel.mode")):
             with self.subTest(part):
                 job = self.train(self.write_job(zero__level=2, **settings)).wait()
                 self.assertNotEqual(job.status, 0)

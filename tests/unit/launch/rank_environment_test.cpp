@@ -3,49 +3,28 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <string>
 
-#include "bimetal/base/error.h"
+#include "unit/launch/variables.h"
 
 namespace bimetal::launch {
 namespace {
 
 using ::testing::HasSubstr;
-using Map = std::map<std::string, std::string>;
 
-const Map kTorchrun = {{"RANK", "2"},
-                       {"WORLD_SIZE", "4"},
-                       {"LOCAL_RANK", "0"},
-                       {"LOCAL_WORLD_SIZE", "2"},
-                       {"MASTER_ADDR", "10.0.0.7"},
-                       {"MASTER_PORT", "29500"}};
+const VariableMap kTorchrun = {{"RANK", "2"},
+                               {"WORLD_SIZE", "4"},
+                               {"LOCAL_RANK", "0"},
+                               {"LOCAL_WORLD_SIZE", "2"},
+                               {"MASTER_ADDR", "10.0.0.7"},
+                               {"MASTER_PORT", "29500"}};
 
-std::optional<RankEnvironment> read(const Map& map) {
-  return rank_from_environment([&](const char* name) -> std::optional<std::string> {
-    const auto found = map.find(name);
-    return found == map.end() ? std::nullopt : std::optional(found->second);
-  });
+std::optional<RankEnvironment> read(const VariableMap& map) {
+  return rank_from_environment(lookup_in(map));
 }
 
-Map with(Map map, const std::string& name, const std::string& value) {
-  map[name] = value;
-  return map;
-}
-
-Map without(Map map, const std::string& name) {
-  map.erase(name);
-  return map;
-}
-
-std::string complaint(const Map& map) {
-  try {
-    read(map);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    return error.what();
-  }
-  return "no error";
+std::string complaint(const VariableMap& map) {
+  return complaint_of([&] { read(map); });
 }
 
 TEST(RankEnvironment, IsNothingWithoutRank) {

@@ -3,52 +3,32 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
+#include <string>
 
-#include "bimetal/base/error.h"
+#include "unit/launch/variables.h"
 
 namespace bimetal::launch {
 namespace {
 
 using ::testing::HasSubstr;
-using Map = std::map<std::string, std::string>;
 
 // As srun -N 3 -n 5 sets them on the second node.
-const Map kSrun = {{"SLURM_JOB_ID", "4711"},
-                   {"SLURM_STEP_ID", "2"},
-                   {"SLURM_STEP_NUM_TASKS", "5"},
-                   {"SLURM_STEP_TASKS_PER_NODE", "2(x2),1"},
-                   {"SLURM_STEP_NODELIST", "node[07-09]"},
-                   {"SLURM_NODELIST", "node[01-20]"},
-                   {"SLURM_NODEID", "1"},
-                   {"SLURM_PROCID", "3"},
-                   {"SLURM_LOCALID", "1"}};
+const VariableMap kSrun = {{"SLURM_JOB_ID", "4711"},
+                           {"SLURM_STEP_ID", "2"},
+                           {"SLURM_STEP_NUM_TASKS", "5"},
+                           {"SLURM_STEP_TASKS_PER_NODE", "2(x2),1"},
+                           {"SLURM_STEP_NODELIST", "node[07-09]"},
+                           {"SLURM_NODELIST", "node[01-20]"},
+                           {"SLURM_NODEID", "1"},
+                           {"SLURM_PROCID", "3"},
+                           {"SLURM_LOCALID", "1"}};
 
-std::optional<SlurmTask> read(const Map& map) {
-  return slurm_task([&](const char* name) -> std::optional<std::string> {
-    const auto found = map.find(name);
-    return found == map.end() ? std::nullopt : std::optional(found->second);
-  });
+std::optional<SlurmTask> read(const VariableMap& map) {
+  return slurm_task(lookup_in(map));
 }
 
-Map with(Map map, const std::string& name, const std::string& value) {
-  map[name] = value;
-  return map;
-}
-
-Map without(Map map, const std::string& name) {
-  map.erase(name);
-  return map;
-}
-
-std::string complaint(const Map& map) {
-  try {
-    read(map);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    return error.what();
-  }
-  return "no complaint";
+std::string complaint(const VariableMap& map) {
+  return complaint_of([&] { read(map); });
 }
 
 TEST(SlurmTask, ReadsWhatSrunSets) {

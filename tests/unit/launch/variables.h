@@ -1,0 +1,45 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::launch {
+
+/// VariableMap of an environment, in place of the process's own.
+using VariableMap = std::map<std::string, std::string>;
+
+inline auto lookup_in(const VariableMap& variables) {
+  return [&variables](const char* name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
+inline VariableMap with(VariableMap variables, const std::string& name, const std::string& value) {
+  variables[name] = value;
+  return variables;
+}
+
+inline VariableMap without(VariableMap variables, const std::string& name) {
+  variables.erase(name);
+  return variables;
+}
+
+/// What the error says that `read` ends in.
+template <typename Read>
+std::string complaint_of(const Read& read) {
+  try {
+    read();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    return error.what();
+  }
+  return "no complaint";
+}
+
+}  // namespace bimetal::launch
