@@ -4,7 +4,8 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <cstdlib>
 #include <memory>

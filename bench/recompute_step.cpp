@@ -2,7 +2,8 @@
 // recompute_step none|all|sqrt|N LAYERS WIDTH HEADS TOKENS BATCH STEPS THREADS. Prints seconds per
 // step (median) and the bytes by which memory rises above what model and gradients take.
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/nn.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
 #include <chrono>

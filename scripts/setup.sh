@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 . scripts/install_packages.sh
 
 TORCH_VERSION=2.13.0
-APT_PACKAGES=(g++ cmake ninja-build ccache git python3-dev python3-venv
+APT_PACKAGES=(g++ cmake ninja-build ccache mold git python3-dev python3-venv
   libasio-dev libsodium-dev libfmt-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   zlib1g-dev libjpeg-dev libpng-dev libgtest-dev libgmock-dev dataset-fashion-mnist)
 # Both kinds of MPI: nothing else can stand in for them.

@@ -2,7 +2,7 @@
 // cannot use with an error of one kind, and promises something of what it takes.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <cstdint>

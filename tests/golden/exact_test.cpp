@@ -3,7 +3,7 @@
 // have done.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/nn.h>
 
 #include <stdexcept>
 #include <string>

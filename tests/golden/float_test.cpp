@@ -2,7 +2,7 @@
 // workers agree to rounding, and are those on record.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <optional>
 #include <ostream>

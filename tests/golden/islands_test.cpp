@@ -1,7 +1,7 @@
 // Ranks on islands, which sum gradients among themselves before they meet the others: still the
 // training that one device would have done. This project's own c10d::Backend stands in for NCCL.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <chrono>
 #include <string>

@@ -2,7 +2,7 @@
 // training that one device would have done, whatever the workers do.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <ostream>

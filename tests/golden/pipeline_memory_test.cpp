@@ -2,7 +2,8 @@
 // makes all take smaller micro-batches, and what is learnt stays the same.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <new>

@@ -2,7 +2,7 @@
 // trained as one device would have done.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <set>

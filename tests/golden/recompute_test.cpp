@@ -2,7 +2,7 @@
 // same bits as those without, for every way of sharing out the work.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <string>
 #include <tuple>

@@ -2,7 +2,8 @@
 // A job of parameter servers and workers, all threads of this process.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <chrono>
 #include <functional>

@@ -1,6 +1,6 @@
 #include "golden/stage_worker.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,7 @@
 #include "golden/tasks.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/nn.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
 #include <random>

@@ -1,7 +1,8 @@
 #include "golden/training_run.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <chrono>

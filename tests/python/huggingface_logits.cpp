@@ -3,7 +3,8 @@
 //
 //   huggingface_logits FOLDER TOKENS.safetensors LOGITS.safetensors WRITTEN_FOLDER
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <cstdio>
 #include <exception>

@@ -1,6 +1,6 @@
 #include "bimetal/checkpoint/feedback_tensors.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 namespace bimetal::checkpoint {
 

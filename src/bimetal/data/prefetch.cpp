@@ -1,6 +1,7 @@
 #include "bimetal/data/prefetch.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <condition_variable>
 #include <exception>

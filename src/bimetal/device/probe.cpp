@@ -1,6 +1,7 @@
 #include "bimetal/device/probe.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
 #include <cstdint>

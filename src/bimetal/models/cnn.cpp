@@ -1,6 +1,6 @@
 #include "bimetal/models/cnn.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/nn.h>
 
 namespace bimetal::models {
 namespace {

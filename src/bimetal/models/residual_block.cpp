@@ -1,6 +1,6 @@
 #include "bimetal/models/residual_block.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/nn.h>
 
 #include <string>
 

@@ -1,7 +1,7 @@
 #include "bimetal/models/resnet.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/nn.h>
 
 #include <algorithm>
 #include <string>

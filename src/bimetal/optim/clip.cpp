@@ -1,6 +1,8 @@
 #include "bimetal/optim/clip.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 namespace bimetal::optim {
 

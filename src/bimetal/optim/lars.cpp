@@ -1,7 +1,8 @@
 #include "bimetal/optim/lars.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <cmath>
 

@@ -1,7 +1,8 @@
 #include "bimetal/optim/optimizers.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <string_view>

@@ -1,6 +1,8 @@
 #include "bimetal/optim/part_of_step.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <cmath>
 #include <memory>

@@ -1,7 +1,7 @@
 #include "bimetal/optim/trust_ratio.h"
 
 #include <ATen/OpMathType.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 namespace bimetal::optim {
 

@@ -1,6 +1,6 @@
 #include "bimetal/parallel/group_room.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <map>
 #include <mutex>

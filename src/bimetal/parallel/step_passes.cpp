@@ -1,7 +1,7 @@
 #include "bimetal/parallel/step_passes.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/base/error.h"
 

@@ -1,6 +1,6 @@
 #include "bimetal/predict/checkpoint_weights.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <condition_variable>
 #include <mutex>

@@ -1,6 +1,6 @@
 #include "bimetal/task/tensor_ranks.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <utility>
 

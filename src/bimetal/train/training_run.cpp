@@ -3,7 +3,7 @@
 #include "bimetal/train/training_run.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <utility>

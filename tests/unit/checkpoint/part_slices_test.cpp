@@ -1,7 +1,7 @@
 #include "bimetal/checkpoint/parts/part_slices.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <numeric>
 #include <vector>

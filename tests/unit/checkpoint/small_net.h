@@ -2,7 +2,8 @@
 // A model of a few parameters and buffers, and steps on made-up data, for tests of files.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/nn.h>
+#include <torch/csrc/api/include/torch/optim.h>
 
 #include "bimetal/checkpoint/model_file.h"
 

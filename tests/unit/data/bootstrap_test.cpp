@@ -1,7 +1,7 @@
 #include "bimetal/data/bootstrap.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 namespace bimetal::data {
 namespace {

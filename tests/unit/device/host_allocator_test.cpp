@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 #include <unistd.h>
 
 #include <functional>

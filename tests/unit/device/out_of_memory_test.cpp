@@ -1,7 +1,7 @@
 #include "bimetal/device/out_of_memory.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <new>
 #include <stdexcept>

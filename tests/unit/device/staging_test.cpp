@@ -2,7 +2,7 @@
 #include "bimetal/device/staging.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/base/error.h"
 #include "support/manual_device.h"

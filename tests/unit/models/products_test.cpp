@@ -4,7 +4,8 @@
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/autograd.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <map>

@@ -1,7 +1,8 @@
 #include "bimetal/optim/offload/disk_traffic.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <filesystem>
 #include <stdexcept>

@@ -2,7 +2,8 @@
 #include "bimetal/optim/fused.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include "unit/optim/optimizers_alike.h"
 

@@ -2,7 +2,9 @@
 // is compared.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include "bimetal/optim/lars.h"
 #include "bimetal/optim/part_of_step.h"

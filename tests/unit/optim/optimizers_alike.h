@@ -2,7 +2,9 @@
 // Optimizers that are to do what libtorch's do: parameters, states and their names.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/optim/part_of_step.h"

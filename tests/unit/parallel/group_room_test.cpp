@@ -1,7 +1,7 @@
 #include "bimetal/parallel/group_room.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <array>
 #include <chrono>

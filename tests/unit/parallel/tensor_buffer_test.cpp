@@ -1,7 +1,7 @@
 #include "bimetal/parallel/tensor_buffer.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/base/error.h"
 

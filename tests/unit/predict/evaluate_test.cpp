@@ -1,7 +1,8 @@
 #include "bimetal/predict/evaluate.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/nn.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include "bimetal/models/registry.h"
 #include "bimetal/task/catalog/image_classification.h"

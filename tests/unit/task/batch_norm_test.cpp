@@ -1,7 +1,8 @@
 #include "bimetal/task/batch_norm.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/nn.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include "bimetal/task/segments.h"
 #include "bimetal/task/unit.h"

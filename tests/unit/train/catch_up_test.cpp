@@ -2,7 +2,9 @@
 // update by what those say who have.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/nn.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <chrono>
 #include <memory>

@@ -1,7 +1,7 @@
 // Jobs that compute in less than float32.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>

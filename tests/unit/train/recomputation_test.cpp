@@ -1,7 +1,7 @@
 #include "bimetal/train/recomputation.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <memory>
 #include <string>

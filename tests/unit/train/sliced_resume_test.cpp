@@ -2,7 +2,7 @@
 // levels, ranks, shards and meshes the two have, as one rank would have.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <map>

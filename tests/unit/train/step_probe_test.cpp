@@ -1,7 +1,7 @@
 #include "bimetal/train/measure/step_probe.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include "unit/train/training_job.h"
 

@@ -1,6 +1,7 @@
 #include "bimetal/checkpoint/parts/kept_pieces.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <utility>
 

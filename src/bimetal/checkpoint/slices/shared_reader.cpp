@@ -1,7 +1,7 @@
 #include "bimetal/checkpoint/slices/shared_reader.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <nlohmann/json.hpp>
 #include <utility>

@@ -1,7 +1,7 @@
 #include "bimetal/cli/predict/evaluate.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <memory>
 #include <string>

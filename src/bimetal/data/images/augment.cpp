@@ -1,6 +1,6 @@
 #include "bimetal/data/images/augment.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <vector>

@@ -4,7 +4,7 @@
 #include <jerror.h>
 #include <jpeglib.h>
 #include <png.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <array>
 #include <csetjmp>

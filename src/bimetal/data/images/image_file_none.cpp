@@ -1,7 +1,7 @@
 // In place of image_file.cpp where there is no libjpeg or libpng.
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/base/error.h"
 #include "bimetal/data/images/image_file.h"

@@ -1,6 +1,6 @@
 #include "bimetal/data/images/image_set.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 

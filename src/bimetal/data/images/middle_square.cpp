@@ -1,4 +1,4 @@
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <cmath>

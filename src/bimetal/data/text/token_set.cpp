@@ -1,7 +1,7 @@
 #include "bimetal/data/text/token_set.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,6 @@
 #include "bimetal/models/language/attention.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <cmath>
 #include <limits>

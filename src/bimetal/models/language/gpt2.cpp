@@ -1,7 +1,7 @@
 #include "bimetal/models/language/gpt2.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <cmath>
 #include <utility>

@@ -1,7 +1,7 @@
 #include "bimetal/models/language/llama.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 #include "bimetal/optim/offload/disk_moments.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #include "bimetal/optim/offload/file_tensor.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <exception>
 #include <utility>

@@ -1,7 +1,7 @@
 #include "bimetal/parallel/data/trained_parameters.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/tensor_buffer.h"

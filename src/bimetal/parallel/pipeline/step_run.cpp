@@ -1,7 +1,8 @@
 #include "bimetal/parallel/pipeline/step_run.h"
 
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/autograd.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 

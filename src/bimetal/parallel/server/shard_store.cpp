@@ -1,7 +1,8 @@
 #include "bimetal/parallel/server/shard_store.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "bimetal/parallel/server/tensor_pool.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <utility>
 

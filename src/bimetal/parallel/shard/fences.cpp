@@ -1,7 +1,9 @@
 #include "bimetal/parallel/shard/fences.h"
 
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/autograd.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <memory>
 #include <utility>

@@ -2,7 +2,8 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 #include "bimetal/parallel/shard/kept_memory.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <cstdint>
 #include <memory>

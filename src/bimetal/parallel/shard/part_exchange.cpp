@@ -1,6 +1,7 @@
 #include "bimetal/parallel/shard/part_exchange.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <numeric>
 #include <utility>

@@ -1,6 +1,6 @@
 #include "bimetal/parallel/shard/sharded_model.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <numeric>

@@ -1,6 +1,7 @@
 // What a rank keeps of a ShardedModel's parameters: its own shard, and the copy of another's.
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
 

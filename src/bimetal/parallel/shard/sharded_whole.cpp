@@ -1,7 +1,9 @@
 // What a ShardedModel has whole between steps, too: how it is renewed by what ranks update, and in
 // which type it is there.
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <utility>
 

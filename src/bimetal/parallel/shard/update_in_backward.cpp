@@ -7,7 +7,7 @@
 // and what a rank keeps lies apart from what it has gathered, or, of parameters that stay whole, is
 // sent last of all. Which pass is the step's last the ranks agree on as each begins.
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <utility>

@@ -1,7 +1,8 @@
 #include "bimetal/parallel/shard/whole_renewal.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <utility>
 

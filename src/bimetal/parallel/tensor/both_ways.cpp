@@ -1,6 +1,8 @@
 #include "bimetal/parallel/tensor/both_ways.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/autograd.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <utility>
 

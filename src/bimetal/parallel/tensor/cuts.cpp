@@ -1,7 +1,7 @@
 #include "bimetal/parallel/tensor/cuts.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <numeric>

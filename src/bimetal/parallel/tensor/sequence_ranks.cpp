@@ -1,7 +1,8 @@
 #include "bimetal/parallel/tensor/sequence_ranks.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
 #include <functional>

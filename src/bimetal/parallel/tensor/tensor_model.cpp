@@ -1,6 +1,7 @@
 #include "bimetal/parallel/tensor/tensor_model.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <utility>
 

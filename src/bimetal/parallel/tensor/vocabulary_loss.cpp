@@ -1,6 +1,7 @@
 #include "bimetal/parallel/tensor/vocabulary_loss.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/autograd.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 namespace bimetal::parallel::tensor {
 namespace {

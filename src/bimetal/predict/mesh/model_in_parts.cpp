@@ -1,7 +1,7 @@
 #include "bimetal/predict/mesh/model_in_parts.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,6 @@
 #include "bimetal/predict/mesh/text_in_parts.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <array>
 #include <span>

@@ -1,7 +1,7 @@
 #include "bimetal/task/catalog/image_classification.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <span>
 #include <utility>

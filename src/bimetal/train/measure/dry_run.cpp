@@ -1,6 +1,6 @@
 #include "bimetal/train/measure/dry_run.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <map>

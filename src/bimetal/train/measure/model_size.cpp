@@ -1,6 +1,6 @@
 #include "bimetal/train/measure/model_size.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/train/setup.h"

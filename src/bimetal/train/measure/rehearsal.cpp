@@ -1,6 +1,6 @@
 #include "bimetal/train/measure/rehearsal.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"

@@ -1,7 +1,8 @@
 #include "bimetal/train/measure/unit_memory.h"
 
 #include <c10/core/Allocator.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <map>
 #include <utility>

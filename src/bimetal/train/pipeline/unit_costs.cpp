@@ -1,7 +1,8 @@
 #include "bimetal/train/pipeline/unit_costs.h"
 
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/autograd.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <memory>

@@ -1,6 +1,6 @@
 #include "bimetal/train/server/job_predictions.h"
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <utility>
 

@@ -2,7 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,8 @@
 #include "bimetal/data/images/augment.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <array>
 #include <set>

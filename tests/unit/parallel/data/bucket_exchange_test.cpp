@@ -1,7 +1,7 @@
 #include "bimetal/parallel/data/bucket_exchange.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <future>
 #include <thread>

@@ -1,7 +1,9 @@
 #include "bimetal/parallel/data/gradient_reducer.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/autograd.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <chrono>
 #include <cstdint>

@@ -1,7 +1,9 @@
 // What other ranks see when one of them fails within a step.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/autograd.h>
+#include <torch/csrc/api/include/torch/nn/module.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <barrier>
 #include <chrono>

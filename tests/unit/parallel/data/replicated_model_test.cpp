@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/nn.h>
 
 #include "bimetal/base/error.h"
 #include "support/thread_ranks.h"

@@ -1,7 +1,9 @@
 // A small GPT in stages whose links are all shortened learns what it would have learnt, nearly.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
 #include <cmath>

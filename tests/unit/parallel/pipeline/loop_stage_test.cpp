@@ -3,7 +3,7 @@
 #include "bimetal/parallel/pipeline/loop_stage.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <chrono>
 #include <cstdint>

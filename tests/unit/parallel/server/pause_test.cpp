@@ -2,7 +2,8 @@
 // is saved then lacks nothing.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <memory>
 #include <thread>

@@ -3,7 +3,8 @@
 #include "bimetal/parallel/server/shard_store.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <cstring>
 #include <limits>

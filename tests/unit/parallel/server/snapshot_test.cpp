@@ -2,7 +2,8 @@
 // ends meanwhile nothing more of it is taken in.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <memory>
 #include <numeric>

@@ -1,7 +1,8 @@
 #include "bimetal/parallel/shard/flat_parameters.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/autograd.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <filesystem>
 

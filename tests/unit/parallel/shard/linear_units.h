@@ -1,7 +1,8 @@
 #pragma once
 // A model of linear layers without biases, each a unit.
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/nn.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <cstdint>
 #include <memory>

@@ -1,7 +1,9 @@
 #include "bimetal/parallel/shard/shard_copies.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/nn.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <map>
 #include <mutex>

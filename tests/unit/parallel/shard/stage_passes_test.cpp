@@ -1,7 +1,8 @@
 // Passes of a pipeline's stages over a model in shards of gradients.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
 #include <chrono>

@@ -3,7 +3,8 @@
 #include "bimetal/parallel/shard/whole_renewal.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <chrono>
 #include <vector>

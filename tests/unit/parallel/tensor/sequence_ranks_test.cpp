@@ -3,7 +3,7 @@
 #include "bimetal/parallel/tensor/sequence_ranks.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <chrono>
 #include <numeric>

@@ -1,7 +1,8 @@
 // What tensor ranks compute together, beside one device.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <chrono>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 // A task of so many like units, for tests of what is measured of them.
 
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <cstdint>
 #include <functional>

@@ -1,7 +1,7 @@
 // What a stage's plan says of memory, beside what libtorch has allocated.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <chrono>
 #include <deque>

@@ -1,6 +1,6 @@
 // How a worker's connections are made, watched, and replaced when a server dies.
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <asio/bind_cancellation_slot.hpp>
 #include <asio/co_spawn.hpp>

@@ -1,6 +1,7 @@
 // How parameters get to a worker: asked for, awaited one by one or all together, put in place.
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <asio/post.hpp>
 #include <bit>

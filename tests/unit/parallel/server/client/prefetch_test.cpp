@@ -2,7 +2,8 @@
 // said to have been computed with, and keeps seeing it.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <thread>
 

@@ -1,7 +1,7 @@
 // How pulled parameters are written and where they arrive.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <cstring>
 

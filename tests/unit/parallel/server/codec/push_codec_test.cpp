@@ -3,7 +3,9 @@
 #include "bimetal/parallel/server/codec/push_codec.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <cmath>
 #include <cstring>
