@@ -258,8 +258,8 @@ class Wrong(SearchTest):
         run = subprocess.run([sys.executable, "-c", program, str(self.job)], capture_output=True, text=True, timeout=60,
                              env=self.environment, check=False)
         self.assertEqual(run.returncode, 3, run.stderr)
-        self.assertEqual(run.stderr, 'bimetal: error: bimetal tune needs Optuna, which is not installed here: pip '
-                                     'install "optuna>=4"\n')
+        self.assertEqual(run.stderr, f"bimetal: error: bimetal tune needs Optuna, which is not installed in {sys.executable}: "
+                                     f'{sys.executable} -m pip install "optuna>=4" (BIMETAL_PYTHON names another interpreter)\n')
 
 
 class Space(unittest.TestCase):
