@@ -382,8 +382,10 @@ class Engine(unittest.TestCase):
             warnings.simplefilter("always")
             model = Line()
             deepspeed.initialize(model=model, model_parameters=model.parameters(),
-                                 config={**CONFIG, "zero_optimization": {"stage": 0, "overlap_comm": True}})
-        self.assertEqual(["zero_optimization.overlap_comm" in str(warning.message) for warning in caught], [True])
+                                 config={**CONFIG, "steps_per_print": 5, "wall_clock_breakdown": True,
+                                         "zero_optimization": {"stage": 0, "overlap_comm": True}})
+        self.assertEqual([all(key in str(warning.message) for key in ("zero_optimization.overlap_comm", "wall_clock_breakdown"))
+                          for warning in caught], [True])
 
     def test_a_micro_batch_is_a_maximum(self):
         model = Line()

@@ -48,6 +48,11 @@ class Package(unittest.TestCase):
                 subprocess.run([sys.executable, "-c", script], check=True, timeout=120,
                                env={**os.environ, "PYTHONPATH": path})
 
+    def test_torch_knows_the_backend_from_the_build_folder(self):
+        build = os.path.dirname(os.path.dirname(bimetal.__file__))
+        subprocess.run([sys.executable, "-c", "import torch.distributed as d; assert 'bimetal' in d.Backend.backend_list"], check=True,
+                       timeout=120, env={**os.environ, "PYTHONPATH": build})
+
     @unittest.skipIf(sys.version_info < (3, 11), "scripts/wheel_file.py reads TOML by the library of Python 3.11")
     def test_a_wheel_without_the_extension_has_all_that_it_imports(self):
         import make_wheel

@@ -13,6 +13,7 @@ from bimetal.command import doctor, launch, lite, program, token
 
 # Of the program, too, which has more options for them.
 _OF_BOTH = ("launch", "token")
+_LITES = {"bench": "measure the links between ranks", "top": "watch a job"}
 
 
 def _more() -> str:
@@ -29,6 +30,8 @@ def main(words: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for part in (token, launch, doctor):
         part.add_to(commands)
+    for name, what in _LITES.items() if lite.is_here() else ():
+        commands.add_parser(name, help=what)  # main() hands them on before they are parsed here
     words = sys.argv[1:] if words is None else words
     try:
         if words and _is_the_programs(words):

@@ -102,7 +102,8 @@ def how_to_get(system: str = sys.platform, machine: str = "") -> str:
     """What to do on this platform, or the one that is named as Python names it."""
     machine = machine or platform.machine()
     if (system, machine) in _WHEELS:
-        return "pip install 'bimetal[train]', or build it from the sources (docs/install.md)"
+        return ("pip install --find-links FOLDER 'bimetal[train]', with the folder that has the wheels, or build it from the sources "
+                "(docs/install.md)")
     if system == "win32":
         return "there is none for Windows itself; in WSL2 it is Linux's (docs/windows.md)"
     return f"there is no wheel of it for {system} on {machine}: build it from the sources (docs/install.md)"

@@ -15,6 +15,7 @@ import socket
 import time
 from typing import Any
 
+from bimetal._errors import Error
 from bimetal._torch_check import series
 from bimetal.command import doctor, firewall
 from bimetal.library.interface import Meeting, check, error, lib, made, text_of
@@ -44,9 +45,17 @@ def examine(address: str, listens: bool, seconds: float) -> list[str]:
         problems += _knock(store, address, listens)
         if not problems:
             problems += _measure(store, 0 if listens else 1, seconds)
-        store.set(f"over/{int(listens)}", "")
-        store.get(f"over/{int(not listens)}")  # the other may still need the store
+        _leave(store, listens)
     return problems
+
+
+def _leave(store: _Store, listens: bool) -> None:
+    """The one that listens goes last, with its store."""
+    if listens:
+        store.get("over")
+    else:
+        with contextlib.suppress(Error):  # it may go before its answer to this is here
+            store.set("over", "")
 
 
 def is_loopback(address: str) -> bool:
@@ -169,6 +178,8 @@ def _measure(store: _Store, rank: int, seconds: float) -> list[str]:
             rates.append(_BYTES * 8 / 1e6 / (time.perf_counter() - begun))
         way_of = lib.group_transport(group).decode()
         print(f"link: {way * 1e3:.2f} ms, {rates[rank]:.0f} Mbit/s from here, {rates[1 - rank]:.0f} to here, by {way_of}")
+        store.set(f"measured/{rank}", "")
+        store.get(f"measured/{1 - rank}")  # who left now would be lost to the other, which may still be in the barrier
         return []
     finally:
         lib.group_free(group)

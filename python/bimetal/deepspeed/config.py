@@ -35,9 +35,8 @@ class Config:
         self.zero = job["zero"]
         self.level: int = self.core.zero_level
         self.bucket_mb = job["parallel"]["bucket_mb"]
-        if tell:
-            for notice in self.core.notices:
-                warnings.warn(notice, stacklevel=3)
+        if tell and self.core.notices:
+            warnings.warn("\n".join(self.core.notices), stacklevel=3)
         self._require_possible(origin)
         self._set_length(origin, total_steps)
         self._set_batches(origin, ranks)
