@@ -37,6 +37,7 @@ for epoch in range(args.epochs):
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
-    accelerator.print(f"epoch {epoch}: loss {loss.item():.4f}, shares {accelerator.sampler.shares}")
+    shares = accelerator.sampler.shares if accelerator.sampler else "all of one process"
+    accelerator.print(f"epoch {epoch}: loss {loss.item():.4f}, shares {shares}")
 
 accelerator.end_training()

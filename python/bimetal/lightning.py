@@ -14,7 +14,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader
 
 from bimetal.balance import BalancedBatchSampler, sample_exact_hook, token_exact_hook
-from bimetal.balance.loader import balanced_loader, is_for_training
+from bimetal.balance.loader import balanced_loader, is_for_training, refuse_unknown_options
 
 __all__ = ["BalancedStrategy"]
 
@@ -24,6 +24,7 @@ class BalancedStrategy(DDPStrategy):
 
     A global batch has the loader's ``batch_size`` times ranks samples. With the Trainer's ``accumulate_grad_batches`` each
     batch counts by its part of the step, an epoch's last step included. Loaders for validation and tests are Lightning's.
+    Checkpoints keep the sampler's place, in the midst of an epoch, too.
 
     Args:
         sampler_options: for the BalancedBatchSampler: ``balance``, ``weights``, ``seed``, ``lengths``.
@@ -39,6 +40,7 @@ class BalancedStrategy(DDPStrategy):
         super().__init__(**{"process_group_backend": "bimetal", **of_ddp})
         self.sampler: BalancedBatchSampler | None = None
         self._options = sampler_options or {}
+        refuse_unknown_options(self._options, "BalancedStrategy's sampler_options")
         self._hook = token_exact_hook if token_means else sample_exact_hook
         self._accumulate = 1
         self._dataset: object = None
@@ -58,7 +60,7 @@ class BalancedStrategy(DDPStrategy):
         self._dataset = dataloader.dataset
         trainer = self.lightning_module.trainer
         self._accumulate = trainer.accumulate_grad_batches
-        balanced = balanced_loader(dataloader, accumulate=self._accumulate, **self._options)
+        balanced = balanced_loader(dataloader, _Loader, accumulate=self._accumulate, **self._options)
         self.sampler = balanced.batch_sampler
         self.sampler.set_epoch(trainer.current_epoch)
         return balanced
@@ -68,6 +70,16 @@ class BalancedStrategy(DDPStrategy):
             assert self.sampler is not None
             closure_loss = self.sampler.weigh(closure_loss)
         return super().backward(closure_loss, *arguments, **options)
+
+
+class _Loader(DataLoader):
+    """Lightning puts the state of a loader that has one into its checkpoints, and brings it before it iterates."""
+
+    def state_dict(self) -> dict[str, int]:
+        return self.batch_sampler.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.batch_sampler.load_state_dict(state)
 
 
 def _hook(strategy: BalancedStrategy, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -216,6 +216,31 @@ class Sampler(unittest.TestCase):
         self.assertEqual(rest[:4], second)
         self.assertEqual(sorted(first + rest), list(range(10)))
 
+    def test_setting_the_epoch_that_was_loaded_keeps_the_place(self):
+        place = {"epoch": 1, "offset": 4}
+        sampler = bimetal.BalancedBatchSampler(10, 4, seed=2)
+        sampler.load_state_dict(place)
+        sampler.set_epoch(1)
+        self.assertEqual(sampler.state_dict(), place)
+        rest = []
+        for batch in sampler:
+            rest += batch
+            sampler.finish_step(0.1)
+        self.assertEqual(len(rest), 6)
+        sampler.set_epoch(1)  # over, so that it is begun anew
+        self.assertEqual(sampler.state_dict(), {"epoch": 1, "offset": 0})
+
+    def test_what_a_loop_has_under_way_is_given_up(self):
+        for number, change in enumerate((lambda s: s.set_epoch(7), lambda s: s.load_state_dict({"epoch": 7, "offset": 4}),
+                                         lambda s: s.set_epoch(7, batches=2))):
+            sampler = bimetal.BalancedBatchSampler(10, 4, prefetch=1)
+            batches = iter(sampler)
+            next(batches)
+            change(sampler)
+            self.assertEqual(sampler.state_dict(), {"epoch": 7, "offset": 4 * number})
+            with self.subTest(number), self.assertRaisesRegex(RuntimeError, "leave it, and begin a new one"):
+                next(batches)
+
     def test_a_loader_that_draws_ahead_is_found_out(self):
         sampler = bimetal.BalancedBatchSampler(100, 4)
         batches = iter(sampler)

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from bimetal.balance.sampler import BalancedBatchSampler
 
+_OPTIONS = ("balance", "group", "lengths", "seed", "shuffle", "weights")
 _KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator",
          "prefetch_factor", "persistent_workers")
 
@@ -17,6 +18,14 @@ _KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn",
 def is_for_training(loader: DataLoader) -> bool:
     """Whether it shuffles, by its own sampler or by torch's DistributedSampler; others are for evaluation."""
     return bool(getattr(loader.sampler, "shuffle", isinstance(loader.sampler, RandomSampler)))
+
+
+def refuse_unknown_options(options: dict[str, Any], name: str) -> None:
+    """Raises ValueError for options of the sampler that the loader says, or nobody knows. `name`: what the user gave them to."""
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown:
+        raise ValueError(f"{name} has {', '.join(unknown)}: what it takes is {', '.join(_OPTIONS)}. Batches, and how many are drawn "
+                         "ahead, follow from the DataLoader and its workers")
 
 
 def balanced_loader(loader: DataLoader, kind: type[DataLoader] = DataLoader, *, ahead: int = 0, accumulate: int = 1,

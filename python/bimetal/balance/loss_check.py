@@ -31,8 +31,19 @@ def warn_of_token_means(sampler: Any) -> None:
 
 
 def is_causal_model(module: nn.Module) -> bool:
-    """Whether a module is one of Hugging Face's whose own loss is the mean over the labels, shifted by one."""
-    return "transformers" in sys.modules and _named_like(type(module), _CAUSAL)
+    """Whether a module is one of Hugging Face's whose own loss is the mean over the labels, shifted by one. Adapters of PEFT and
+    torch.compile stand before it and change nothing of that."""
+    if "transformers" not in sys.modules:
+        return False
+    while (inner := _inner(module)) is not None:
+        module = inner
+    return _named_like(type(module), _CAUSAL)
+
+
+def _inner(module: nn.Module) -> nn.Module | None:
+    if any(base.__name__ == "PeftModel" for base in type(module).__mro__):
+        return module.get_base_model()
+    return getattr(module, "_orig_mod", None)
 
 
 def _models_of(sampler: Any) -> Iterator[nn.Module]:

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from bimetal.balance import BalancedBatchSampler, sample_exact_hook, token_exact_hook
-from bimetal.balance.loader import balanced_loader, is_for_training
+from bimetal.balance.loader import balanced_loader, is_for_training, refuse_unknown_options
 from bimetal.hf.ranks import all_ranks_counted, refuse_to_train_alone
 
 
@@ -42,17 +42,18 @@ class BalancedAccelerator:
         refuse_to_train_alone(self.num_processes)
         self.sampler_options: dict[str, Any] = {}
 
-    def prepare_data_loader(self, data_loader: DataLoader, *arguments: Any, **options: Any) -> DataLoader:
+    def prepare_data_loader(self, data_loader: DataLoader, *arguments: Any, **others: Any) -> DataLoader:
         """Raises ValueError for a second one that shuffles."""
         if self.num_processes == 1 or getattr(data_loader, "_is_accelerate_prepared", False) or not is_for_training(data_loader):
-            return super().prepare_data_loader(data_loader, *arguments, **options)
+            return super().prepare_data_loader(data_loader, *arguments, **others)
         if self.sampler is not None:
             raise ValueError("a balanced Accelerator has one DataLoader that shuffles, to train with; this is the second")
-        self.sampler_options.setdefault("seed", _common_seed())
+        refuse_unknown_options(self.sampler_options, "accelerator.sampler_options")
+        options = {"seed": _common_seed(), **self.sampler_options}
         # It looks one batch ahead to see an epoch's end, at which accumulation ends, too.
         loader = balanced_loader(
             data_loader, _loader_kind(), ahead=1, accumulate=self.gradient_accumulation_steps,
-            more={"device": self.device if self.device_placement else None}, **self.sampler_options)
+            more={"device": self.device if self.device_placement else None}, **options)
         loader._is_accelerate_prepared = True
         self._dataloaders.append(loader)
         self.sampler = loader.batch_sampler

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
 from bimetal.balance import BalancedBatchSampler, token_exact_hook
+from bimetal.balance.loader import refuse_unknown_options
 from bimetal.hf.loss_kind import Weight, find_loss_kind, is_telling, with_some_label
 from bimetal.hf.pieces import InPieces, Pieces
 from bimetal.hf.ranks import all_ranks_counted, refuse_to_train_alone
@@ -80,6 +81,7 @@ class Balanced:
         if not isinstance(self.train_dataset, Sized) or isinstance(self.train_dataset, IterableDataset):
             raise ValueError("a balanced Trainer needs a train_dataset with a length, whose samples have numbers: of one that is "
                              "streamed no rank could take its share")
+        refuse_unknown_options(self.sampler_options, "trainer.sampler_options")
         workers = self.args.dataloader_num_workers
         ahead = workers * (self.args.dataloader_prefetch_factor or 2)
         self.sampler = BalancedBatchSampler(self.train_dataset, self._global_batch, prefetch=ahead,
