@@ -204,6 +204,9 @@ def refusals(level):
         cross_entropy(net(X), Y).backward()
         sharded.clip_grad_norm_(1.0)
 
+    def by_hand(net, *_):
+        net.net[0].bias.grad, = torch.autograd.grad(cross_entropy(net(X), Y), net.net[0].bias)
+
     for change, *fragments in (
             (lambda net, *_: lambda: nn.utils.clip_grad_norm_(net.parameters(), 1.0), "net.0.weight", "sharded.clip_grad_norm_"),
             (lambda net, *_: net.zero_grad, "net.0.weight", "zero_grad() of the optimizer"),
@@ -214,6 +217,8 @@ def refusals(level):
             (lambda net, *_: [net.net.append(nn.Linear(3, 3).double())] and None, "net.3.weight", "not there"),
             (lambda net, *_: setattr(net.net[0].bias, "data", torch.zeros(8).double()), "net.0.bias", "other memory"),
             (lambda net, *_: setattr(net.net[0].bias, "grad", torch.ones(8).double()), "net.0.bias", "p.grad"),
+            (lambda net, *_: lambda: setattr(net.net[0].bias, "grad", torch.ones(8).double()), "net.0.bias", "p.grad"),
+            (by_hand, "net.0.bias", "p.grad"),
             (lambda net, *_: cross_entropy(net(X), Y).backward(create_graph=True), "torch.autograd.grad"),
             (lambda net, *_: bimetal.zero.shard(net, level=level), "net.0.weight is in shards already"),
             (lambda _, optimizer, sharded: sharded.attach(optimizer), "has an optimizer already"),

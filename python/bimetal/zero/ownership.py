@@ -112,9 +112,9 @@ def check_module(owner: Sharded, memory: Memory) -> None:
 
 
 def check_no_gradients(parameters: Mapping[str, nn.Parameter]) -> None:
-    """bimetal.Error ``unsupported`` where somebody has set one. Before the step's first backward adds any."""
+    """bimetal.Error ``unsupported`` where somebody has set one. While none that a backward has added is held back."""
     for name, parameter in parameters.items():
-        if torch.Tensor.grad.__get__(parameter) is not None:
+        if parameter.numel() > 0 and torch.Tensor.grad.__get__(parameter) is not None:
             raise error(f"parameter {name} has a gradient that no backward() has added to this step (p.grad = …, or a backward "
                         "before shard()), and that would be lost: let backward() bring all gradients of parameters in shards",
                         "unsupported")

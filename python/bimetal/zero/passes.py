@@ -37,6 +37,7 @@ class Passes:
         self._end_is_queued = False  # behind the outermost of nested backward calls
         self._weight: float | None = None  # of the pass under way; None: no gradient has come yet
         self.reduce = True  # False leaves gradients of level 1 where they are
+        self.held_back = False  # there are such
         self.finished = False  # the step's gradients are summed, and no backward has begun since
         self._rest = level == 3 and units[0].module is None
         self._last = len(units) - 1
@@ -54,6 +55,7 @@ class Passes:
             return
         self.in_backward = self._end_is_queued = False  # one that has failed
         self._weight = None
+        self.held_back = False
         self._core.finish()
         self.finished = True
 
@@ -113,6 +115,7 @@ class Passes:
         self._begun()
         self._core.backward_begins(number, self.reduce)
         self.in_backward, self.finished = True, False
+        self.held_back = self._level == 1 and not self.reduce
 
     def _queue_end(self) -> None:
         if not self._end_is_queued:

@@ -90,15 +90,16 @@ class Sharded:
     def finish(self) -> None:
         """Sums the step's gradients over the ranks: each piece's ``grad`` is then its own. The optimizer's ``step`` and
         ``clip_grad_norm_`` do so by themselves. Collective."""
+        self._check_no_gradients()
         self._passes.finish()
 
     def forget_gradients(self) -> None:
         """Drops what this step has, as the optimizer's ``zero_grad`` does. Collective."""
+        for parameter in self._trained.values():  # also made by hand
+            parameter.grad = None
         if self._core.has_gradients:
             self.finish()
         self._passes.finished = False
-        for parameter in self._trained.values():  # made by hand
-            parameter.grad = None
         for piece in self.pieces:
             piece.tensor.grad = None
 
@@ -259,8 +260,6 @@ class Sharded:
                         "before", "unsupported")
         ownership.check_optimizer(self, optimizer)
         ownership.check_module(self, self._memory)
-        if not self._core.has_gradients and not self._passes.finished:
-            ownership.check_no_gradients(self._trained)
         self.finish()
         self._passes.finished = False
 
@@ -293,7 +292,11 @@ class Sharded:
         if self._passes.finished and any(piece.tensor.grad is not None for piece in self.pieces):
             raise error("a backward comes after the step's gradients have been summed (by clip_grad_norm_ or finish), and before "
                         "optimizer.step(): clip once, when all of a step's gradients are there", "invalid_argument")
-        if not self._core.has_gradients:
+        self._check_no_gradients()
+
+    def _check_no_gradients(self) -> None:
+        """Those of backward are gone from the parameters when it ends, unless they wait for others."""
+        if not self._passes.held_back:
             ownership.check_no_gradients(self._trained)
 
     def _before_sums(self) -> None:
