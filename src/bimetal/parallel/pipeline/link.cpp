@@ -12,7 +12,6 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/pipeline/wait_for_peer.h"
 #include "bimetal/parallel/schedule/schedule.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
@@ -55,7 +54,6 @@ comm::Work keeping(comm::Work work, Kept kept) {
 }  // namespace
 
 struct Incoming::State {
-  const Mesh* mesh = nullptr;
   comm::Group group;
   int peer = 0;
   MessageName name;
@@ -167,10 +165,12 @@ torch::Tensor Incoming::State::arrived(std::size_t i) const {
 }
 
 void Incoming::State::wait_for(const comm::Work& work, Deadline deadline) const {
-  wait_for_peer(*mesh, peer, name.step, work, deadline, [&] {
-    return fmt::format("{} have not come within {} s", awaited,
-                       std::chrono::duration<double>(timeout).count());
-  });
+  if (!work.wait_until(deadline)) {
+    throw Error(ErrorCode::Timeout,
+                fmt::format("{} have not come within {} s: is that stage stuck, or far slower? "
+                            "parallel.timeout_s sets how long to wait",
+                            awaited, std::chrono::duration<double>(timeout).count()));
+  }
   try {
     work.wait();
   } catch (const Error& error) {
@@ -215,7 +215,6 @@ void Link::begin_step(double loss_factor) {
 
 std::shared_ptr<Incoming::State> Link::await(int peer, const MessageName& name) const {
   auto state = std::make_shared<Incoming::State>();
-  state->mesh = &mesh_;
   state->group = group_;
   state->peer = peer;
   state->name = name;
@@ -262,7 +261,6 @@ void Link::send_nothing(const Peers& peers, const MessageName& name) {
 
 void Link::send_description(const Peers& peers, const MessageName& name,
                             std::shared_ptr<const Description> description) {
-  step_ = name.step;
   for (const int peer : peers) {
     auto work = group_.send(comm::buffer(std::span(*description)), peer, tag_of(name, kDescription),
                             Deadline::after(kPosted));
@@ -308,7 +306,6 @@ std::vector<torch::Tensor> Link::prepared(const Peers& peers, const MessageName&
 
 void Link::send_prepared(const Peers& peers, const MessageName& name,
                          const std::vector<torch::Tensor>& hosts) {
-  step_ = name.step;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const auto& host = hosts[i];
     if (!host.defined()) continue;
@@ -334,10 +331,12 @@ void Link::flush() {
     const auto what = [&, to = peer] {
       return fmt::format("{}: what it has sent to {}", mesh_.own_name(), mesh_.name_of_peer(to));
     };
-    wait_for_peer(mesh_, peer, step_, work, deadline, [&] {
-      return fmt::format("{} was not taken within {} s", what(),
-                         std::chrono::duration<double>(timeout_).count());
-    });
+    if (!work.wait_until(deadline)) {
+      throw Error(ErrorCode::Timeout,
+                  fmt::format("{} was not taken within {} s: is that stage stuck? "
+                              "parallel.timeout_s sets how long to wait",
+                              what(), std::chrono::duration<double>(timeout_).count()));
+    }
     try {
       work.wait();
     } catch (const Error& error) {

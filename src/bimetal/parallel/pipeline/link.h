@@ -112,7 +112,6 @@ class Link {
   torch::Device device_;
   std::chrono::milliseconds timeout_;
   std::vector<comm::Scheme> schemes_;  ///< by peer
-  std::int64_t step_ = 0;              ///< of what was sent last
   double gradient_unit_ = 1;           ///< a power of 2
   LostGradients lost_;
   struct Sent {

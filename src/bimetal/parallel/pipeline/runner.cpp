@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
 #include "bimetal/parallel/pipeline/step_run.h"
 
@@ -77,7 +78,7 @@ Runner::Result Runner::run_forward(
     task::Values outputs;
     const bool whole = attempt(Doing::computing, [&] {
       if (line_.begins(piece)) inputs = work.inputs(micro_batch);
-      const ComputeWatch watch(options_);
+      const Stopwatch watch;
       outputs = work.forward(piece / line_.stages, micro_batch, *inputs);
       device::pause_for_speed(options_.speed, watch.seconds());
       if (line_.ends(piece)) take(micro_batch, outputs);

@@ -51,9 +51,6 @@ struct RunnerOptions {
   bool split = true;
   torch::Device device{torch::kCPU};
   double speed = 1.0;  ///< emulated: see device::pause_for_speed
-  /// Seconds so far in which computing has waited for other ranks, which is no computing: for the
-  /// sums of tensors in parts. May be left out.
-  std::function<double()> waited = {};
   /// Of what steps send; forwards alone send it as it is.
   ActivationCompression compression = {};
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};

@@ -10,7 +10,6 @@
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/out_of_memory.h"
-#include "bimetal/parallel/pipeline/compute_watch.h"
 
 namespace bimetal::parallel::pipeline {
 namespace {
@@ -148,13 +147,12 @@ std::optional<task::Values> StepRun::wait_for(const Action& action, Incoming& in
 bool StepRun::try_to(const Action& action, const std::function<void()>& compute) {
   return attempt(
       [&] {
-        const ComputeWatch watch(options_);
+        const Stopwatch watch;
         if (options_.around) {
           options_.around(action, compute);
         } else {
           compute();
         }
-        result_.wait_seconds += watch.waited();
         device::pause_for_speed(options_.speed, watch.seconds());
       },
       Doing::computing);
