@@ -136,8 +136,29 @@ void FlatParameters::take_memory() {
   held_ = true;
 }
 
+torch::Tensor FlatParameters::take_memory_to_come() {
+  if (held_) return whole_;
+  take_memory();
+  auto* const storage = whole_.storage().unsafeGetStorageImpl();
+  auto memory = storage->set_data_ptr(at::DataPtr(nullptr, whole_.device()));
+  refuse_looks(*storage, true);
+  const c10::Storage apart(c10::Storage::use_byte_size_t(), storage->nbytes(), std::move(memory));
+  to_come_ = torch::empty({0}, whole_.options()).set_(apart, 0, {plan_.count});
+  return to_come_;
+}
+
+void FlatParameters::memory_has_come() {
+  if (!to_come_.defined()) return;
+  auto* const storage = whole_.storage().unsafeGetStorageImpl();
+  refuse_looks(*storage, false);
+  storage->set_data_ptr(to_come_.storage().unsafeGetStorageImpl()->set_data_ptr(
+      at::DataPtr(nullptr, whole_.device())));
+  to_come_ = torch::Tensor();
+}
+
 void FlatParameters::drop_memory() {
   if (!held_) return;
+  to_come_ = torch::Tensor();  // of a pass that has failed
   if (kept_in_whole_) keep_by_itself();
   close_off(whole_);
   held_ = false;

@@ -70,6 +70,10 @@ class FlatParameters {
   /// Memory whose contents are anything, where there is none.
   void take_memory();
   void drop_memory();
+  /// As take_memory(), for values that are on their way: the tensor to put them into. Looking at
+  /// the parameters stays an error until memory_has_come(), unless they were there before.
+  torch::Tensor take_memory_to_come();
+  void memory_has_come();
 
   /// While the whole is there, and has its values: what is kept becomes a part of its memory, and
   /// gets memory of its own again before that goes. Nothing where it is of another type, on another
@@ -82,6 +86,7 @@ class FlatParameters {
   FlatPlan plan_;
   std::vector<torch::Tensor> parameters_;
   std::int64_t begin_;  ///< of the rank's part
+  torch::Tensor to_come_;  ///< the memory of `whole_` meanwhile
   torch::Tensor whole_, own_;
   optim::FileTensor in_file_;
   bool held_ = true;

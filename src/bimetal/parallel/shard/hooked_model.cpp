@@ -40,6 +40,11 @@ void HookedModel::give_up_pass() {
 void HookedModel::require_current(std::int64_t pass) const {
   const auto& impl = *sharded_.impl_;
   if (!impl.gathers || (pass == pass_ && impl.in_pass)) return;
+  if (pass == pass_) {
+    throw Error(ErrorCode::Unsupported,
+                "a second backward, or torch.autograd.grad, of one forward: at level 3 parameters "
+                "are let go when the first ends; take level 2");
+  }
   throw Error(ErrorCode::Unsupported,
               "backward of a forward that is not the last one: at level 3 parameters are let go "
               "between passes, so that each forward's backward has to come before the next "

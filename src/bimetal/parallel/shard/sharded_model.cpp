@@ -179,7 +179,8 @@ bool ShardedModel::Impl::any_rank(bool here) {
   if (forward && both) {
     throw Error(ErrorCode::CallMismatch,
                 "some ranks compute a pass with a backward while others compute one without: let "
-                "all ranks evaluate at the same place of the program, and as often as each other");
+                "all ranks evaluate at the same place of the program, and as often as each other, "
+                "or call end_passes() of what shard() has returned after each evaluation");
   }
   if (hooked && !here) in_step = both;
   if (update && both) count_pass(passes_of[2]);

@@ -110,10 +110,10 @@ void UnitGathers::reach(std::size_t end) {
 
 void UnitGathers::send_next() {
   const auto flat = script_[sent_];
-  flats_[flat].take_memory();
+  const auto whole = flats_[flat].take_memory_to_come();
   wait_for_disk(flat);
-  exchanges_[sent_] = gather_parts(group_, flats_[flat].own(), flats_[flat].whole(),
-                                   plans_[flat].counts, Deadline::after(timeout_));
+  exchanges_[sent_] = gather_parts(group_, flats_[flat].own(), whole, plans_[flat].counts,
+                                   Deadline::after(timeout_));
   span_.watch(exchanges_[sent_].work());
   ++sent_;
   if (sent_ < size_) flats_[script_[sent_]].bring_own();
@@ -133,6 +133,7 @@ void UnitGathers::wait_next() {
       wait_seconds_, [&] { return fmt::format("parameters of unit {}", plans_[next].unit); },
       [&] { exchanges_[arrived_].wait(); });
   auto& flat = flats_[next];
+  flat.memory_has_come();
   flat.let_go_of_own();
   // For long: two of the same would be too many.
   if (holding_) flat.keep_in_whole();
