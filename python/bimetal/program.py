@@ -14,7 +14,8 @@ def main() -> int:
     try:
         from bimetal import _program
     except ImportError as missing:
-        print(f"bimetal: this package has no module for tasks written in Python: build it (make python) ({missing})",
+        print(f"bimetal: this package has no module for tasks written in Python, which is in no wheel: build it in a clone of the sources "
+              f"(make python; docs/install.md) ({missing})",
               file=sys.stderr)
         return 3
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the program has handlers of its own

@@ -66,6 +66,10 @@ class Package(unittest.TestCase):
             said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=folder,
                                   env={**os.environ, "PYTHONPATH": folder})
             self.assertEqual(said.stdout.split(), [str(pathlib.Path(folder, "bimetal", "__init__.py")), "library"], said.stderr)
+            said = subprocess.run([sys.executable, "-m", "bimetal.program"], capture_output=True, text=True, timeout=120, cwd=folder,
+                                  env={**os.environ, "PYTHONPATH": folder})
+            self.assertIn("in a clone of the sources", said.stderr)
+            self.assertEqual(said.returncode, 3)
 
     def test_typed_and_documented(self):
         self.assertTrue((pathlib.Path(bimetal.__file__).parent / "py.typed").exists())

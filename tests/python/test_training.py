@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+import bimetal
+
 try:
     from torch.distributed.fsdp import fully_shard
 except ImportError:  # before torch 2.6
@@ -26,6 +28,15 @@ def parallel(name, how, group):
     for part in (model.blocks if name == "gpt" else [model.features]):
         fully_shard(part, mesh=mesh)
     return fully_shard(model, mesh=mesh)
+
+
+def seconds_are_refused():
+    sampler = bimetal.BalancedBatchSampler(8, 4)
+    next(iter(sampler))
+    model = parallel("cnn", "fsdp", dist.group.WORLD)
+    error = ranks.raises(bimetal.Error, lambda: sampler.finish_step(0.1), "FSDP", "balance=")
+    sampler.finish_step()
+    return error.code if model else None
 
 
 def losses(name, how, group):
@@ -63,6 +74,10 @@ class Training(unittest.TestCase):
 
     def test_two_ranks(self):
         self.same_losses(2)
+
+    @unittest.skipUnless(fully_shard, "FSDP2 is torch's from 2.6 on")
+    def test_fsdp_takes_no_seconds(self):
+        self.assertEqual(ranks.on_ranks(2, seconds_are_refused), ["unsupported"] * 2)
 
     def test_four_ranks(self):
         self.same_losses(4)

@@ -18,6 +18,12 @@ from bimetal._errors import Error
 from bimetal._synchronize import synchronize
 
 
+def _fsdp_is_there() -> bool:
+    """Whether ``fully_shard`` has had a module that is still there."""
+    states = getattr(sys.modules.get("torch.distributed._composable_state"), "_module_state_mapping", {})
+    return any(type(state()).__name__ == "FSDPState" for state in list(states.values()))
+
+
 @dataclass(frozen=True)
 class _Batch:
     counts: list[int]  # samples of each rank
@@ -244,7 +250,14 @@ class BalancedBatchSampler(Sampler[list[int]]):
         Args:
             seconds: that this rank computed in this step, without waiting for others; None: not known, and
                 nothing is learnt of this rank.
+
+        Raises:
+            bimetal.Error: ``unsupported`` for seconds where a module is FSDP's: its ranks wait for each other within a pass.
         """
+        if seconds and _fsdp_is_there():
+            raise Error("finish_step(seconds): FSDP's ranks wait for each other within a pass, so that all take alike and shares cannot "
+                        "follow: call finish_step(), with balance=\"fixed\" and weights, or bimetal.zero.shard(…, sampler=sampler) "
+                        "in FSDP's place [unsupported]", "unsupported")
         self._seconds = seconds or 0.0
         self.exchange_figures()
 
