@@ -205,6 +205,19 @@ class Engine(unittest.TestCase):
                 with self.assertRaisesRegex(bimetal.Error, "state.json is damaged"):
                     engine.load_checkpoint(folder)
 
+    def test_counts_that_are_none(self):
+        engine = line_engine()
+        with tempfile.TemporaryDirectory() as folder:
+            import safetensors.torch
+            safetensors.torch.save_model(engine.module, f"{folder}/model.safetensors")
+            safetensors.torch.save_file({}, f"{folder}/gradients.safetensors")
+            own = {name: 1 for name in ("global_steps", "micro_steps", "skipped_steps")}
+            for counts in ({**own, "forward": 1}, {**own, "global_steps": -1}, {}, None):
+                pathlib.Path(folder, "state.json").write_text(json.dumps({"counts": counts, "client_state": {}}))
+                with self.assertRaisesRegex(bimetal.Error, "state.json is damaged: its counts"):
+                    engine.load_checkpoint(folder, ".", load_optimizer_states=False)
+            self.assertTrue(callable(engine.forward))
+
     def test_a_save_removes_no_whole_copy_before_there_is_another(self):
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(killed_between_two_steps(folder), [[{"mark": 1}], {"mark": 3}, ["latest", "one"]])

@@ -53,6 +53,8 @@ def load(engine: DeepSpeedEngine, folder: str, tag: str | None, strict: bool,
             if parts["loop"] and not _is_engines(state):
                 raise error(f"{path} was saved by no engine, which alone knows where a loop has come to; its weights load "
                             "with load_module_only=True", "invalid_argument")
+            if _is_engines(state):
+                _require_counts(state, path)
 
         kept = _kept(engine, together, reading=True)
         gradients = parts["loop"] and (engine.shards is not None or place.first)
@@ -63,6 +65,7 @@ def load(engine: DeepSpeedEngine, folder: str, tag: str | None, strict: bool,
             engine.take_gradients(kept.pieces, kept.gradients)
     if not _is_engines(state):
         return path, {}
+    _require_counts(state, path)
     _go_on(engine, state, parts)
     return path, state["client_state"]
 
@@ -93,6 +96,15 @@ def _is_engines(state: Any) -> bool:
     return isinstance(state, dict) and {"counts", "client_state"} <= state.keys()
 
 
+def _require_counts(state: dict[str, Any], path: str) -> None:
+    """They become the engine's: a file may set no other attribute of it."""
+    counts = state["counts"]
+    if not isinstance(counts, dict) or counts.keys() != set(_COUNTS) or not all(
+            type(count) is int and 0 <= count < 1 << 53 for count in counts.values()):
+        raise error(f"{path}/{_STATE} is damaged: its counts have to be {', '.join(_COUNTS)}, each a whole number",
+                    "corrupt_data")
+
+
 def _write(engine: DeepSpeedEngine, kept: Kept, place: Place, root: pathlib.Path, tag: str,
            client_state: dict[str, Any]) -> None:
     loop = {"counts": {name: getattr(engine, name) for name in _COUNTS},
@@ -110,8 +122,8 @@ def _go_on(engine: DeepSpeedEngine, state: dict[str, Any], parts: dict[str, bool
     if parts["scheduler"] and state["scheduler"] is not None and engine.lr_scheduler is not None:
         engine.lr_scheduler.load_state_dict(state["scheduler"])
     if parts["loop"]:
-        for name, count in state["counts"].items():
-            setattr(engine, name, count)
+        for name in _COUNTS:
+            setattr(engine, name, state["counts"][name])
         engine.config.core.restore_loss_scale(tuple(state["loss_scale"]))
         if engine.sampler is not None and state["sampler"] is not None:
             engine.sampler.load_state_dict(state["sampler"])
