@@ -2,6 +2,7 @@
 means and mixed precision, compared with a plain loop of one process."""
 
 import importlib.util
+import tempfile
 import unittest
 import warnings
 
@@ -128,6 +129,86 @@ def by_lightning(tokens=False, precision="64-true"):
     return [parameter.tolist() for parameter in module.parameters()], trainer.strategy.sampler.shares, module.seen // EPOCHS
 
 
+def resumed_by_lightning(folder):
+    """The samples of this rank in two epochs, and after a checkpoint in the midst of the second; parameters likewise."""
+    import lightning
+
+    from bimetal.lightning import BalancedStrategy
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model, self.samples = make_model(torch.float64), []
+
+        def training_step(self, batch, _):
+            sampler = self.trainer.strategy.sampler
+            self.samples += [(self.current_epoch, row) for row in batch[0][:, 0].tolist()] if sampler.weight > 0 else []
+            return loss_of(self.model, *batch)
+
+        def configure_optimizers(self):
+            return make_optimizer(self.model)
+
+    class Saved(lightning.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            if trainer.global_step == 4:  # of 3 steps an epoch
+                trainer.save_checkpoint(path)
+
+    def fit(callbacks, start=None):
+        module = Module()
+        trainer = lightning.Trainer(
+            accelerator="cpu", devices=2, strategy=BalancedStrategy(UNEQUAL), max_epochs=2, precision="64-true", callbacks=callbacks,
+            logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+        trainer.fit(module, DataLoader(make_data(torch.float64, False), batch_size=EACH, shuffle=True), ckpt_path=start)
+        return module
+
+    path = f"{folder}/4.ckpt"
+    whole, rest = fit([Saved()]), fit([], path)
+    return whole.samples, rest.samples, *([p.tolist() for p in module.parameters()] for module in (whole, rest))
+
+
+def resumed_by_accelerate(folder):
+    """The samples of an epoch before save_state in its midst and after load_state, and after skip_first_batches."""
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, GradientState
+    from accelerate.utils import set_seed
+
+    from bimetal.hf import balanced
+
+    def begun(seed=9):
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+        accelerator = balanced(Accelerator)()  # without cpu=True
+        accelerator.sampler_options = {"balance": "fixed", "weights": [3, 1]}
+        model = make_model(torch.float64)
+        set_seed(seed)
+        return accelerator, *accelerator.prepare(
+            model, make_optimizer(model), DataLoader(make_data(torch.float64, False), batch_size=EACH, shuffle=True))
+
+    def trained(accelerator, model, optimizer, loader, most=3):
+        samples = []
+        for number, (inputs, labels) in enumerate(loader, 1):
+            samples += inputs[:, 0].tolist() if accelerator.sampler.weight > 0 else []
+            accelerator.backward(loss_of(model, inputs, labels))
+            optimizer.step()
+            optimizer.zero_grad()
+            if number == most:
+                break
+        return samples
+
+    whole = begun()
+    samples = trained(*whole)
+    first = begun()
+    before = trained(*first, most=1)
+    first[0].save_state(folder)
+    second = begun()
+    second[0].load_state(folder)
+    loaded = trained(*second)
+    third = begun()
+    skipped = trained(*third[:3], third[0].skip_first_batches(third[3], 1))
+    other = trained(*begun(seed=10))
+    return [samples, before + loaded, before + skipped, other, first[0].num_processes]
+
+
 class FrontEnds(unittest.TestCase):
     def check(self, body, precision, held_out):
         results = ranks.on_ranks(2, several, [(body, False), (body, True), (body, False, precision)])
@@ -147,6 +228,30 @@ class FrontEnds(unittest.TestCase):
     @unittest.skipUnless(importlib.util.find_spec("lightning"), "lightning is not installed")
     def test_lightning(self):
         self.check("by_lightning", "bf16-mixed", SAMPLES // 2)
+
+    @unittest.skipUnless(importlib.util.find_spec("lightning"), "lightning is not installed")
+    def test_lightning_goes_on_in_an_epoch(self):
+        with tempfile.TemporaryDirectory(prefix="bimetal-test-") as folder:
+            for whole, rest, straight, resumed in ranks.on_ranks(2, resumed_by_lightning, folder):
+                self.assertLess(0, len(rest))
+                self.assertEqual(rest, whole[-len(rest):])
+                self.assertEqual({epoch for epoch, _ in rest}, {1})
+                self.assertLess(models.difference(resumed, [torch.tensor(p, dtype=torch.float64) for p in straight]), 1e-12)
+
+    @unittest.skipUnless(importlib.util.find_spec("accelerate"), "accelerate is not installed")
+    def test_accelerate_goes_on_in_an_epoch(self):
+        with tempfile.TemporaryDirectory(prefix="bimetal-test-") as folder:
+            for whole, loaded, skipped, other, processes in ranks.on_ranks(2, resumed_by_accelerate, folder):
+                self.assertEqual(processes, 2)
+                self.assertEqual(loaded, whole)
+                self.assertEqual(skipped, whole)
+                self.assertNotEqual(other, whole, "set_seed is to make another order")
+
+    @unittest.skipUnless(importlib.util.find_spec("lightning"), "lightning is not installed")
+    def test_options_that_are_not_the_users(self):
+        from bimetal.lightning import BalancedStrategy
+        with self.assertRaisesRegex(ValueError, "BalancedStrategy's sampler_options has prefetch"):
+            BalancedStrategy({"prefetch": 4})
 
 
 if __name__ == "__main__":
