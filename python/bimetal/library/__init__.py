@@ -4,6 +4,10 @@
 ``bimetal._core`` takes whichever of the two fits the torch that is installed.
 """
 
+import inspect
+
+import torch
+
 from bimetal.library.core_warnings import pass_warnings_on
 from bimetal.library.devices import device, usable_cores
 from bimetal.library.interface import check, lib, set_error_class
@@ -13,6 +17,11 @@ from bimetal.library.shares import Balancer, EpochSampler
 
 __all__ = ["Balancer", "EpochSampler", "LibraryProcessGroup", "bytes_sent", "close_all", "device", "end_with_launcher",
            "flight_recorder", "make_backend", "pass_warnings_on", "set_error_class", "transport", "usable_cores"]
+
+# torch.compile goes around what it cannot trace: calls of the core by their addresses.
+for _name, _method in list(vars(LibraryProcessGroup).items()):
+    if inspect.isfunction(_method) and (_name[0] != "_" or _name.endswith("_base")):
+        setattr(LibraryProcessGroup, _name, torch._disable_dynamo(_method))
 
 
 def flight_recorder(backend: LibraryProcessGroup) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import datetime
-import inspect
 import os
 from collections.abc import Callable, Sequence
 from ctypes import c_void_p
@@ -386,12 +385,6 @@ class LibraryProcessGroup(dist.ProcessGroup):
                         f"needed, and together all rows", "invalid_argument")
         per_row = whole // have if have else 0
         return [count * per_row for count in rows]
-
-
-# torch.compile goes around what it cannot trace: calls of the core by their addresses.
-for _name, _method in list(vars(LibraryProcessGroup).items()):
-    if inspect.isfunction(_method) and (_name[0] != "_" or _name.endswith("_base")):
-        setattr(LibraryProcessGroup, _name, torch._disable_dynamo(_method))
 
 
 def _gathering(own: torch.Tensor, joined: torch.Tensor, counts: Any) -> _Begin:
