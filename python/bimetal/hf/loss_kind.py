@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 _NEAR = 1e-4  # relative, of what is computed in float32 or better
 _NEAR_IN_HALF = 2e-2
+_ADVICE = "Give the Trainer a compute_loss_func(outputs, labels, num_items_in_batch) that divides all of the loss by this number"
 
 # Of a batch: how many things a loss that is a mean averages over.
 Weight = Callable[[Mapping[str, Any]], int]
@@ -35,7 +38,7 @@ def find_loss_kind(model: torch.nn.Module, batch: Mapping[str, Any], loss_of: Ca
 
     Args:
         model: of this rank; its mode is restored.
-        batch: at least two samples, the same on all ranks, so that all find the same.
+        batch: a few samples.
         loss_of: the loss of a batch and of what it is to be divided by.
         divides: whether the loss may be divided by that number.
 
@@ -44,35 +47,63 @@ def find_loss_kind(model: torch.nn.Module, batch: Mapping[str, Any], loss_of: Ca
     """
     rows = samples_in(batch)
     halves = _rows(batch, 0, rows - rows // 2, rows), _rows(batch, rows - rows // 2, rows, rows)
-    if rows > 1 and _are_masked(batch):  # the halves have unlike numbers of labels, so that means over unlike things differ
+    if rows > 1 and _are_of_tokens(batch):  # the halves have unlike numbers of labels, so that means over unlike things differ
         halves[0]["labels"] = _every_second_masked(halves[0]["labels"])
         batch = {**batch, "labels": torch.cat([half["labels"] for half in halves])}
     items = max(_possible(batch)[0](batch), 1)
     near = _NEAR_IN_HALF if any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters()) else _NEAR
     with _in_evaluation(model), torch.no_grad():
         whole = float(loss_of(batch, torch.tensor(items, device=_device_of(batch))))
+        if not math.isfinite(whole) or whole == 0:
+            raise ValueError(f"the loss of the dataset's first samples is {whole}, so that what it is the mean of does not show. {_ADVICE}")
         if divides:
             halved = float(loss_of(batch, torch.tensor(2 * items, device=_device_of(batch))))
             if _error(2 * halved, whole) <= near:
                 return None
             if _error(halved, whole) > near:
                 raise ValueError("a part of this loss is divided by num_items_in_batch and a part is not, so that no weights make the "
-                                 "ranks' gradients those of one process: give the Trainer a compute_loss_func(outputs, labels, "
-                                 "num_items_in_batch) that divides all of it")
+                                 f"ranks' gradients those of one process. {_ADVICE}")
         if rows < 2:
-            return samples_in  # the dataset has one sample
+            raise ValueError("this loss is not divided by num_items_in_batch, and the collated samples are one row, so that what it is "
+                             f"the mean of does not show. {_ADVICE}")
         parts = [float(loss_of(half, None)) for half in halves]
 
-    def error_of(weight: Weight) -> float:
+    fitting: dict[float, Weight] = {}  # by the first half's proportion: those of the same are one
+    for weight in _possible(batch):
         weights = [weight(half) for half in halves]
         counted = sum(number * part for number, part in zip(weights, parts, strict=True) if number)  # else it may be no number
-        return _error(counted / max(sum(weights), 1), whole)
-
-    best = min(_possible(batch), key=error_of)
-    if error_of(best) <= near:
-        return best
+        if sum(weights) and _error(counted / sum(weights), whole) <= near:
+            fitting.setdefault(weights[0] / sum(weights), weight)
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    if fitting:
+        raise ValueError("this loss is not divided by num_items_in_batch, and whether it is a mean over labels or over samples does not "
+                         f"show, as all of them have the same loss, or it is computed in few bits. {_ADVICE}")
     raise ValueError("this loss is not divided by num_items_in_batch, and it is no mean over samples or labels either: unequal ranks "
-                     "cannot train with it. Give the Trainer a compute_loss_func(outputs, labels, num_items_in_batch)")
+                     f"cannot train with it. {_ADVICE}")
+
+
+def on_all_ranks(find: Callable[[], Weight | None]) -> Weight | None:
+    """What all ranks have found. Collective. Raises ValueError on each of them where one could not find it, or they differ."""
+    error, weight = None, None
+    try:
+        weight = find()
+    except Exception as raised:  # of any kind: the others wait for an answer
+        error = raised
+    everyone: list[Any] = [(str(error) if error else None, weight.__name__ if weight else "num_items_in_batch")]
+    if dist.is_initialized():
+        mine = everyone[0]
+        everyone = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, mine)
+    if error is not None:
+        raise error
+    for rank, (text, _) in enumerate(everyone):
+        if text:
+            raise ValueError(f"rank {rank} could not find out how its loss is to be weighed: {text}")
+    if len({name for _, name in everyone}) > 1:
+        found = ", ".join(f"{name} on rank {rank}" for rank, (_, name) in enumerate(everyone))
+        raise ValueError(f"the ranks' losses are means of unlike things ({found}): they need the same samples and the same loss")
+    return weight
 
 
 def with_some_label(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,10 +123,6 @@ def is_telling(batch: Mapping[str, Any]) -> bool:
 def _are_of_tokens(batch: Mapping[str, Any]) -> bool:
     labels = batch.get("labels")
     return isinstance(labels, torch.Tensor) and not labels.is_floating_point() and labels.dim() >= 2
-
-
-def _are_masked(batch: Mapping[str, Any]) -> bool:
-    return _are_of_tokens(batch) and bool((batch["labels"] == -100).any())
 
 
 def _every_second_masked(labels: torch.Tensor) -> torch.Tensor:
@@ -132,4 +159,4 @@ def _in_evaluation(model: torch.nn.Module) -> Iterator[None]:
             module.training = training
 
 
-__all__ = ["Weight", "find_loss_kind", "is_telling", "with_some_label"]
+__all__ = ["Weight", "find_loss_kind", "is_telling", "on_all_ranks", "with_some_label"]

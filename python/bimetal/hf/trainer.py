@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from bimetal.balance import BalancedBatchSampler, token_exact_hook
 from bimetal.balance.loader import refuse_unknown_options
-from bimetal.hf.loss_kind import Weight, find_loss_kind, is_telling, with_some_label
+from bimetal.hf.loss_kind import Weight, find_loss_kind, is_telling, on_all_ranks, with_some_label
 from bimetal.hf.pieces import InPieces, Pieces
 from bimetal.hf.ranks import all_ranks_counted, refuse_to_train_alone
 
@@ -155,23 +155,28 @@ class Balanced:
         return total, [weight / max(total, 1) if weight else 0.0 for weight in weights]
 
     def _try_loss(self) -> None:
-        """Finds out, of the same samples on all ranks, how the loss is to be weighed."""
-        dataset, size = self._dataset, len(self._dataset)
-        for begin in range(0, min(size, _TRIED), 4):
-            batch = self._collate([dataset[number] for number in range(begin, min(begin + 4, size))])
-            if is_telling(batch):
-                break
-        batch = self._prepare_inputs(batch)
+        """Finds out how the loss is to be weighed."""
         model = self.accelerator.unwrap_model(self.model)
 
         def loss_of(some: Any, items: Any) -> torch.Tensor:
             with self._by_itself():  # without autocast, whose rounding would hide small differences
                 return super(Balanced, self).compute_loss(model, {**some}, num_items_in_batch=items)
 
-        divides = bool(self.model_accepts_loss_kwargs or self.compute_loss_func)
+        def find() -> Weight | None:
+            divides = bool(self.model_accepts_loss_kwargs or self.compute_loss_func)
+            return find_loss_kind(model, self._prepare_inputs(self._samples_to_try()), loss_of, divides)
+
         with torch.random.fork_rng():
-            self._mean_over = find_loss_kind(model, batch, loss_of, divides)
+            self._mean_over = on_all_ranks(find)
         self._tried = True
+
+    def _samples_to_try(self) -> Any:
+        size = len(self._dataset)
+        for begin in range(0, min(size, _TRIED), 4):
+            batch = self._collate([self._dataset[number] for number in range(begin, min(begin + 4, size))])
+            if is_telling(batch):
+                break
+        return batch
 
     @contextlib.contextmanager
     def _by_itself(self) -> Iterator[None]:
