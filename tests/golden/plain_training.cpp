@@ -1,6 +1,7 @@
 #include "golden/plain_training.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/api/include/torch/nn/utils.h>
 #include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/api/include/torch/utils.h>
 

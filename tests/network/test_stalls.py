@@ -13,6 +13,7 @@ SPARE_S = 4  # for a busy machine, and a step
 TOLD = "nothing for 3 s"
 
 
+@harness.waits
 class Stalls(JobOnHosts):
     RATES = [400 * MBIT, 400 * MBIT]
 

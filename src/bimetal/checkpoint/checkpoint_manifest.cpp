@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 #include <sodium.h>
 
+#include <cmath>
 #include <limits>
 #include <system_error>
 #include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/input_file.h"
+#include "bimetal/base/json/depth.h"
 #include "bimetal/base/to_error.h"
 #include "bimetal/checkpoint/sha256.h"
 
@@ -156,10 +158,36 @@ void put_state(Json& json, const TrainingState& state) {
   if (state.model) json["model"] = model_json(*state.model);
 }
 
-TrainingState take_state(const Json& json) {
+/// A number that no training comes to: what is computed with it would run over.
+bool is_count(std::int64_t number) {
+  return number >= 0 && number < std::int64_t{1} << 48;
+}
+
+/// `global_batch` 0: who saved it, a loop in Python, did not know.
+void require_possible(const TrainingState& state, const std::string& origin) {
+  const auto require = [&](bool possible, const char* what, std::int64_t value) {
+    if (!possible) report_damage(origin, fmt::format("{} is {}", what, value));
+  };
+  require(is_count(state.step), "step", state.step);
+  require(is_count(state.position.epoch), "epoch", state.position.epoch);
+  require(is_count(state.position.offset), "offset", state.position.offset);
+  require(is_count(state.global_batch), "global_batch", state.global_batch);
+  require(state.global_batch > 0 || state.shares.empty(), "global_batch", state.global_batch);
+  for (const auto share : state.shares) require(is_count(share), "a share", share);
+  if (!state.loss_scaler) return;
+  const auto& scaler = *state.loss_scaler;
+  if (!(scaler.scale > 0) || !std::isfinite(scaler.scale)) {
+    report_damage(origin, fmt::format("the loss scale is {}", scaler.scale));
+  }
+  require(is_count(scaler.growth_steps), "growth_steps", scaler.growth_steps);
+  require(is_count(scaler.skipped), "skipped", scaler.skipped);
+}
+
+TrainingState take_state(const Json& json, const std::string& origin) {
   auto state = parse_state(json.at("state"));
   if (json.contains("loss_scaler")) state.loss_scaler = parse_scaler(json.at("loss_scaler"));
   if (json.contains("model")) state.model = parse_model(json.at("model"));
+  require_possible(state, origin);
   return state;
 }
 
@@ -199,7 +227,7 @@ void require_known_files(const Manifest& manifest, const fs::path& path) {
 Manifest parse_manifest(const Json& json, const fs::path& path) {
   Manifest manifest;
   manifest.sequence = json.at("sequence").get<std::uint64_t>();
-  manifest.state = take_state(json);
+  manifest.state = take_state(json, path.string());
   manifest.optimizer = json.at("optimizer").at("kind").get<std::string>();
   manifest.optimizer_groups = json.at("optimizer").at("groups");
   manifest.files = parse_files(json.at("files"));
@@ -258,10 +286,10 @@ std::string state_text(const TrainingState& state) {
 }
 
 TrainingState parse_state_text(std::string_view text, const std::string& origin) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json<Json>(text);
   if (!json.is_object()) report_damage(origin, "it is no JSON object");
   try {
-    return take_state(json);
+    return take_state(json, origin);
   } catch (const nlohmann::json::exception& error) {
     report_damage(origin, error.what());
   }
@@ -269,7 +297,7 @@ TrainingState parse_state_text(std::string_view text, const std::string& origin)
 
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kStateFile;
-  Json json = Json::parse(manifest_text(path), nullptr, /*allow_exceptions=*/false);
+  Json json = parse_json<Json>(manifest_text(path));
   if (!json.is_object()) damaged(path, "it is no JSON object");
   const auto version = json.value("format_version", Json());
   if (version.is_number_integer() && version > kSlicesVersion) {
@@ -306,7 +334,7 @@ std::string index_text(const SliceIndex& index) {
 }
 
 SliceIndex parse_index_text(std::string_view text, const std::string& origin) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json<Json>(text);
   if (!json.is_object()) report_damage(origin, "it is no JSON object");
   try {
     return parse_slices(json, origin);

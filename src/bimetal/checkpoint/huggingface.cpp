@@ -20,6 +20,7 @@
 #include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/input_file.h"
+#include "bimetal/base/json/depth.h"
 #include "bimetal/base/os_files.h"
 #include "bimetal/base/temporary_path.h"
 #include "bimetal/checkpoint/model_file.h"
@@ -52,7 +53,7 @@ constexpr std::array<const char*, 2> kPrefixes = {"transformer.", "model."};
 /// The files that an index lists. Their names are data of strangers: they never lead out of the
 /// folder.
 std::set<std::string> listed_shards(const fs::path& index, std::string text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json<Json>(text);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     damaged_index(index, "it has no weight_map");
   }

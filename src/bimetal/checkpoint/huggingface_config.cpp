@@ -12,6 +12,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/input_file.h"
+#include "bimetal/base/json/depth.h"
 
 namespace bimetal::checkpoint {
 namespace {
@@ -216,7 +217,7 @@ LanguageModelConfig read_huggingface_config(const fs::path& folder) {
         ErrorCode::InvalidArgument,
         fmt::format("{} is no Hugging Face folder: it has no {}", folder.string(), kFileName));
   }
-  const Json json = Json::parse(file->read_all(), nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json<Json>(file->read_all());
   if (!json.is_object()) {
     throw Error(ErrorCode::CorruptData,
                 fmt::format("{} is damaged: it is no JSON object", path.string()));

@@ -23,7 +23,13 @@ std::string kind_of(const torch::Tensor& tensor) {
 TensorMap model_tensors(const task::ModelState& model) {
   TensorMap tensors;
   for (const auto* of_one_kind : {&model.parameters, &model.buffers}) {
-    for (const auto& [name, tensor] : *of_one_kind) tensors.emplace(name, tensor);
+    for (const auto& [name, tensor] : *of_one_kind) {
+      if (tensors.emplace(name, tensor).second) continue;
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("the model has two tensors that are called '{}', of which a file would "
+                              "keep one: give its units names of their own",
+                              name));
+    }
   }
   return tensors;
 }

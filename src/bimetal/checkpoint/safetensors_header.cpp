@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/json/depth.h"
 #include "bimetal/base/wire.h"
 
 namespace bimetal::checkpoint {
@@ -123,7 +124,7 @@ void refuse_safetensors(const std::string& origin, const std::string& flaw) {
 
 std::vector<TensorEntry> parse_header(std::string_view json, std::uint64_t data_size,
                                       const std::string& file) {
-  const Json header = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const Json header = parse_json<Json>(json);
   if (!header.is_object()) refuse_safetensors(file, "its header is no JSON object");
   std::vector<TensorEntry> entries;
   for (const auto& [name, value] : header.items()) {

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/json/depth.h"
 #include "bimetal/job/deepspeed/batch.h"
 #include "bimetal/job/deepspeed/sections.h"
 
@@ -131,7 +132,10 @@ void require_one_precision(const Value& file) {
 Json parsed(std::string_view json, const std::string& origin) {
   try {
     // Comments are no JSON, but DeepSpeed's users write them.
-    return Json::parse(json, nullptr, true, true);
+    bool too_deep = false;
+    auto root = Json::parse(json, json_depth_limit(too_deep), true, true);
+    if (!too_deep) return root;
+    throw Error(ErrorCode::InvalidArgument, origin + ": its brackets are nested too deeply");
   } catch (const Json::parse_error& error) {
     throw Error(ErrorCode::InvalidArgument, origin + ": is no JSON: " + error.what());
   }

@@ -9,6 +9,8 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
+#include "bimetal/checkpoint/checkpoint_manifest.h"
+#include "bimetal/checkpoint/huggingface_config.h"
 #include "bimetal/optim/lamb.h"
 #include "bimetal/optim/lars.h"
 #include "support/temporary_folder.h"
@@ -175,6 +177,36 @@ TEST_F(Checkpoint, LeavesWhatIsNotItsOwnAlone) {
 TEST_F(Checkpoint, MakesItsFolder) {
   const auto deep = folder_ / "runs/first";
   EXPECT_EQ(save_checkpoint(deep, net_, sgd_, state_at(1), 1), deep / "step-00000001");
+}
+
+TEST_F(Checkpoint, RefusesNumbersThatNoTrainingComesTo) {
+  const std::vector<std::pair<std::string, std::function<void(TrainingState&)>>> cases = {
+      {"step is 4611686018427387904", [](auto& state) { state.step = std::int64_t{1} << 62; }},
+      {"step is -1", [](auto& state) { state.step = -1; }},
+      {"offset is -1", [](auto& state) { state.position.offset = -1; }},
+      {"a share is -1", [](auto& state) { state.shares[1] = -1; }},
+      {"global_batch is 0", [](auto& state) { state.global_batch = 0; }},
+      {"the loss scale is 0", [](auto& state) { state.loss_scaler.emplace().scale = 0; }}};
+  for (const auto& [words, forge] : cases) {
+    auto state = state_at(3);
+    forge(state);
+    try {
+      parse_state_text(state_text(state), "state.json");
+      ADD_FAILURE() << words;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::CorruptData);
+      EXPECT_THAT(error.what(), HasSubstr(words));
+    }
+  }
+}
+
+TEST_F(Checkpoint, RefusesBracketsOfAnyDepth) {
+  const auto path = save(1);
+  const std::string deep(3'000'000, '[');
+  put_contents(path / "state.json", deep + std::string(deep.size(), ']'));
+  EXPECT_EQ(refusal(path, net_, sgd_).code(), ErrorCode::CorruptData);
+  put_contents(folder_ / "config.json", "{\"model_type\": " + deep + std::string(deep.size(), ']') + "}");
+  EXPECT_THROW(read_huggingface_config(folder_.path()), Error);
 }
 
 TEST_F(Checkpoint, NoticesEveryDamage) {

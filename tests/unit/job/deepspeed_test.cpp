@@ -309,6 +309,9 @@ TEST(DeepSpeed, TensorboardGetsAFolder) {
 
 TEST(DeepSpeed, WhatIsNoFileOrNoObjectIsAnError) {
   EXPECT_THAT(flaw_of("{,}"), HasSubstr("ds.json: is no JSON"));
+  const std::string deep(3'000'000, '[');
+  EXPECT_THAT(flaw_of("{\"fp16\": " + deep + std::string(deep.size(), ']') + "}"),
+              HasSubstr("nested too deeply"));
   EXPECT_THAT(flaw_of("[1]"), HasSubstr("must be an object, found [1]"));
   EXPECT_THAT(flaw_of(R"({"fp16": 3})"), HasSubstr("key 'fp16' must be an object, found 3"));
   JobConfig job;
