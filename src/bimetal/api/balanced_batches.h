@@ -34,8 +34,8 @@ struct BalancedOptions {
 struct Batch {
   task::Values values;     ///< as the data set gives them
   torch::Tensor x, y;      ///< the first and the last of them: of images [b, C, H, W] and [b]
-  std::int64_t epoch = 0;  ///< from 1
-  std::int64_t step = 0;   ///< from 1
+  std::int64_t epoch = 0;  ///< from 1, and on through later loops with the same seed
+  std::int64_t step = 0;   ///< from 1, in each loop
 };
 
 /// A single pass: begin() continues where the last one ended. Use from one thread.

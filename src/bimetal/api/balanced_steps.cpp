@@ -1,8 +1,15 @@
 #include "bimetal/api/balanced_steps.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string>
+
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/job/job_config.h"
+#include "bimetal/job/same_job.h"
+#include "bimetal/parallel/data/replicated_model.h"
 
 namespace bimetal::api {
 namespace {
@@ -22,24 +29,53 @@ std::int64_t steps_of(const BalancedOptions& options, std::int64_t dataset_size)
   return checkpoint::planned_steps(config, dataset_size, {});
 }
 
+/// What the shares, the order and the weight of every step depend on.
+std::vector<std::string> facts_of(const task::Dataset& dataset, const BalancedOptions& options) {
+  std::uint64_t weights = 0;
+  for (const auto weight : task::weights_of(dataset)) {
+    weights = weights * 1099511628211u + static_cast<std::uint64_t>(weight);
+  }
+  return {fmt::format("Job::balanced: {} samples", dataset.size()),
+          fmt::format("a checksum {:x} of the samples' weights", weights),
+          fmt::format("global_batch = {}", options.global_batch),
+          fmt::format("epochs = {}", options.epochs),
+          fmt::format("steps = {}", options.steps),
+          fmt::format("seed = {}", options.seed),
+          fmt::format("balance = {}", static_cast<int>(options.balance)),
+          fmt::format("weights = [{}]", fmt::join(options.weights, ", ")),
+          fmt::format("sample_group = {}", options.sample_group)};
+}
+
+/// The samples' order; first of all, ranks that do not want the same are told so.
+data::EpochSampler agreed_sampler(const task::Dataset& dataset, const BalancedOptions& options,
+                                  std::int64_t first_epoch, const comm::Group& group) {
+  job::require_same_facts(group, facts_of(dataset, options),
+                          parallel::ReplicatedModelOptions().timeout);
+  auto sampler = data::make_sampler(dataset, options.seed, options.sample_group);
+  sampler.seek({.epoch = first_epoch});
+  return sampler;
+}
+
 }  // namespace
 
 BalancedSteps::BalancedSteps(std::shared_ptr<const task::Dataset> dataset,
-                             const BalancedOptions& options, const comm::Group& group,
-                             const torch::Device& device)
-    : BalancedSteps(dataset, data::make_sampler(*dataset, options.seed, options.sample_group),
-                    options, group, device) {}
+                             const BalancedOptions& options, std::int64_t first_epoch,
+                             const comm::Group& group, const torch::Device& device)
+    : BalancedSteps(dataset, agreed_sampler(*dataset, options, first_epoch, group), options,
+                    first_epoch, group, device) {}
 
 BalancedSteps::BalancedSteps(std::shared_ptr<const task::Dataset> dataset,
                              const data::EpochSampler& sampler, const BalancedOptions& options,
-                             const comm::Group& group, const torch::Device& device)
+                             std::int64_t first_epoch, const comm::Group& group,
+                             const torch::Device& device)
     : planned_(steps_of(options, dataset->size())),
+      next_epoch_(first_epoch),
       sample_group_(options.sample_group),
       balancer_(make_balancer(options, sampler.mean_weight(options.global_batch), group.size())),
-      feed_(std::move(dataset), sampler, group.rank(), options.global_batch, options.epochs,
-            device),
+      feed_(std::move(dataset), sampler, group.rank(), options.global_batch,
+            first_epoch + options.epochs, device),
       journal_(balancer_, train::Lanes(group.size(), group.rank()), options.balance,
-               {.epochs = options.epochs,
+               {.epochs = first_epoch + options.epochs,
                 .steps = planned_,
                 .global_batch = sampler.mean_weight(options.global_batch)}) {
   feed_.draw(balancer_.shares());
@@ -58,7 +94,7 @@ void BalancedSteps::advance() {
   batch_.values = feed_.take();
   batch_.x = batch_.values.front();
   batch_.y = batch_.values.back();
-  batch_.epoch = open_->samples.epoch + 1;
+  next_epoch_ = batch_.epoch = open_->samples.epoch + 1;
   ++batch_.step;
   feed_.draw(balancer_.shares());
   since_handed_out_ = Stopwatch();

@@ -18,8 +18,12 @@ namespace bimetal::api {
 
 class BalancedSteps {
  public:
+  /// Collective: Error(CallMismatch) where the ranks' options or data sets differ.
   BalancedSteps(std::shared_ptr<const task::Dataset> dataset, const BalancedOptions& options,
-                const comm::Group& group, const torch::Device& device);
+                std::int64_t first_epoch, const comm::Group& group, const torch::Device& device);
+
+  /// Where a loop that comes after this one begins.
+  std::int64_t next_epoch() const noexcept { return next_epoch_; }
 
   // For the range.
   void advance();
@@ -39,10 +43,11 @@ class BalancedSteps {
 
  private:
   BalancedSteps(std::shared_ptr<const task::Dataset> dataset, const data::EpochSampler& sampler,
-                const BalancedOptions& options, const comm::Group& group,
+                const BalancedOptions& options, std::int64_t first_epoch, const comm::Group& group,
                 const torch::Device& device);
 
   std::int64_t planned_;
+  std::int64_t next_epoch_;
   std::int64_t sample_group_;
   balance::Balancer balancer_;
   data::BatchFeed feed_;

@@ -6,10 +6,14 @@
 #include <optional>
 #include <utility>
 
+#include "bimetal/api/own_tensors.h"
 #include "bimetal/api/session.h"
 #include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
+#include "bimetal/job/same_job.h"
 #include "bimetal/predict/evaluate.h"
+#include "bimetal/task/batch_norm.h"
+#include "bimetal/task/exactness.h"
 #include "bimetal/train/collective_update.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/setup.h"
@@ -37,6 +41,39 @@ void require_group(std::int64_t of_model, std::int64_t of_batches) {
                           of_model, of_batches, of_model));
 }
 
+/// What all ranks must have alike beside the tensors' shapes.
+std::vector<std::string> facts_of(const char* made_of, std::uint64_t seed,
+                                  const ComputeOptions& options,
+                                  const parallel::ReplicatedModelOptions& parallel) {
+  return {fmt::format("DataParallel of a {}", made_of),
+          fmt::format("seed = {}", seed),
+          fmt::format("precision = {}", precision::name_of(options.precision)),
+          fmt::format("limits.norm = {}", options.limits.norm),
+          fmt::format("limits.value = {}", options.limits.value),
+          fmt::format("bucket_bytes = {}", parallel.bucket_bytes),
+          fmt::format("first_bucket_bytes = {}", parallel.first_bucket_bytes),
+          fmt::format("compression = {}",
+                      static_cast<int>(parallel.compression.compression.scheme))};
+}
+
+std::shared_ptr<api::Session> agreed(std::shared_ptr<api::Session> session,
+                                     const std::vector<std::string>& facts,
+                                     std::chrono::milliseconds timeout) {
+  job::require_same_facts(session->group(), facts, timeout);
+  return session;
+}
+
+std::vector<task::BatchStatistics> statistics_of(const torch::nn::Module& module) {
+  std::vector<task::BatchStatistics> statistics;
+  for (const auto& part : module.modules()) {
+    const auto* norm = part->as<task::GroupedBatchNorm>();
+    if (!norm) continue;
+    auto& of_one = statistics.emplace_back(norm->statistics());
+    of_one.sums.set_data(of_one.sums.to(of_one.mean.options()));  // no buffer, so that it stayed
+  }
+  return statistics;
+}
+
 }  // namespace
 
 struct DataParallel::Impl {
@@ -62,20 +99,28 @@ struct DataParallel::Impl {
 
   Impl(std::shared_ptr<api::Session> s, std::shared_ptr<torch::nn::Module> module,
        const parallel::ReplicatedModelOptions& options)
-      : session(std::move(s)),
+      : session(agreed(std::move(s), facts_of("module", 0, {}, options), options.timeout)),
         owner(moved(std::move(module), session->device())),
+        statistics(statistics_of(*owner)),
         model(*owner),
         parallel(model, session->group(), options),
-        update(parallel, options.timeout) {}
+        own_tensors(model),
+        update(parallel, options.timeout) {
+    update.set_statistics(statistics);
+  }
 
   Impl(std::shared_ptr<api::Session> s, std::shared_ptr<const task::Task> task,
        const ComputeOptions& options)
-      : session(std::move(s)),
+      : session(agreed(std::move(s), facts_of("task", options.seed, options, options.parallel),
+                       options.parallel.timeout)),
         computed(std::in_place, std::move(task), options, session->device()),
+        statistics(computed->model.statistics()),
         model(computed->model),
         parallel(model, session->group(), options.parallel),
+        own_tensors(model),
         update(parallel, options.parallel.timeout, update_options(options)) {
-    update.set_statistics(computed->model.statistics());
+    task::require_exact(computed->model);
+    update.set_statistics(statistics);
   }
 
   using Work = std::function<double()>;  ///< forward and backward; the sum of the losses
@@ -87,8 +132,10 @@ struct DataParallel::Impl {
   std::shared_ptr<api::Session> session;
   std::shared_ptr<torch::nn::Module> owner;
   std::optional<Computed> computed;
+  std::vector<task::BatchStatistics> statistics;
   task::ModelState model;
   parallel::ReplicatedModel parallel;
+  api::OwnTensors own_tensors;
   train::CollectiveUpdate update;
 };
 
@@ -113,7 +160,6 @@ std::vector<torch::Tensor> DataParallel::parameters() const {
 void DataParallel::step(torch::optim::Optimizer& optimizer) {
   auto& computed = impl_->need_task();
   auto& steps = impl_->session->steps();
-  require_group(computed.model.sample_group(), steps.sample_group());
   const auto compute = [&] {
     const auto& samples = steps.open_plan().samples;
     const auto mine = samples.of_rank(impl_->parallel.group().rank());
@@ -152,6 +198,11 @@ DataParallel::Impl::Computed& DataParallel::Impl::need_task() {
 void DataParallel::Impl::step(const Work& work, torch::optim::Optimizer& optimizer) {
   auto& steps = session->steps();
   const auto& samples = steps.open_plan().samples;
+  for (const auto& of_one : statistics) require_group(of_one.group, steps.sample_group());
+  if (owner) task::require_exact(*owner);
+  own_tensors.require_all_of(optimizer);
+  own_tensors.require_untouched();
+  const api::OwnTensors::AfterStep note(own_tensors);
   parallel.begin_step(samples.weight(), update.stages().loss_scale());
   const auto rank = static_cast<std::size_t>(parallel.group().rank());
   const auto mine = timed(work, steps, samples.weights[rank]);

@@ -39,7 +39,9 @@ struct ComputeOptions {
 class DataParallel {
  public:
   /// Makes the task's model on the job's device, with the same parameters on every rank.
-  /// Collective. Errors of Task::make_model and parallel::ReplicatedModel's constructor.
+  /// Collective. Errors: CallMismatch where ranks have other options; InvalidArgument for two
+  /// tensors of one name, a model in float64, and those of task::require_exact; those of
+  /// Task::make_model and parallel::ReplicatedModel's constructor.
   DataParallel(std::shared_ptr<const task::Task> task, const Job& job, ComputeOptions options = {});
 
   /// Moves `model` to the job's device and gives every rank rank 0's parameters. Make the optimizer
@@ -58,7 +60,7 @@ class DataParallel {
   /// Of a task alone: forward, loss and backward of the batch that Job::balanced handed out last,
   /// in micro-batches, then as below. Ranks hold the gradient of the mean over all samples of the
   /// global batch, or over their tokens where samples have weights. Errors: InvalidArgument without
-  /// a task, and the task's own.
+  /// a task, and as below; the task's own.
   void step(torch::optim::Optimizer& optimizer);
 
   /// The task's loss and metrics on its evaluation data, computed by all ranks together.
@@ -72,8 +74,10 @@ class DataParallel {
   /// Ends the step of the batch that Job::balanced handed out last: backward of `mean_loss` (the
   /// mean over this rank's batch: over its samples' weight), the exchange while it runs, then
   /// `optimizer`. All ranks hold the gradient of the mean over the global batch. Collective.
-  /// Errors: NotFinite, on every rank and before anything is updated, naming step and rank; the
-  /// fabric's.
+  /// Errors: InvalidArgument, before anything is exchanged, for an optimizer that has tensors which
+  /// are not the model's or none of its trained ones, for gradients of a backward() outside of
+  /// step(), and task::require_exact's; NotFinite, on every rank and before anything is updated,
+  /// naming step and rank; the fabric's.
   void step(const torch::Tensor& mean_loss, torch::optim::Optimizer& optimizer);
 
  private:

@@ -32,7 +32,9 @@ class Job {
 
   /// This rank's batches of `dataset`, in shares that follow the ranks' measured speed; every
   /// sample exactly once an epoch over all ranks. For use in a range-for whose body calls
-  /// DataParallel::step.
+  /// DataParallel::step. A further loop over as many samples with the same seed goes on with the
+  /// next epoch, in an order of its own. Collective: Error(CallMismatch) names what differs where
+  /// ranks have other options, or data sets of other size or weights.
   BalancedBatches balanced(std::shared_ptr<const task::Dataset> dataset,
                            BalancedOptions options = {}) const;
   /// The same of images, in batches of options.dtype.

@@ -17,7 +17,11 @@ Session::Session(comm::Group group, const job::WorkerSpec& worker, int local_ran
 std::shared_ptr<BalancedSteps> Session::begin(std::shared_ptr<const task::Dataset> dataset,
                                               const BalancedOptions& options) {
   if (!dataset) throw Error(ErrorCode::InvalidArgument, "Job::balanced needs a data set");
-  steps_ = std::make_shared<BalancedSteps>(std::move(dataset), options, group_, device_);
+  if (steps_) next_epochs_[under_way_] = steps_->next_epoch();
+  steps_.reset();
+  under_way_ = {dataset->size(), options.seed};
+  steps_ = std::make_shared<BalancedSteps>(std::move(dataset), options, next_epochs_[under_way_],
+                                           group_, device_);
   return steps_;
 }
 

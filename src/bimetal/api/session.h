@@ -3,7 +3,10 @@
 
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <utility>
 
 #include "bimetal/api/balanced_steps.h"
 #include "bimetal/comm/group.h"
@@ -20,7 +23,8 @@ class Session {
   const torch::Device& device() const noexcept { return device_; }
   double speed() const noexcept { return speed_; }
 
-  /// Begins a loop; the one before it is over.
+  /// Begins a loop; the one before it is over. Loops over as many samples with one seed go on with
+  /// the epochs of each other. Collective.
   std::shared_ptr<BalancedSteps> begin(std::shared_ptr<const task::Dataset> dataset,
                                        const BalancedOptions& options);
 
@@ -32,6 +36,9 @@ class Session {
   double speed_;
   torch::Device device_{torch::kCPU};
   std::shared_ptr<BalancedSteps> steps_;
+  using Order = std::pair<std::int64_t, std::uint64_t>;  ///< what it depends on: samples and seed
+  Order under_way_;                                      ///< that of steps_
+  std::map<Order, std::int64_t> next_epochs_;            ///< of loops that are over
 };
 
 }  // namespace bimetal::api

@@ -23,13 +23,7 @@ std::string kind_of(const torch::Tensor& tensor) {
 TensorMap model_tensors(const task::ModelState& model) {
   TensorMap tensors;
   for (const auto* of_one_kind : {&model.parameters, &model.buffers}) {
-    for (const auto& [name, tensor] : *of_one_kind) {
-      if (tensors.emplace(name, tensor).second) continue;
-      throw Error(ErrorCode::InvalidArgument,
-                  fmt::format("the model has two tensors that are called '{}', of which a file would "
-                              "keep one: give its units names of their own",
-                              name));
-    }
+    for (const auto& [name, tensor] : *of_one_kind) tensors.emplace(name, tensor);
   }
   return tensors;
 }
@@ -60,10 +54,12 @@ void copy_values(const TensorMap& from, const TensorMap& to) {
 }
 
 void save_model(const task::ModelState& model, const std::filesystem::path& path) {
+  task::require_distinct_names(model);
   write_safetensors(path, model_tensors(model));
 }
 
 void load_model(const task::ModelState& model, const std::filesystem::path& path) {
+  task::require_distinct_names(model);
   const auto own = model_tensors(model);
   const auto stored = stored_tensors(path, model);
   require_same_tensors(stored, own, path.string());

@@ -1,5 +1,7 @@
 #include "bimetal/data/prefetch.h"
 
+#include <c10/util/StringUtil.h>
+#include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
@@ -45,6 +47,23 @@ struct Prefetcher::Impl {
   std::thread thread;  // last: it uses all of the above
 };
 
+namespace {
+
+void require_samples(const task::Values& values, std::int64_t samples) {
+  if (values.empty()) throw Error(ErrorCode::InvalidArgument, "Dataset::batch gave no tensors");
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto& tensor = values[i];
+    if (tensor.defined() && tensor.dim() > 0 && tensor.size(0) == samples) continue;
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("Dataset::batch was asked for {} samples, and its tensor {} is {}: the "
+                            "first dimension of each has to be the samples",
+                            samples, i,
+                            tensor.defined() ? c10::str("of shape ", tensor.sizes()) : "nothing"));
+  }
+}
+
+}  // namespace
+
 void Prefetcher::Impl::run() {
   torch::NoGradGuard no_grad;
   std::unique_lock lock(mutex);
@@ -58,7 +77,9 @@ void Prefetcher::Impl::run() {
     std::exception_ptr failure;
     try {
       const task::DrawScope scope(draws);
-      built = on_device(dataset->batch(draws->samples));
+      auto values = dataset->batch(draws->samples);
+      require_samples(values, std::ssize(draws->samples));
+      built = on_device(std::move(values));
     } catch (...) {
       failure = std::current_exception();
     }

@@ -1,5 +1,11 @@
 #include "bimetal/task/model_state.h"
 
+#include <fmt/format.h>
+
+#include <unordered_set>
+
+#include "bimetal/base/error.h"
+
 namespace bimetal::task {
 namespace {
 
@@ -24,6 +30,19 @@ ModelState::ModelState(const Model& model)
 }
 
 ModelState::ModelState(const torch::nn::Module& module) : ModelState(as_one_unit(module)) {}
+
+void require_distinct_names(const ModelState& model) {
+  std::unordered_set<std::string> names;
+  for (const auto* of_one_kind : {&model.parameters, &model.buffers}) {
+    for (const auto& named : *of_one_kind) {
+      if (names.insert(named.name).second) continue;
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("the model has two tensors that are called '{}', of which a file would "
+                              "keep one: give its units names of their own",
+                              named.name));
+    }
+  }
+}
 
 std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
   std::vector<torch::Tensor> tensors;

@@ -30,6 +30,9 @@ struct ModelState {
   std::vector<std::string> other_names;
 };
 
+/// Error(InvalidArgument) names the name that two tensors have: a file would keep one of them.
+void require_distinct_names(const ModelState& model);
+
 std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named);
 
 }  // namespace bimetal::task

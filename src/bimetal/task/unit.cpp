@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "bimetal/task/exactness.h"
 #include "bimetal/task/model_state.h"
 
 namespace bimetal::task {
@@ -138,7 +139,7 @@ Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
       unit.statistics.push_back(norm->statistics());
     }
   }
-  unit.set_training = [module = std::move(module)](bool training) { module->train(training); };
+  unit.set_training = ModuleTraining{std::move(module)};
   return unit;
 }
 

@@ -15,6 +15,7 @@
 #include "bimetal/job/same_job.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/task/catalog/python_tasks.h"
+#include "bimetal/task/model_state.h"
 
 namespace bimetal::train {
 
@@ -59,6 +60,21 @@ namespace {
 /// Ranks that are threads of one process share torch's generator: one at a time seeds and draws.
 std::mutex drawing;
 
+/// `dtype` must hold what the task has made.
+void require_kept(const task::ModelState& model, torch::Dtype dtype) {
+  if (dtype == torch::kFloat64) return;
+  for (const auto* tensors : {&model.parameters, &model.buffers}) {
+    for (const auto& [name, tensor] : *tensors) {
+      if (tensor.scalar_type() != torch::kFloat64) continue;
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("'{}' of the task's model is float64 and would become {}: make the "
+                              "model in float32, which train.dtype = \"float64\" converts; "
+                              "DataParallel of a module keeps the module's type",
+                              name, c10::toString(dtype)));
+    }
+  }
+}
+
 template <typename Make>
 auto make_seeded(std::uint64_t seed, Make make) {
   const std::scoped_lock lock(drawing);
@@ -72,6 +88,8 @@ task::Model make_seeded_model(const task::Task& task, std::uint64_t seed,
                               const device::Place& place) {
   // Drawn in float32 on the CPU and then converted: equal on every device and for every dtype.
   auto model = make_seeded(seed, [&] { return task.make_model(); });
+  task::require_distinct_names(model);
+  require_kept(model, place.dtype);
   model.to(place.device, place.dtype);
   return model;
 }
@@ -93,7 +111,9 @@ StartingModel make_starting_model(const job::JobConfig& job,
   const auto by_units = [=](const task::UnitMade& made) {
     return make_seeded(seed, [&] {
       return task->make_model_by_units([&](const task::Unit& unit) {
-        task::Model{{unit}}.to(place.device, place.dtype);
+        const task::Model alone{{unit}};
+        require_kept(alone, place.dtype);
+        alone.to(place.device, place.dtype);
         made(unit);
       });
     });

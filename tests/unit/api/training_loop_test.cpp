@@ -6,21 +6,17 @@
 #include <torch/csrc/api/include/torch/optim.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
-#include <asio/io_context.hpp>
-#include <asio/ip/tcp.hpp>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
 #include "bimetal/bimetal.h"
 #include "bimetal/checkpoint/safetensors.h"
-#include "support/forked_child.h"
+#include "unit/api/forked_ranks.h"
 #include "unit/train/training_job.h"
 
 namespace bimetal {
 namespace {
 
-using test::ForkedChild;
 using train::test::SyntheticImages;
 using train::test::TemporaryFolder;
 
@@ -34,12 +30,6 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Linear hidden{nullptr}, out{nullptr};
 };
 TORCH_MODULE(Net);
-
-std::uint16_t free_port() {
-  asio::io_context context;
-  const asio::ip::tcp::endpoint any(asio::ip::address_v4::loopback(), 0);
-  return asio::ip::tcp::acceptor(context, any).local_endpoint().port();
-}
 
 BalancedOptions two_epochs() {
   BalancedOptions options;
@@ -73,21 +63,10 @@ std::int64_t train_and_save(const SyntheticImages& images, const BalancedOptions
 /// Runs it as `ranks` processes; true if each did `steps` steps.
 bool train_on(int ranks, const SyntheticImages& images, const BalancedOptions& options,
               const std::filesystem::path& output, std::int64_t steps) {
-  const auto port = std::to_string(free_port());
-  std::vector<std::unique_ptr<ForkedChild>> children;
-  for (int rank = 0; rank < ranks; ++rank) {
-    children.push_back(std::make_unique<ForkedChild>([&] {
-      setenv("RANK", std::to_string(rank).c_str(), 1);
-      setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
-      setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
-      setenv("MASTER_ADDR", "127.0.0.1", 1);
-      setenv("MASTER_PORT", port.c_str(), 1);
-      return train_and_save(images, options, output) == steps ? 0 : 1;
-    }));
-  }
-  bool all_well = true;
-  for (auto& child : children) all_well = child->wait() == 0 && all_well;
-  return all_well;
+  const auto statuses = test::run_forked_ranks(ranks, [&](int) {
+    return train_and_save(images, options, output) == steps ? 0 : 1;
+  });
+  return statuses == std::vector<int>(static_cast<std::size_t>(ranks), 0);
 }
 
 TEST(TrainingLoop, ThreeProcessesGiveTheResultOfOne) {

@@ -4,9 +4,11 @@
 
 namespace bimetal {
 
+constexpr int kDeepestJson = 64;  ///< of what people and programs write
+
 /// For nlohmann's Json::parse: leaves out what lies deeper than `deepest` brackets, and says so in
 /// `too_deep`, which must outlive the parser.
-inline auto json_depth_limit(bool& too_deep, int deepest = 64) {
+inline auto json_depth_limit(bool& too_deep, int deepest = kDeepestJson) {
   return [&too_deep, deepest](int depth, auto /*event*/, auto& /*parsed*/) {
     too_deep |= depth > deepest;
     return depth <= deepest;
@@ -15,9 +17,9 @@ inline auto json_depth_limit(bool& too_deep, int deepest = 64) {
 
 /// Discarded where `text` is no JSON, or too deep.
 template <typename Json, typename Text>
-Json parse_json(const Text& text) {
+Json parse_json(const Text& text, int deepest = kDeepestJson) {
   bool too_deep = false;
-  auto json = Json::parse(text, json_depth_limit(too_deep), /*allow_exceptions=*/false);
+  auto json = Json::parse(text, json_depth_limit(too_deep, deepest), /*allow_exceptions=*/false);
   return too_deep ? Json(Json::value_t::discarded) : json;
 }
 

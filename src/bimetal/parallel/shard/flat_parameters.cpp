@@ -137,7 +137,7 @@ void FlatParameters::take_memory() {
 }
 
 torch::Tensor FlatParameters::take_memory_to_come() {
-  if (held_) return whole_;
+  if (held_) return to_come_.defined() ? to_come_ : whole_;
   take_memory();
   auto* const storage = whole_.storage().unsafeGetStorageImpl();
   auto memory = storage->set_data_ptr(at::DataPtr(nullptr, whole_.device()));

@@ -34,7 +34,8 @@ void UnitGathers::plan_script() {
   for (std::size_t i = 0; i < plans_.size(); ++i) kept_[i] = plans_[i].shared || plans_[i].resident;
   // What backward begins with has just been used.
   const auto has_own = [&](const std::vector<std::size_t>& needs) {
-    return std::ranges::any_of(needs, [&](std::size_t flat) { return !plans_[flat].shared; });
+    return std::ranges::any_of(
+        needs, [&](std::size_t flat) { return !plans_[flat].shared && !plans_[flat].resident; });
   };
   const auto last = std::find_if(needs_.rbegin(), needs_.rend(), has_own);
   if (last != needs_.rend()) {

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "bimetal/base/json/depth.h"
 #include "bimetal/net/http/http_server.h"
 #include "bimetal/serving/answering.h"
 #include "bimetal/serving/http/image_json.h"
@@ -52,15 +53,8 @@ net::HttpAnswer busy() {
 /// An object. Deep nesting, which would cost a stack, is refused as what it is not.
 Json object_of(std::string_view body) {
   constexpr int kDeepest = 8;
-  bool too_deep = false;
-  auto json = Json::parse(
-      body,
-      [&too_deep](int depth, Json::parse_event_t, Json&) {
-        too_deep |= depth > kDeepest;
-        return depth <= kDeepest;
-      },
-      /*allow_exceptions=*/false);
-  if (!too_deep && json.is_object()) return json;
+  auto json = parse_json<Json>(body, kDeepest);
+  if (json.is_object()) return json;
   throw Error(ErrorCode::InvalidArgument, "the body has to be a JSON object");
 }
 
