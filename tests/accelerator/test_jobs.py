@@ -238,7 +238,7 @@ class Devices(OnDevice):
         self.assertTrue([one for one in found["devices"] if DEVICE.split(":")[0] in one["device"]], found)
 
     def test_a_plan_counts_with_it(self):
-        plan = self.start("plan", self.write_text_job("plan"), "--worker", DEVICE, "--worker", CPU).wait()
+        plan = self.start("plan", "--details", self.write_text_job("plan"), "--worker", DEVICE, "--worker", CPU).wait()
         self.assertEqual(plan.status, 0, plan.err)
         self.assertIn(DEVICE.split(":")[0], plan.out)
 

@@ -35,6 +35,10 @@ class Evaluate(FaultTest):
         alone = self.evaluate("--checkpoint", places[0] / "step-00000008")
         self.assertEqual(alone.status, 0, alone.err)
         self.assertNotIn("ensemble", alone.out)
+        offloads = ["--worker", "cpu:threads=1,offload_optimizer=host"]
+        for workers in (offloads, offloads * 2):
+            job = self.start("evaluate", self.job, *workers, "--checkpoint", places[0]).wait()
+            self.assertEqual(job.status, 0, job.err)
         self.assert_nothing_left()
 
     def test_what_cannot_be_evaluated_is_named(self):

@@ -64,6 +64,9 @@ class Joining(TwoMachines):
         for job in (host, guest):
             self.assertEqual(job.wait().status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
             self.assertNotIn("error", job.err)
+            self.assertRegex(job.out, r"(?m)^step \d+/\d+  [\d:?]+ left  loss \S+  efficiency \d+ %", "both show the job")
+        self.assertRegex(host.out, r"rank 1 on \S+ was told to stop \(Ctrl-C there\)")
+        self.assertNotIn("was told to stop", guest.out)
         self.assert_saved_where_it_stopped(host)
         self.assert_nothing_left()
 

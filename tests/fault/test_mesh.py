@@ -98,7 +98,7 @@ class Mesh(TextJob):
 
     def test_a_plan_has_parts_in_shards(self):
         job = self.write_text_job("plan", zero__level=1)
-        plan = self.start("plan", job, *["--worker", "cpu:threads=1"] * 2, "--json").wait()
+        plan = self.start("plan", "--details", job, *["--worker", "cpu:threads=1"] * 2, "--json").wait()
         self.assertEqual(plan.status, 0, plan.err)
         meshes = json.loads(plan.out)["mesh"]
         ways = meshes["best"] + meshes["others"]
@@ -111,7 +111,7 @@ class Mesh(TextJob):
         """As a row of its own with its picture, and as JSON; what cannot be is refused in training's words."""
         workers = ["--worker", "cpu:threads=1"] * 2
         stages = self.write_text_job("plan", mesh__stages=2, mesh__cuts=[1], mesh__schedule="gpipe", mesh__micro_batches=2)
-        plan = self.start("plan", stages, *workers).wait()
+        plan = self.start("plan", "--details", stages, *workers).wait()
         self.assertEqual(plan.status, 0, plan.err)
         self.assertRegex(plan.out, r"as the job says: 2 stages, gpipe × 2 micro-batches  +\S")
         self.assertRegex(plan.out, r"stage 1  \[rank 1\]  units 1-.*, \d+ parameters, .* [GM]FLOP a step, on ")
@@ -119,18 +119,18 @@ class Mesh(TextJob):
         self.assertRegex(run.out, r"stage 1  \[rank 1\]  units 1-.*, \d+ parameters, .* [GM]FLOP a step")
         # The plan's first picture is the job's; others may follow.
         self.assertEqual(*(re.findall(r"stage \d  \[rank.*[GM]FLOP a step", out)[:1] for out in (plan.out, run.out)))
-        asked = json.loads(self.start("plan", stages, *workers, "--json").wait().out)["mesh"]["asked"]
+        asked = json.loads(self.start("plan", "--details", stages, *workers, "--json").wait().out)["mesh"]["asked"]
         self.assertEqual([stage["pieces"][0]["begin"] for stage in asked["stages"]], [0, 1])
         self.assertEqual(asked["stages"][0]["devices"][0]["operations"], None)  # of looking rows up
         self.assertGreater(asked["stages"][1]["devices"][0]["operations"], 0)
         for wrong in ("mesh.stages=3", "mesh.cuts=[1, 2]", "mesh.micro_batches=64"):
             with self.subTest(wrong):
                 run = self.train(stages, "--set", wrong, workers=("cpu:threads=1",) * 2).wait()
-                plan = self.start("plan", stages, *workers, "--set", wrong).wait()
+                plan = self.start("plan", "--details", stages, *workers, "--set", wrong).wait()
                 self.assertEqual([plan.status, plan.error()], [run.status, run.error()])
-        unknown = self.start("plan", stages, *workers, "--set", "parallel.balance=equal").wait()
+        unknown = self.start("plan", "--details", stages, *workers, "--set", "parallel.balance=equal").wait()
         self.assertRegex(unknown.out, 'as the job says  +not planned: meshes are planned with parallel.balance = "auto"')
-        alike = self.start("plan", self.write_text_job("alike", mesh__stages=2, mesh__tensor=[2, 2]), *workers, *workers).wait()
+        alike = self.start("plan", "--details", self.write_text_job("alike", mesh__stages=2, mesh__tensor=[2, 2]), *workers, *workers).wait()
         self.assertRegex(alike.out, r"as the job says: 2 stages, tensors in parts on 2, \w+ × ")
         self.assert_nothing_left()
 
@@ -138,22 +138,22 @@ class Mesh(TextJob):
         """Three workers, the second and third of which share the second stage's tensors; and two replicas of such."""
         workers = ["--worker", "cpu:threads=1"] * 3
         own = self.write_text_job("own", mesh__stages=2, mesh__cuts=[1], mesh__tensor=[1, 2], mesh__tensor_weights=[3, 1])
-        plan = self.start("plan", own, *workers).wait()
+        plan = self.start("plan", "--details", own, *workers).wait()
         self.assertEqual(plan.status, 0, plan.err)
         self.assertRegex(plan.out, r"as the job says: 2 stages, tensors in parts on 1 \+ 2 \(3 : 1\), 1f1b × ")
         run, _ = self.run_to(own, 3, ranks=3)
         pictures = [re.findall(r"stage \d  \[rank.*\]  units .* parameters", out)[:2] for out in (plan.out, run.out)]
         self.assertEqual(len(pictures[0]), 2, plan.out)
         self.assertEqual(*pictures)
-        asked = json.loads(self.start("plan", own, *workers, "--json").wait().out)["mesh"]["asked"]
+        asked = json.loads(self.start("plan", "--details", own, *workers, "--json").wait().out)["mesh"]["asked"]
         self.assertEqual([asked["tensor"], [stage["tensor_weights"] for stage in asked["stages"]]], [[1, 2], [[1], [3, 1]]])
         self.assertGreater(asked["summed_s"], 0)
         for wrong in ("mesh.tensor_weights=[3, 1, 1]", "mesh.tensor=[2, 3]"):
             with self.subTest(wrong):
                 run = self.train(own, "--set", wrong, "--set", "train.steps=1", workers=("cpu:threads=1",) * 3).wait()
-                plan = self.start("plan", own, *workers, "--set", wrong).wait()
+                plan = self.start("plan", "--details", own, *workers, "--set", wrong).wait()
                 self.assertEqual([plan.status, plan.error()], [run.status, run.error()])
-        two = self.start("plan", own, *workers, *workers, "--json").wait()
+        two = self.start("plan", "--details", own, *workers, *workers, "--json").wait()
         asked = json.loads(two.out)["mesh"]["asked"]
         self.assertIn("2 stages × 2 replicas, tensors in parts on 1 + 2", asked["title"])
         self.assertEqual(sum(device["samples"] for device in asked["stages"][1]["devices"][::2]), 12)
@@ -165,7 +165,7 @@ class Mesh(TextJob):
         both = {"model__layers": 2, "mesh__schedule": "interleaved", "mesh__micro_batches": 4}
         self.run_to(self.write_text_job("alone", model__layers=2), 3, ranks=1)
         stages = self.write_text_job("stages", mesh__stages=2, **both)
-        plan = self.start("plan", stages, *workers, "--timeline", self.folder / "step.svg").wait()
+        plan = self.start("plan", "--details", stages, *workers, "--timeline", self.folder / "step.svg").wait()
         self.assertEqual(plan.status, 0, plan.err)
         self.assertRegex(plan.out, r"as the job says: 2 stages, interleaved × 2 chunks × 4 micro-batches  +\S")
         run, report = self.run_to(stages, 3, ranks=2)
@@ -174,12 +174,12 @@ class Mesh(TextJob):
         self.assertEqual(len(pictures[0]), 2, plan.out)
         self.assertEqual(*pictures)
         self.assert_same_end("stages", 3)
-        asked = json.loads(self.start("plan", stages, *workers, "--json").wait().out)["mesh"]["asked"]
+        asked = json.loads(self.start("plan", "--details", stages, *workers, "--json").wait().out)["mesh"]["asked"]
         self.assertEqual([asked["chunks"], asked["fits"]], [2, True])
         self.assertEqual(asked["stages"][1]["pieces"], [{"begin": 1, "end": 2}, {"begin": 3, "end": 4}])
         uneven = ["--set", "mesh.micro_batches=3"]
         run = self.train(stages, *uneven, workers=("cpu:threads=1",) * 2).wait()
-        plan = self.start("plan", stages, *workers, *uneven).wait()
+        plan = self.start("plan", "--details", stages, *workers, *uneven).wait()
         self.assertEqual([plan.status, plan.error()], [run.status, run.error()])
         job, report = self.run_to(self.write_text_job("open", mesh__stages="auto", mesh__replicas=1, **both), 3, ranks=2)
         self.assertIn("2 stages, interleaved × 2 chunks × 4 micro-batches", job.out)

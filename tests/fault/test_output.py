@@ -34,6 +34,19 @@ class Output(FaultTest):
             self.assertIn("train.steps = 1000, but 1 epoch (train.epochs) is over after 16 steps", text)
             self.assertEqual(text.count(str(self.checkpoints)), 1, text)
 
+    def test_what_was_mistyped_is_guessed(self):
+        for words, meant in ((("trian",), "did you mean `bimetal train`?"),
+                             (("train", "job.toml", "--workers", "cpu"), "did you mean --worker?")):
+            job = self.start(*words).wait()
+            self.assertEqual(job.status, harness.INVALID_ARGUMENT, job.err)
+            self.assertIn(meant, job.err)
+
+    def test_a_job_that_keeps_nothing_says_so_before_and_after(self):
+        job = self.train(self.write_job(train__steps=2, checkpoint__dir="")).wait()
+        self.assertEqual(job.status, 0, job.err)
+        self.assertIn("nothing of this training will be kept", job.out)
+        self.assertTrue(job.out.rstrip().endswith("nothing was saved: the job has no checkpoint.dir"), job.out)
+
     def test_a_job_that_is_slower_than_its_fastest_worker_alone_says_so(self):
         """The faster one waits for the half of the samples that takes the other four times as long."""
         job_file = self.write_job(train__steps=80, train__global_batch=256, parallel__balance="equal")

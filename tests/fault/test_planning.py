@@ -63,7 +63,10 @@ class Plan(FaultTest):
     def test_one_worker_has_nothing_to_share(self):
         job = self.plan("--worker", "cpu:threads=1")
         self.assertEqual(job.status, 0, job.err)
-        self.assertIn("there is nothing to share", job.out)
+        self.assertIn("there is nothing to share", job.out.splitlines()[0], "the verdict comes first")
+        self.assertIn("images/s", job.out)
+        self.assertNotIn("GFLOP/s", job.out)
+        self.assertIn("GFLOP/s", self.plan("--worker", "cpu:threads=1", "--details").out)
         self.assert_nothing_left()
 
     def test_a_missing_device_is_named_with_those_there_are(self):

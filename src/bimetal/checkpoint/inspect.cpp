@@ -43,6 +43,7 @@ Inspected inspect_one(const fs::path& path) {
     found.sequence = manifest.sequence;
     found.state = manifest.state;
     found.optimizer = manifest.optimizer;
+    found.of_loop = !manifest.loop.empty();
     found.ranks = manifest.slices ? manifest.slices->ranks : 0;
     for (const auto& [name, expected] : manifest.files) {
       found.files.push_back(inspect_file(path / name, expected));

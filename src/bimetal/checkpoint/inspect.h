@@ -25,6 +25,7 @@ struct Inspected {
   std::uint64_t sequence = 0;
   TrainingState state = {};
   std::string optimizer = {};
+  bool of_loop = false;       ///< in Python, which may count its steps itself
   int ranks = 0;              ///< that have written slices; 0: of whole tensors
   std::size_t tensors = 0;    ///< parameters and buffers
   std::int64_t elements = 0;  ///< of these

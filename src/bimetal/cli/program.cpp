@@ -9,6 +9,7 @@
 #include "bimetal/cli/checkpoint/checkpoint.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/demo/demo.h"
+#include "bimetal/cli/did_you_mean.h"
 #include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/fabric/bench.h"
@@ -24,6 +25,7 @@
 #include "bimetal/cli/predict/predict.h"
 #include "bimetal/cli/predict/serve.h"
 #include "bimetal/cli/python_command.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/cli/train/join.h"
 #include "bimetal/cli/train/rank.h"
 #include "bimetal/cli/train/server_rank.h"
@@ -73,7 +75,10 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kSuccess : kUsage;
+    const auto status = app.exit(error);
+    if (status == 0) return kSuccess;
+    if (const auto hint = meant_instead(app, {argv + 1, argv + argc})) print_to_errors(*hint);
+    return kUsage;
   }
   return action();
 }

@@ -31,15 +31,14 @@ std::string series(const std::vector<Number>& values, const char* separator) {
 std::string rate_line(const progress::Progress& progress) {
   auto line = fmt::format("{:.0f} {}/s", progress.samples_per_s, progress.counts);
   if (progress.shares.size() <= 1) return line;
-  return line + fmt::format(" ({})  shares {}  efficiency {:.0f} %",
-                            series(progress.rank_samples_per_s, " + "),
-                            series(progress.shares, " : "), 100 * progress.efficiency);
+  return fmt::format("efficiency {:.0f} %  {} ({})  shares {}", 100 * progress.efficiency, line,
+                     series(progress.rank_samples_per_s, " + "), series(progress.shares, " : "));
 }
 
 std::string progress_line(const progress::Progress& progress) {
-  return fmt::format("epoch {}/{}  step {}/{}  loss {:.4f}  {}  {} left", progress.epoch,
-                     progress.epochs, progress.step, progress.steps, progress.loss,
-                     rate_line(progress), clock_text(progress.seconds_left));
+  return fmt::format("step {}/{}  {} left  loss {:.4f}  {}  epoch {}/{}", progress.step,
+                     progress.steps, clock_text(progress.seconds_left), progress.loss,
+                     rate_line(progress), progress.epoch, progress.epochs);
 }
 
 std::string data_line(const progress::DataProgress& progress) {

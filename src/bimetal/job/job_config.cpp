@@ -210,16 +210,9 @@ std::string job_text(const std::filesystem::path& file) {
   return text;
 }
 
-}  // namespace
-
-JobConfig load_job(const std::filesystem::path& file, const std::vector<std::string>& overrides,
-                   const Notify& notify) {
-  return parse_job(job_text(file), file.string(), overrides, notify);
-}
-
-JobConfig parse_job(std::string_view toml, const std::string& origin,
-                    const std::vector<std::string>& overrides, const Notify& notify) {
-  JobConfig job;
+/// `job` has what is taken where the file says nothing.
+JobConfig parse_into(JobConfig job, std::string_view toml, const std::string& origin,
+                     const std::vector<std::string>& overrides, const Notify& notify) {
   const auto file = parse_toml(toml, origin);
   apply_file(file, origin, job_keys(job), notify);
   apply_overrides(job, overrides, notify);
@@ -229,6 +222,20 @@ JobConfig parse_job(std::string_view toml, const std::string& origin,
       });
   if (is_open(job.mesh) && !scheduled) job.mesh.schedule = kAutoSchedule;
   return job;
+}
+
+}  // namespace
+
+JobConfig load_job(const std::filesystem::path& file, const std::vector<std::string>& overrides,
+                   const Notify& notify) {
+  JobConfig job;
+  job.checkpoint.dir = (std::filesystem::path("runs") / file.stem()).string();
+  return parse_into(std::move(job), job_text(file), file.string(), overrides, notify);
+}
+
+JobConfig parse_job(std::string_view toml, const std::string& origin,
+                    const std::vector<std::string>& overrides, const Notify& notify) {
+  return parse_into({}, toml, origin, overrides, notify);
 }
 
 void apply_overrides(JobConfig& job, const std::vector<std::string>& overrides,

@@ -154,8 +154,9 @@ struct CompressionConfig {
 };
 
 struct CheckpointConfig {
-  std::string dir;               ///< empty: no checkpoints
-  std::int64_t every_steps = 0;  ///< 0: only at the ends of epochs and of the job
+  std::string dir;  ///< empty: no checkpoints; where a file says nothing: runs/ and its name
+  std::int64_t every_steps = 0;  ///< and at the ends of epochs and of the job; 0: only there
+  double every_minutes = 5;      ///< and when so much time has passed since the last; 0: never
   std::int64_t keep = 2;         ///< newest ones kept
   bool keep_best = false;        ///< and the one that was best on the validation data
   bool operator==(const CheckpointConfig&) const = default;

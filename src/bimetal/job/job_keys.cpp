@@ -126,6 +126,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"compression", "powersgd_rank", kAlike, whole(compression.powersgd_rank, 1)},
       {"checkpoint", "dir", kMayDiffer, text(checkpoint.dir)},
       {"checkpoint", "every_steps", kAlike, whole(checkpoint.every_steps, 0)},
+      {"checkpoint", "every_minutes", kAlike, number(checkpoint.every_minutes, kNotNegative)},
       {"checkpoint", "keep", kMayDiffer, whole(checkpoint.keep, 1)},
       {"checkpoint", "keep_best", kAlike, flag(checkpoint.keep_best)},
       {"cluster", "workers", kMayDiffer, worker_specs(cluster.workers)},

@@ -26,7 +26,8 @@ struct PlanInput {
   std::vector<PlanWorker> workers;          ///< one per rank
   LinkSpeed link;                           ///< ignored where there is one worker
   std::vector<std::uint64_t> bucket_bytes;  ///< of gradients, in the order in which they are sent
-  std::int64_t global_batch = 0;
+  std::int64_t global_batch = 0;            ///< in what `counts` says, as shares and rates are
+  std::string counts = "samples";           ///< "images", "tokens"
   int servers = 0;  ///< parameter servers to predict for, on links of their own; 0: none
   int copies = 1;   ///< of each server's part, which each gradient is sent to
 

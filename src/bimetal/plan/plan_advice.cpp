@@ -35,17 +35,18 @@ class Adviser {
   std::vector<std::string> only_one() const {
     const Prediction& alone = plan_.chosen();
     return {fmt::format("Only {} can work on this job: there is nothing to share. A step will take "
-                        "{}: {:.0f} samples/s.",
-                        name(alone.ranks[0]), seconds_text(alone.step_s), alone.samples_per_s),
+                        "{}: {:.0f} {}/s.",
+                        name(alone.ranks[0]), seconds_text(alone.step_s), alone.samples_per_s,
+                        input_.counts),
             "List more workers with --worker to compare."};
   }
 
   std::vector<std::string> use_one() const {
     const Prediction& alone = plan_.chosen();
     const Prediction& shared = balanced_over_all();
-    std::vector<std::string> lines = {fmt::format("Use {} alone: {} a step, {:.0f} samples/s.",
+    std::vector<std::string> lines = {fmt::format("Use {} alone: {} a step, {:.0f} {}/s.",
                                                   name(alone.ranks[0]), seconds_text(alone.step_s),
-                                                  alone.samples_per_s)};
+                                                  alone.samples_per_s, input_.counts)};
     lines.push_back(
         shared.step_s > alone.step_s * (1 + kWorthwhile)
             ? fmt::format("Adding {} would slow each step by {} ({:.0f} %): {}.",
@@ -86,10 +87,10 @@ class Adviser {
     const Prediction& alone = fastest_alone();
     const Prediction& equal = of_way(Way::Equal);
     std::vector<std::string> lines = {fmt::format(
-        "Share the work over {}, balanced ({} samples): {} a step, {:.0f} samples/s, {:.2f} times "
+        "Share the work over {}, balanced ({} {}): {} a step, {:.0f} {}/s, {:.2f} times "
         "what {} does alone.",
-        names(best.ranks), fmt::join(best.shares, " : "), seconds_text(best.step_s),
-        best.samples_per_s, alone.step_s / best.step_s, name(alone.ranks[0]))};
+        names(best.ranks), fmt::join(best.shares, " : "), input_.counts, seconds_text(best.step_s),
+        best.samples_per_s, input_.counts, alone.step_s / best.step_s, name(alone.ranks[0]))};
     if (best.ranks.size() < balanced_over_all().ranks.size()) {
       lines.push_back(fmt::format("Leave {} out: with all, a step would take {}.",
                                   names(missing(best)), seconds_text(balanced_over_all().step_s)));
@@ -111,10 +112,10 @@ class Adviser {
     const Prediction& alone = fastest_alone();
     return {
         fmt::format("Share the work over {} through {} (parallel.mode = \"server\"), balanced ({} "
-                    "samples): {} a step, {:.0f} samples/s, {:.2f} times what {} does alone.",
+                    "{}): {} a step, {:.0f} {}/s, {:.2f} times what {} does alone.",
                     names(best.ranks), servers(input_.servers), fmt::join(best.shares, " : "),
-                    seconds_text(best.step_s), best.samples_per_s, alone.step_s / best.step_s,
-                    name(alone.ranks[0])),
+                    input_.counts, seconds_text(best.step_s), best.samples_per_s, input_.counts,
+                    alone.step_s / best.step_s, name(alone.ranks[0])),
         fmt::format("Reducing gradients among the workers would take {} a step, {:.0f} % longer.",
                     seconds_text(balanced_over_all().step_s),
                     percent(balanced_over_all().step_s, best.step_s))};

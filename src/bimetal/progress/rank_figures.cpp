@@ -8,13 +8,17 @@
 namespace bimetal::progress {
 namespace {
 
+// What a rank asks for, as a sum of these.
+constexpr int kStop = 1, kSave = 2;
+
 // Every figure travels as a float64: exact for counts up to 2^53, and one array for the fabric.
 RankFigures decode(std::span<const double> numbers) {
   return {.batch = static_cast<std::int64_t>(numbers[0]),
           .compute_seconds = numbers[1],
           .loss_sum = numbers[2],
           .fit = static_cast<Fit>(static_cast<std::uint8_t>(numbers[3])),
-          .stop_requested = numbers[4] != 0,
+          .stop_requested = (static_cast<int>(numbers[4]) & kStop) != 0,
+          .save_due = (static_cast<int>(numbers[4]) & kSave) != 0,
           .gradient_norm = numbers[5],
           .communicate_seconds = numbers[6],
           .wait_seconds = numbers[7],
@@ -34,7 +38,7 @@ void FigureExchange::start(const RankFigures& mine, Deadline deadline) {
            mine.compute_seconds,
            mine.loss_sum,
            static_cast<double>(mine.fit),
-           mine.stop_requested ? 1.0 : 0.0,
+           static_cast<double>((mine.stop_requested ? kStop : 0) | (mine.save_due ? kSave : 0)),
            mine.gradient_norm,
            mine.communicate_seconds,
            mine.wait_seconds,

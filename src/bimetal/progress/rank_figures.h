@@ -32,6 +32,7 @@ struct RankFigures {
   double loss_sum = 0;         ///< of its samples
   Fit fit = Fit::fits;
   bool stop_requested = false;
+  bool save_due = false;  ///< by its clock, after this step
   /// Of the summed gradients, where the step asks for it; not finite where they are not.
   double gradient_norm = 0;
   /// Of this rank since the run's start, up to the step before: for those who watch.

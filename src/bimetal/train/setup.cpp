@@ -51,6 +51,10 @@ std::shared_ptr<const task::JobTask> load_shared_task(comm::Group group, const j
   auto task = task::make_task(job, files);
   // Files have been compared, which a task that brings its data has none of.
   if (task::is_python_task(job)) job::require_same_facts(group, task->facts(), timeout);
+  if (job.data.name == "images" && !task::is_python_task(job)) {
+    observer.on_notice(fmt::format("{} images in {} classes to train on",
+                                   task->training()->size(), task->description().classes));
+  }
   for (const auto& notice : task->notices()) observer.on_notice(notice);
   return task;
 }

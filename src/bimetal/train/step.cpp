@@ -42,7 +42,7 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
 
 StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& plan,
                              const std::function<task::Values()>& fetch, bool stop_requested,
-                             progress::ShadowFigures shadow) {
+                             progress::ShadowFigures shadow, bool save_due) {
   if (!options_.stage) {
     const auto samples = plan.counts[static_cast<std::size_t>(lanes_.mine())];
     const Stopwatch waiting;
@@ -55,6 +55,7 @@ StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& 
   auto mine = compute(plan, fetch);
   mine.stop_requested = stop_requested;
   mine.shadow = shadow;
+  mine.save_due = save_due;
   auto result = update_.run(step, mine, optimizer_);
   if (options_.stage) options_.stage->learn(result.figures);
   return result;

@@ -39,6 +39,7 @@ progress::Report TrainingRun::run() {
 
 progress::Report TrainingRun::run_steps() {
   observer_.on_phase("training");
+  since_save_ = Stopwatch();
   if (const auto text = checkpoint::early_end(job_.train, planned_steps_)) {
     observer_.on_notice(*text);
   }
@@ -91,7 +92,7 @@ bool TrainingRun::next_step() {
                            optim::learning_rate_at(job_.train, step, planned_steps_));
   const auto shadow = measure_beside_work(plan);
   profiler_.begin(step);
-  const auto result = step_.run(step, plan.samples, fetch, stop, shadow);
+  const auto result = step_.run(step, plan.samples, fetch, stop, shadow, save_due());
   if (profiler_.end(step)) journal_.start_clock();
   if (!result.applied) {
     repeat(plan, result);
@@ -100,8 +101,10 @@ bool TrainingRun::next_step() {
   record(plan, result);
   learn_shares(result.figures);
   interrupted_ = std::ranges::any_of(result.figures, &progress::RankFigures::stop_requested);
+  if (interrupted_) tell_who_ended_it(result.figures);
   const auto every = job_.checkpoint.every_steps;
-  if (plan.ends_epoch || (every > 0 && state_.step % every == 0)) save_now();
+  const bool by_clock = std::ranges::any_of(result.figures, &progress::RankFigures::save_due);
+  if (plan.ends_epoch || by_clock || (every > 0 && state_.step % every == 0)) save_now();
   if (plan.ends_epoch && !interrupted_) evaluate_now();
   return true;
 }
@@ -161,9 +164,25 @@ void TrainingRun::repeat(const data::BatchFeed::Plan& plan, const StepResult& re
   feed_.draw(balancer_.shares());
 }
 
+/// Where it was asked for, the launcher has said so: on the machine whose ranks are numbered from
+/// its first on.
+void TrainingRun::tell_who_ended_it(std::span<const progress::RankFigures> figures) {
+  const auto first_here = static_cast<std::size_t>(group_.rank() - options_.local_rank);
+  const auto here = static_cast<std::size_t>(options_.local_world_size);
+  for (std::size_t rank = 0; rank < std::min(figures.size(), hosts_.size()); ++rank) {
+    if (!figures[rank].stop_requested) continue;
+    if (rank >= first_here && rank < first_here + here) return;
+    observer_.on_notice(
+        fmt::format("rank {} on {} was told to stop (Ctrl-C there): the job ends after step {}",
+                    rank, hosts_[rank], state_.step));
+    return;
+  }
+}
+
 void TrainingRun::introduce_workers() {
   auto places = replicas_.places({options_.host_name, place_.device.str()},
                                  milliseconds_of(job_.parallel.timeout_s));
+  for (const auto& place : places) hosts_.push_back(place.host);
   place_of_replica_ = places[static_cast<std::size_t>(replicas_.group().rank())];
   for (std::size_t rank = 0; stages_.mesh && rank < places.size(); ++rank) {
     places[rank].stage = stages_.name_of(static_cast<int>(rank));
@@ -212,6 +231,13 @@ progress::Evaluation TrainingRun::evaluate_with(std::shared_ptr<const task::Data
   return result;
 }
 
+/// By rank 0's clock: ranks that went by their own would not save the same steps.
+bool TrainingRun::save_due() const {
+  const auto& checkpoint = job_.checkpoint;
+  return group_.rank() == 0 && !checkpoint.dir.empty() && checkpoint.every_minutes > 0 &&
+         since_save_.seconds() >= 60 * checkpoint.every_minutes;
+}
+
 void TrainingRun::save_now() {
   if (saved_step_ == state_.step) return;
   saved_step_ = state_.step;
@@ -226,6 +252,7 @@ void TrainingRun::save_now() {
     state_.error_feedback.clear();
     observer_.on_checkpoint(saved_path_.string(), state_.step);
   }
+  since_save_ = Stopwatch();
   journal_.start_clock();
 }
 

@@ -11,6 +11,7 @@
 
 #include "bimetal/balance/balancer.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/stopwatch.h"
 #include "bimetal/c10d/island.h"
 #include "bimetal/checkpoint/best_checkpoint.h"
 #include "bimetal/comm/group.h"
@@ -74,9 +75,11 @@ class TrainingRun {
   void repeat(const data::BatchFeed::Plan& plan, const StepResult& result);
   void record(const data::BatchFeed::Plan& plan, const StepResult& result);
   void introduce_workers();
+  void tell_who_ended_it(std::span<const progress::RankFigures> figures);
   void evaluate_now();
   void test_now();
   progress::Evaluation evaluate_with(std::shared_ptr<const task::Dataset> data, std::string name);
+  bool save_due() const;
   void save_now();
   void complete_state();
   progress::Report run_steps();
@@ -119,7 +122,9 @@ class TrainingRun {
   StepProfiler profiler_;
 
   progress::WorkerPlace place_of_replica_;
+  std::vector<std::string> hosts_;  ///< by replica
   std::int64_t saved_step_, evaluated_step_;
+  Stopwatch since_save_;
   std::filesystem::path saved_path_;  ///< rank 0's, of saved_step_
   checkpoint::BestCheckpoint best_;
   DrawsApart apart_;

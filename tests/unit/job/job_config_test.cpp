@@ -338,6 +338,8 @@ TEST(JobConfig, LoadsFilesAndNamesThem) {
   const auto file = folder / "my job.toml";
   test::put_contents(file, "[train]\nepochs = 7\n");
   EXPECT_EQ(load_job(file, {"train.steps=2"}).train.epochs, 7);
+  EXPECT_EQ(load_job(file).checkpoint.dir, "runs/" + file.stem().string());
+  EXPECT_EQ(load_job(file, {"checkpoint.dir="}).checkpoint.dir, "") << "whoever wants none says so";
   test::put_contents(file, "[train]\nepochs = x\n");
   for (const auto& [path, problem] :
        {std::pair(file, ":2: "),

@@ -229,6 +229,13 @@ TEST_F(Trainer, WritesCheckpointsEveryFewStepsAndAtTheEndsOfEpochs) {
                                             "step-00000012", "step-00000016", "step-00000020"));
 }
 
+TEST_F(Trainer, WritesCheckpointsByRankZerosClock) {
+  job_.train.steps = 4;
+  job_.checkpoint.every_minutes = 1e-9;  // less than any step takes
+  const auto run = run_job(job_, 2);
+  EXPECT_EQ(run.recorders[1].checkpoints.size(), 4u) << "the other rank saves the same steps";
+}
+
 TEST_F(Trainer, NotANumberNamesStepAndRankAndKeepsTheLastCheckpoint) {
   job_.train.learning_rate = 1e308;
   job_.train.epochs = 3;

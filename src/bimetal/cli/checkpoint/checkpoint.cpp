@@ -30,8 +30,12 @@ struct CheckpointArguments {
 
 std::string described(const Inspected& found) {
   const auto& state = found.state;
-  std::string text = fmt::format("{}: step {}, epoch {}, {}", found.path.string(), state.step,
-                                 state.position.epoch + 1, found.optimizer);
+  // A loop in Python counts its steps itself, or not at all.
+  std::string text = found.path.string() + ": ";
+  text += !found.of_loop || state.step > 0
+              ? fmt::format("step {}, epoch {}, ", state.step, state.position.epoch + 1)
+              : std::string("of a loop in Python, ");
+  text += found.optimizer;
   if (state.model) text += fmt::format(", {}", state.model->name);
   if (found.tensors > 0) {
     text += fmt::format(", {} numbers in {} tensors", found.elements, found.tensors);

@@ -27,6 +27,7 @@ constexpr const char* kRankCommand = "plan-rank";
 
 constexpr const char* kPlanExamples = R"(Examples:
   bimetal plan examples/fashion_mnist.toml --worker cuda:0 --worker cpu
+  bimetal plan job.toml --details
   bimetal plan job.toml --set train.global_batch=4096 --json
   bimetal plan job.toml --worker cpu:memory=5GiB --worker cpu:memory=9GiB --timeline step.svg
   bimetal plan --simulate examples/clusters/home.toml
@@ -60,7 +61,7 @@ train::MeasuredPlan measure(const launch::RankEnvironment& env, const job::JobCo
 }
 
 struct PlanOutput {
-  bool json = false;
+  bool json = false, details = false;
   std::string simulate, timeline;
 };
 
@@ -70,7 +71,8 @@ void show(const train::MeasuredPlan& plan, const PlanOutput& output) {
       throw Error(ErrorCode::OutOfMemory,
                   "the model's units could not be measured on this machine");
     }
-    return simulate_cluster({output.simulate, output.timeline, output.json}, &plan.mesh_input,
+    return simulate_cluster({output.simulate, output.timeline, output.json, output.details},
+                            &plan.mesh_input,
                             1e-3 * plan.devices.front().matmul_float32_gflops);
   }
   if (!output.timeline.empty() && plan.cluster) {
@@ -81,7 +83,7 @@ void show(const train::MeasuredPlan& plan, const PlanOutput& output) {
     return;
   }
   Terminal terminal;
-  print_plan(terminal, plan);
+  print_plan(terminal, plan, output.details);
 }
 
 int run_plan_rank(const launch::RankEnvironment& env, const job::JobConfig& job,
@@ -105,9 +107,10 @@ int run_plan_rank(const launch::RankEnvironment& env, const job::JobConfig& job,
 }  // namespace
 
 int plan_command(const PlanArguments& arguments) {
-  const PlanOutput output{arguments.json, arguments.simulate, arguments.timeline};
+  const PlanOutput output{arguments.json, arguments.details, arguments.simulate,
+                          arguments.timeline};
   if (arguments.job.empty() && arguments.deepspeed.empty()) {
-    simulate_cluster({output.simulate, output.timeline, output.json}, nullptr, 0);
+    simulate_cluster({output.simulate, output.timeline, output.json, output.details}, nullptr, 0);
     return kSuccess;
   }
   const auto job = read_job(
@@ -126,6 +129,7 @@ int plan_command(const PlanArguments& arguments) {
   ranks.workers = choose_workers(arguments.workers, job);
   ranks.rank_command = {kRankCommand};
   if (output.json) ranks.rank_command.push_back("--json");
+  if (output.details) ranks.rank_command.push_back("--details");
   for (const auto& [option, file] :
        {std::pair("--simulate", output.simulate), std::pair("--timeline", output.timeline)}) {
     if (!file.empty()) ranks.rank_command.insert(ranks.rank_command.end(), {option, file});
@@ -146,7 +150,9 @@ void add_plan(CLI::App& app, Action& action) {
                    "(default: the job's, else one on the best device)")
       ->type_name("SPEC")
       ->allow_extra_args(false);
-  command->add_flag("--json", arguments->json, "Print JSON instead of tables");
+  command->add_flag("--json", arguments->json, "Print JSON instead of text");
+  command->add_flag("--details", arguments->details,
+                    "Print tables, too: what was measured, and all that was compared");
   auto* job = command->get_option("job");
   command
       ->add_option("--simulate", arguments->simulate,
@@ -172,6 +178,7 @@ void add_plan_rank(CLI::App& app, Action& action) {
   command->group("");  // not for people: left out of --help
   command->add_option("--worker", options->worker);
   command->add_flag("--json", options->output.json);
+  command->add_flag("--details", options->output.details);
   command->add_option("--simulate", options->output.simulate);
   command->add_option("--timeline", options->output.timeline);
   command->callback([options, &action] {

@@ -14,6 +14,7 @@ struct PlanArguments {
   std::vector<std::string> set;      ///< "section.key=value"
   std::vector<std::string> workers;  ///< worker specs
   bool json = false;
+  bool details = false;  ///< tables, too
   std::string simulate;  ///< a file that describes a cluster; empty: this one is planned
   std::string timeline;  ///< where a picture of a step goes; empty: none
 };

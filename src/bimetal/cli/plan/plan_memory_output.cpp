@@ -83,10 +83,12 @@ std::string_view name_of(plan::Place place) {
 }  // namespace
 
 void print_memory(Terminal& terminal, const plan::MemoryInput& input,
-                  const plan::MemoryPlan& plan) {
-  print_kinds(terminal, input, plan);
-  print_ways(terminal, input, plan);
-  terminal.print("");
+                  const plan::MemoryPlan& plan, bool details) {
+  if (details) {
+    print_kinds(terminal, input, plan);
+    print_ways(terminal, input, plan);
+    terminal.print("");
+  }
   std::istringstream advice(plan::memory_advice(input, plan));
   for (std::string line; std::getline(advice, line);) terminal.print(line);
 }

@@ -8,9 +8,10 @@
 
 namespace bimetal::cli {
 
-/// What each rank needs as the job file has it, by kind; then every way to keep the job, whether it
-/// fits and what it adds to a step; then advice.
-void print_memory(Terminal& terminal, const plan::MemoryInput& input, const plan::MemoryPlan& plan);
+/// Advice; before it, with `details`, what each rank needs as the job file has it, by kind, and
+/// every way to keep the job, whether it fits and what it adds to a step.
+void print_memory(Terminal& terminal, const plan::MemoryInput& input, const plan::MemoryPlan& plan,
+                  bool details);
 
 /// The same figures; docs/planning.md describes each field.
 nlohmann::json memory_json(const plan::MemoryInput& input, const plan::MemoryPlan& plan);

@@ -125,8 +125,10 @@ nlohmann::json choice_json(const plan::MeshInput& input, const plan::Cluster& cl
 
 }  // namespace
 
-void print_mesh(Terminal& terminal, const plan::MeshInput& input, const plan::Cluster& cluster,
-                const plan::MeshPlan& plan) {
+namespace {
+
+void print_meshes(Terminal& terminal, const plan::MeshInput& input, const plan::Cluster& cluster,
+                  const plan::MeshPlan& plan) {
   std::vector<TableRow> rows = {{fmt::format("meshes ({} tried)", plan.tried), "", "step",
                                  "waiting", "bubble", "peak memory"}};
   if (plan.asked) rows.push_back(row_of(cluster, *plan.asked));
@@ -149,6 +151,13 @@ void print_mesh(Terminal& terminal, const plan::MeshInput& input, const plan::Cl
   const auto pictures = pictures_of(input, cluster, plan);
   for (const auto& line : pictures) terminal.print(line);
   if (!pictures.empty()) terminal.print("");
+}
+
+}  // namespace
+
+void print_mesh(Terminal& terminal, const plan::MeshInput& input, const plan::Cluster& cluster,
+                const plan::MeshPlan& plan, bool details) {
+  if (details) print_meshes(terminal, input, cluster, plan);
   std::istringstream advice(plan::mesh_advice(cluster, plan));
   for (std::string line; std::getline(advice, line);) terminal.print(line);
 }
@@ -228,7 +237,7 @@ void simulate_cluster(const Simulated& request, const plan::MeshInput* measured,
       fmt::format("{} devices, {} units, {:.2f} billion parameters, a global batch of {}",
                   cluster.size(), input.facts.front().units.size(),
                   1e-9 * static_cast<double>(input.facts.front().elements()), input.global_batch));
-  print_mesh(terminal, input, cluster, plan);
+  print_mesh(terminal, input, cluster, plan, request.details);
 }
 
 }  // namespace bimetal::cli

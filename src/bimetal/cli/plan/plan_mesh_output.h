@@ -9,9 +9,10 @@
 
 namespace bimetal::cli {
 
-/// The job's own, the best few, those that do not fit, pictures and advice.
+/// Advice; before it, with `details`, the job's own, the best few, those that do not fit, and
+/// pictures.
 void print_mesh(Terminal& terminal, const plan::MeshInput& input, const plan::Cluster& cluster,
-                const plan::MeshPlan& plan);
+                const plan::MeshPlan& plan, bool details);
 
 /// The same figures; docs/planning.md describes each field.
 nlohmann::json mesh_json(const plan::MeshInput& input, const plan::Cluster& cluster,
@@ -26,7 +27,7 @@ void write_timeline(const plan::MeshInput& input, const plan::Cluster& cluster,
 /// a [model]. Returns what is printed in `json`, or prints tables. Errors: read_cluster()'s.
 struct Simulated {
   std::filesystem::path cluster, timeline;  ///< timeline: empty: none
-  bool json = false;
+  bool json = false, details = false;
 };
 void simulate_cluster(const Simulated& request, const plan::MeshInput* measured, double teraflops);
 

@@ -69,8 +69,8 @@ std::string title_of(const MeasuredPlan& plan, const Prediction& prediction) {
 void print_predictions(Terminal& terminal, const MeasuredPlan& plan) {
   constexpr std::size_t kTexts = 2;
   std::vector<TableRow> rows = {
-      {fmt::format("predicted for a global batch of {}", plan.input.global_batch), "samples",
-       "computing", "+ communication", "= step", "samples/s", "MB sent"}};
+      {fmt::format("predicted for {} {} a step", plan.input.global_batch, plan.input.counts),
+       "shares", "computing", "+ communication", "= step", plan.input.counts + "/s", "MB sent"}};
   for (const auto& prediction : plan.plan.predictions) {
     rows.push_back(
         {title_of(plan, prediction), fmt::format("{}", fmt::join(prediction.shares, " : ")),
@@ -138,17 +138,22 @@ std::string advice_of(const MeasuredPlan& plan) {
 
 }  // namespace
 
-void print_plan(Terminal& terminal, const MeasuredPlan& plan) {
-  print_workers(terminal, plan);
-  print_link(terminal, plan);
-  if (!plan.plan.predictions.empty()) {
-    print_predictions(terminal, plan);
-    terminal.print("");
-    std::istringstream advice(advice_of(plan));
-    for (std::string line; std::getline(advice, line);) terminal.print(line);
+void print_plan(Terminal& terminal, const MeasuredPlan& plan, bool details) {
+  constexpr int kVerdict = 2;  // lines
+  std::istringstream advice(advice_of(plan));
+  std::string line;
+  for (int n = 0; (details || n < kVerdict) && std::getline(advice, line); ++n) {
+    terminal.print(n == 0 ? terminal.coloured(Colour::bold, line) : line);
   }
-  if (plan.memory) print_memory(terminal, plan.memory_input, *plan.memory);
-  if (plan.cluster) print_mesh(terminal, plan.mesh_input, *plan.cluster, plan.mesh);
+  if (details) {
+    if (!plan.plan.predictions.empty()) terminal.print("");
+    print_workers(terminal, plan);
+    print_link(terminal, plan);
+    if (!plan.plan.predictions.empty()) print_predictions(terminal, plan);
+  }
+  if (plan.memory) print_memory(terminal, plan.memory_input, *plan.memory, details);
+  if (plan.cluster) print_mesh(terminal, plan.mesh_input, *plan.cluster, plan.mesh, details);
+  if (!details) terminal.print("What was measured and compared: --details.");
 }
 
 nlohmann::json plan_json(const MeasuredPlan& plan) {

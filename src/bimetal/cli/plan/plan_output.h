@@ -8,8 +8,9 @@
 
 namespace bimetal::cli {
 
-/// The workers, their link, a prediction for each way to run the job, and the advice.
-void print_plan(Terminal& terminal, const train::MeasuredPlan& plan);
+/// The verdict in two lines, and what fits how; with `details` also the workers, their link, and a
+/// prediction for each way to run the job.
+void print_plan(Terminal& terminal, const train::MeasuredPlan& plan, bool details);
 
 /// The same figures; docs/planning.md describes each field.
 nlohmann::json plan_json(const train::MeasuredPlan& plan);

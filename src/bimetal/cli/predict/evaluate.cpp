@@ -84,7 +84,7 @@ void evaluate_by_metrics(const EvaluateArguments& arguments, const task::Task& t
 Evaluated evaluate_models(const EvaluateArguments& arguments, const job::JobConfig& job,
                           const std::string& worker) {
   train::TrainerOptions options;
-  options.worker = job::parse_worker_spec(worker);
+  options.worker = worker_of_use(job::parse_worker_spec(worker));
   options.fetch = launch::fetch_url;
   const auto place = train::choose_place(job, options);
   StatusLine status;

@@ -28,7 +28,7 @@ constexpr const char* kEvaluationRank = "evaluate-rank";
 train::TrainerOptions options_of(const launch::RankEnvironment& env,
                                  const job::WorkerSpec& worker) {
   train::TrainerOptions options;
-  options.worker = worker;
+  options.worker = worker_of_use(worker);
   options.local_rank = env.local_rank;
   options.local_world_size = env.local_world_size;
   options.host_name = asio::ip::host_name();

@@ -67,7 +67,7 @@ LanguageModel load_language_model(const fs::path& run) {
 }
 
 torch::Device choose_device(const std::string& worker) {
-  const auto spec = job::parse_worker_spec(worker);
+  const auto spec = worker_of_use(job::parse_worker_spec(worker));
   device::apply_worker_limits(spec, /*local_world_size=*/1);
   return device::select_device(spec, /*local_rank=*/0);
 }

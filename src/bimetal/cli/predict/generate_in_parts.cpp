@@ -157,7 +157,7 @@ void add_generate_rank(CLI::App& app, Action& action) {
   command->callback([options, &action] {
     action = [options] {
       const auto [env, job] = launched_rank();
-      return generate_as_rank(env, job, job::parse_worker_spec(options->worker),
+      return generate_as_rank(env, job, worker_of_use(job::parse_worker_spec(options->worker)),
                               options->arguments);
     };
   });

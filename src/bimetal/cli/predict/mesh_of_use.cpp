@@ -73,6 +73,13 @@ job::JobConfig job_of_use(job::JobConfig job) {
   return job;
 }
 
+job::WorkerSpec worker_of_use(job::WorkerSpec worker) {
+  worker.offload_optimizer.clear();
+  worker.offload_parameters.clear();
+  worker.offload_path.clear();
+  return worker;
+}
+
 std::vector<std::string> workers_of_text(const job::JobConfig& job) {
   const auto& all = job.cluster.workers;
   if (all.empty() || is_open(job.mesh) || !cuts_model(job.mesh)) return all;

@@ -25,6 +25,9 @@ bool cuts_model(const job::MeshConfig& mesh);
 /// ZeRO, compression, parameter servers, the optimizer, recomputation, sequence parallelism.
 job::JobConfig job_of_use(job::JobConfig job);
 
+/// The same of a worker: nothing is offloaded where nothing is trained.
+job::WorkerSpec worker_of_use(job::WorkerSpec worker);
+
 /// Of the job's workers those of the first replica, which a text goes through; all where the mesh
 /// is open, cuts nothing or is of another number of workers.
 std::vector<std::string> workers_of_text(const job::JobConfig& job);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <memory>
 
 #include "bimetal/base/counted.h"
 #include "bimetal/base/deadline.h"
@@ -24,6 +26,21 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{100};
 
+/// Within WSL2 the PC's address may be Windows' alone.
+std::unique_ptr<rendezvous::StoreServer> serve_meeting(const net::Endpoint& listen,
+                                                       const net::Token& token) {
+  try {
+    return std::make_unique<rendezvous::StoreServer>(listen, token);
+  } catch (const Error& error) {
+    if (std::getenv("WSL_DISTRO_NAME") == nullptr) throw;
+    throw Error(error.code(),
+                fmt::format("{}; in WSL2 behind NAT, the default, this PC's address belongs to "
+                            "Windows: let the other machine --listen and join from here, or use "
+                            "networkingMode=mirrored (docs/windows.md)",
+                            error.what()));
+  }
+}
+
 /// The host's part in the rendezvous.
 class Host {
  public:
@@ -32,9 +49,9 @@ class Host {
         options_(options),
         signals_(signals),
         token_(read_token(options.token_file)),
-        server_(net::parse_endpoint(options.listen), token_),
+        server_(serve_meeting(net::parse_endpoint(options.listen), token_)),
         // The ranks here go by the address that others use, too: it is what they publish.
-        address_{net::reachable_address(server_.endpoint().host), server_.endpoint().port},
+        address_{net::reachable_address(server_->endpoint().host), server_->endpoint().port},
         store_(
             rendezvous::connect_store(address_, token_, Deadline::after(std::chrono::seconds(10)))),
         board_(store_) {}
@@ -134,7 +151,7 @@ class Host {
   const HostOptions& options_;
   launch::SignalWatch& signals_;
   net::Token token_;
-  rendezvous::StoreServer server_;
+  std::unique_ptr<rendezvous::StoreServer> server_;
   net::Endpoint address_;
   launch::JobStore store_;
   launch::JobBoard board_;

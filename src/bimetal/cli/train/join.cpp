@@ -187,8 +187,8 @@ int join_command(const JoinArguments& arguments) {
   }
   plan.first_rank = board.claim(static_cast<int>(workers.size()), offer.world_size);
   const Leaving leaving(board);
-  terminal.print(fmt::format("joined {} as rank {} of {}; the job's progress is shown there",
-                             arguments.host, plan.first_rank, offer.world_size));
+  terminal.print(fmt::format("joined {} as rank {} of {}", arguments.host, plan.first_rank,
+                             offer.world_size));
   if (!wait_for_start(board, signals, arguments, ranks.job.cluster.join_timeout_s)) {
     return conclude({.interrupted = true});
   }

@@ -13,6 +13,7 @@
 #include "bimetal/cli/train/rank_observer.h"
 #include "bimetal/cli/train/rank_process.h"
 #include "bimetal/cli/train/server_rank.h"
+#include "bimetal/cli/train/summary.h"
 #include "bimetal/launch/fetch_url.h"
 #include "bimetal/launch/local/status_pipe.h"
 #include "bimetal/launch/meet.h"
@@ -24,7 +25,18 @@
 namespace bimetal::cli {
 namespace {
 
-/// Of a rank whose launcher shows the rest.
+/// Of the first rank of a machine that has joined: its terminal shows the job, too.
+class GuestObserver final : public ProgressPrinter {
+ public:
+  GuestObserver(Terminal& terminal, launch::StatusReporter& status)
+      : ProgressPrinter(terminal, progress_line), status_(status) {}
+  void on_rescue(const progress::Rescue& rescue) override { status_.rescue(rescue); }
+
+ private:
+  launch::StatusReporter& status_;
+};
+
+/// Of a rank beside one that shows the rest.
 class RescueObserver final : public progress::Observer {
  public:
   explicit RescueObserver(launch::StatusReporter& status) : status_(status) {}
@@ -70,7 +82,18 @@ progress::Report train_in(comm::Group group, const RankRun& run, progress::Obser
   return report;
 }
 
+int train_as_guest(const RankRun& run, launch::StatusReporter& status) {
+  Terminal terminal;
+  GuestObserver observer(terminal, status);
+  const auto report = train_in(join_group(run.env, run.job), run, observer);
+  terminal.clear();
+  if (!report.workers.empty()) print_summary(terminal, report);
+  return report.interrupted ? kInterrupted : kSuccess;
+}
+
 int train_and_report(const RankRun& run, launch::StatusReporter& status) {
+  const bool first_here = run.env.local_rank == 0 && run.env.store == launch::StoreOwner::Launcher;
+  if (run.env.rank != 0 && first_here) return train_as_guest(run, status);
   if (run.env.rank != 0) {
     RescueObserver quiet(status);
     const auto report = train_in(join_group(run.env, run.job), run, quiet);
@@ -81,6 +104,7 @@ int train_and_report(const RankRun& run, launch::StatusReporter& status) {
   // Before the others are met: a port in use ends the job at once, and waiting can be watched, too.
   monitor::Monitor monitor(monitor_options(run.job.monitor));
   announce(monitor, terminal);
+  if (run.summary) print_if_kept_nowhere(terminal, run.job);
   progress::Observers observers({&observer, &monitor});
   const auto report = train_in(join_group(run.env, run.job), run, observers, &terminal);
   terminal.clear();

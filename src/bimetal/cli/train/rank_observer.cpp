@@ -6,6 +6,13 @@
 
 namespace bimetal::cli {
 
+void print_if_kept_nowhere(Terminal& terminal, const job::JobConfig& job) {
+  if (!job.checkpoint.dir.empty()) return;
+  terminal.print(
+      fmt::format("{} nothing of this training will be kept: the job has no checkpoint.dir",
+                  terminal.coloured(Colour::yellow, "note:")));
+}
+
 void print_end(Terminal& terminal, const progress::Report& report, const std::string& checkpoint) {
   if (report.interrupted && report.workers.empty()) {
     terminal.print("stopped before training began");
@@ -13,9 +20,7 @@ void print_end(Terminal& terminal, const progress::Report& report, const std::st
   }
   print_summary(terminal, report);
   if (checkpoint.empty()) {
-    if (report.interrupted) {
-      terminal.print("nothing was saved: the job has no [checkpoint] dir");
-    }
+    terminal.print("nothing was saved: the job has no checkpoint.dir");
   } else if (report.interrupted) {
     terminal.print(fmt::format("checkpoint {}; go on with --resume {}", checkpoint, checkpoint));
   } else {

@@ -10,6 +10,7 @@
 #include "bimetal/cli/progress.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/train/rank_process.h"
+#include "bimetal/job/job_config.h"
 #include "bimetal/launch/local/status_pipe.h"
 #include "bimetal/launch/local/stop_request.h"
 #include "bimetal/progress/report.h"
@@ -71,6 +72,9 @@ class StopWhen {
   std::optional<Deadline> end_;
   int steps_ = 0;
 };
+
+/// Before training: that nothing of it will be kept, where that is so.
+void print_if_kept_nowhere(Terminal& terminal, const job::JobConfig& job);
 
 /// The closing table, and where to go on from.
 void print_end(Terminal& terminal, const progress::Report& report, const std::string& checkpoint);

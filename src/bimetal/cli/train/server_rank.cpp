@@ -137,6 +137,7 @@ int run_server(const ServerArguments& arguments, LaunchedRank place, launch::Sta
     announce(*monitor, terminal);
     watching.push_back(&*monitor);
   }
+  if (arguments.index == 0 && !arguments.no_summary) print_if_kept_nowhere(terminal, job);
   DataPrinter data_printer;
   if (!may_lead && joined(arguments)) watching.push_back(&data_printer);
   progress::Observers observers(watching);

@@ -211,6 +211,7 @@ void take_units(const job::JobConfig& job, comm::Group group, const TrainerOptio
   plan.mesh_input.most_level = may_shard(job) ? 3 : 0;
   plan.input.global_batch = data::make_sampler(*here.task->training(), job.train.seed)
                                 .mean_weight(job.train.global_batch);
+  plan.input.counts = here.task->counts();
   const auto whole = of_whole_model(job, group.size());
   plan.memory_input = memory_of(whole, group, options,
                                 {.job = whole,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/base/stopwatch.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/data/transfer/data_link.h"
 #include "bimetal/parallel/server/parameter_server.h"
@@ -61,6 +62,7 @@ class ServerProcess {
 
   bool handle(const ps::Event& event);
   bool on_pause(const ps::PauseEvent& pause);
+  bool by_clock() const;  ///< whether a save is due
   void save_now();
   // Whether this process leads, and may save: server_lead.cpp.
   bool has_copies() const { return job_.servers.replicas > 1; }
@@ -103,7 +105,9 @@ class ServerProcess {
   std::size_t workers_told_ = 0;
   Deadline ask_again_ = Deadline::at({});  ///< not before, if it has not answered
   bool knows_stand_in_ = false;
+  Stopwatch since_save_;
   bool begun_ = false, stopping_ = false, interrupted_ = false, predictions_failed_ = false;
+  bool save_due_ = false;  ///< by the clock: a pause for it has been asked for
   std::unique_ptr<JobPredictions> predictions_;  ///< uses all of the above
 };
 

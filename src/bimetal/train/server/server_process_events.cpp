@@ -27,6 +27,10 @@ progress::Report ServerProcess::follow_events() {
         stopping_ = true;
         server_.request_pause();
       }
+      if (!save_due_ && !stopping_ && by_clock()) {
+        save_due_ = true;
+        server_.request_pause();
+      }
       if (const auto event = server_.next_event(Deadline::after(kLook))) going_on = handle(*event);
     }
   } catch (const Error& error) {
@@ -62,6 +66,7 @@ bool ServerProcess::handle(const ps::Event& event) {
   if (const auto* joined = std::get_if<ps::JoinedEvent>(&event)) {
     if (!begun_) {
       begun_ = true;
+      since_save_ = Stopwatch();
       observer_.on_phase("training");
       journal_.start_clock();
     } else {
@@ -98,9 +103,11 @@ bool ServerProcess::on_pause(const ps::PauseEvent& pause) {
   const auto every = job_.checkpoint.every_steps;
   if (stopping_) require_lead();
   interrupted_ = stopping_ && !pause.at_end;
-  if (ends_epoch || pause.at_end || stopping_ || (every > 0 && state_.step % every == 0)) {
+  if (ends_epoch || pause.at_end || stopping_ || save_due_ ||
+      (every > 0 && state_.step % every == 0)) {
     save_now();
   }
+  save_due_ = false;
   if ((ends_epoch || pause.at_end) && !stopping_) {
     evaluate_now(pause.offset == 0 ? pause.epoch : pause.epoch + 1);
   }
@@ -110,7 +117,14 @@ bool ServerProcess::on_pause(const ps::PauseEvent& pause) {
   return true;
 }
 
+bool ServerProcess::by_clock() const {
+  const auto& checkpoint = job_.checkpoint;
+  return begun_ && !checkpoint.dir.empty() && checkpoint.every_minutes > 0 &&
+         since_save_.seconds() >= 60 * checkpoint.every_minutes;
+}
+
 void ServerProcess::save_now() {
+  since_save_ = Stopwatch();
   if (saved_step_ == state_.step) return;
   saved_step_ = state_.step;
   const auto states = server_.snapshot(Deadline::after(checkpoint::kFileTimeout));
