@@ -51,7 +51,7 @@ def show_flaky(known):
         print(f"{entry['when']}  load {entry['load']:>5}  {entry['name']}")
 
 
-def batches(tests, known, minutes, size=None):
+def batches(tests, known, count, minutes, size=None):
     """What is run in turn: all at once without a limit, or `size` each; else groups of some minutes, as long as there is time."""
     if minutes is None:
         step = size or len(tests) or 1
@@ -68,7 +68,7 @@ def batches(tests, known, minutes, size=None):
         waiting = [test for test in waiting if test.name not in chosen]
     if waiting:
         print(f"\nleft out for lack of time: {len(waiting)} tests:", *sorted(test.name for test in waiting), sep="\n  ", flush=True)
-    batches.left_out = len(waiting)
+        count.skipped += len(waiting)
 
 
 def built(build, chosen, inputs):
@@ -82,7 +82,7 @@ def built(build, chosen, inputs):
 
 def main(arguments):
     options = parsed(arguments)
-    known = results.Results(os.devnull if options.once else None)
+    known = results.Results(keep=not options.once)
     if options.flaky:
         return show_flaky(known)
     build = options.build
@@ -112,11 +112,10 @@ def main(arguments):
             print(f"{known.seconds(test.name, 0):8.1f} s  {test.name}")
         return None
     print(f"\n== {options.level}: {len(chosen)} tests, about {choose.wall_seconds(chosen, known) / 60:.0f} minutes", flush=True)
-    for batch in batches(chosen, known, options.minutes, 16 if options.reached else None):
+    for batch in batches(chosen, known, count, options.minutes, 16 if options.reached else None):
         if options.reached and count.failed:
             break
         run.run(build, batch, known, inputs.hash, count, rerun=not options.once and options.level != "quick")
-    count.skipped += getattr(batches, "left_out", 0)
     if counts := os.environ.get("BIMETAL_COUNTS"):
         with open(counts, "a") as file:
             print(count.passed, count.failed, count.skipped, file=file)

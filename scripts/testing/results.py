@@ -16,8 +16,8 @@ def cache_folder():
 
 
 class Results:
-    def __init__(self, path=None):
-        self.path = pathlib.Path(path or cache_folder() / "tests.json")
+    def __init__(self, path=None, keep=True):
+        self.path, self.keep = pathlib.Path(path or cache_folder() / "tests.json"), keep
         try:
             known = json.loads(self.path.read_text())
         except (OSError, ValueError):
@@ -47,7 +47,7 @@ class Results:
         self.flaky = [*self.flaky, {"name": name, "when": now(), "load": round(os.getloadavg()[0], 1)}][-KEPT_FLAKY:]
 
     def save(self):
-        if self.path == pathlib.Path(os.devnull):
+        if not self.keep:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=self.path.parent, delete=False) as file:
