@@ -6,6 +6,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
@@ -14,13 +15,13 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/job/keys_in.h"
 #include "bimetal/train/server/server_job.h"
 #include "golden/random_jobs.h"
 
@@ -34,27 +35,12 @@ std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
   return text ? std::stoull(text) : otherwise;
 }
 
-/// Each line "key = value" of a job file, with its section.
-std::set<std::string> keys_of(const job::JobConfig& job) {
-  std::istringstream lines(job::to_toml(job));
-  std::set<std::string> keys;
-  std::string section;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("[")) {
-      section = line.substr(1, line.find(']') - 1) + ".";
-    } else if (!line.empty()) {
-      keys.insert(section + line);
-    }
-  }
-  return keys;
-}
-
 void print(std::ostream& out, const Phase& phase, const job::JobConfig& beside) {
-  const auto known = keys_of(beside);
+  const auto known = job::keys_in(beside);
   out << phase.ranks << " ranks";
   for (const auto& worker : phase.workers) out << " " << worker;
   out << " to step " << phase.until << ":\n";
-  for (const auto& key : keys_of(phase.job)) {
+  for (const auto& key : job::keys_in(phase.job)) {
     if (!known.contains(key)) out << "    " << key << "\n";
   }
 }
@@ -138,6 +124,7 @@ class ServersAndWorkers {
     run.publish_data = [this](const auto& endpoint) { publish(kData, endpoint); };
     run.find_data = [this] { return find(kData); };
     run.withdraw = [](int) {};
+    run.over = [this] { over_ = true; };
     train::test::Recorder told;
     train::run_parameter_server(phase_.job, run, told);
     if (server == 0) told_ = std::move(told);
@@ -149,6 +136,7 @@ class ServersAndWorkers {
       run.servers.push_back(find(server).value_or(net::Endpoint{}));
     }
     run.lost = [](int) { return false; };
+    run.over = [this] { return over_.load(); };  // before this one has come
     run.find_data = [this] { return find(kData); };
     run.network = network_;
     run.trainer = trainer();
@@ -167,6 +155,7 @@ class ServersAndWorkers {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<int, std::optional<net::Endpoint>> known_;  ///< where servers listen, and data is sent
+  std::atomic<bool> over_ = false;
   std::exception_ptr failure_;
   train::test::Recorder told_;
 };
