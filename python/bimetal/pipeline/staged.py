@@ -252,9 +252,9 @@ class Staged:
                 outputs = self._passes.forward(piece, inputs[0] if inputs else None, lambda: self.module(*args, **kwargs))
                 if not (last and piece.last):
                     return [outputs] if self._seen else [outputs, torch.tensor(self._passes.values)]
-                mark = mark_in_graph()
+                mark = None if self._loss_is_of_outputs or not torch.is_grad_enabled() else mark_in_graph()
                 loss = self._learning.loss_sum(outputs, targets)
-                if loss.requires_grad and not self._loss_is_of_outputs:
+                if mark is not None and loss.requires_grad:
                     require_of_outputs(loss, mark)
                     self._loss_is_of_outputs = True
                 if not (self._seen or piece.first or bool(loss.isfinite())):
