@@ -6,7 +6,7 @@ JOBS   ?=
 DEVICE ?= cuda:0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests build all python demo quick test test-all test-rest endurance test-engines test-ray test-horovod test-deepspeed test-accelerator test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel program-wheels program-wheel-macos test-program-wheel release test-torch-versions sanitizers portability portability-program bench format tidy clean
+.PHONY: help setup setup-tests build all python demo quick test test-all test-rest endurance test-engines test-ray test-horovod test-deepspeed test-accelerator test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel program-wheels program-wheel-macos test-program-wheel release test-torch-versions sanitizers portability portability-program bench docs format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ bench: setup-tests build ## the measurements that the README quotes (about 50 mi
 	@.venv/bin/python bench/speed_change.py
 	@.venv/bin/python bench/disturbed.py
 	@.venv/bin/python bench/ddp_vs_torch.py
+
+docs:            ## build the documentation's site, build/docs, by mkdocs in an environment of its own
+	@scripts/docs.sh $(BUILD)
 
 format:          ## clang-format over the sources
 	@git ls-files '*.h' '*.cpp' | xargs clang-format -i

@@ -4,6 +4,7 @@ import difflib
 import pathlib
 import re
 import tempfile
+import textwrap
 import unittest
 
 import ranks
@@ -15,6 +16,18 @@ class Examples(unittest.TestCase):
         for script in ("ddp_plain.py", "ddp_balanced.py"):
             with self.subTest(script):
                 self.assertIn("epoch 1: loss", run(f"python/{script}", "--samples", 2000, "--epochs", 2))
+
+    def test_the_readme_shows_a_loop_that_runs(self):
+        shown = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+        with tempfile.TemporaryDirectory() as folder:
+            script = pathlib.Path(folder, "shown.py")
+            script.write_text(textwrap.dedent("""
+                import torch
+                dataset = torch.utils.data.TensorDataset(torch.randn(600, 8), torch.randint(3, (600,)))
+                model, criterion = torch.nn.Linear(8, 3), torch.nn.CrossEntropyLoss()
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                """) + shown + "print('batches', len(sampler))\ndist.destroy_process_group()\n")
+            self.assertIn("batches 3", run(script))
 
     @unittest.skipUnless(installed("accelerate"), "accelerate is not installed")
     def test_accelerate(self):

@@ -1,4 +1,4 @@
-"""Layers whose result depends on which samples are computed together, or by whom: contract 1 of docs/architecture.md."""
+"""Layers whose result depends on which samples are computed together, or by whom: see "Exactness" in docs/tasks.md."""
 
 from __future__ import annotations
 

@@ -125,7 +125,8 @@ UnitProbe TrainingRun::unit_probe() const {
 
 /// A rehearsal has a model of its own: where whole gradients are too much, the first steps tell.
 balance::Balancer TrainingRun::measure_devices() {
-  // Of stages their cuts have been planned, of parts `bimetal plan` tells.
+  // No memory plan here for a cut model: choosing the cuts has planned stages, and `bimetal plan`
+  // shows the memory of tensors in parts.
   const bool cut = stages_.mesh || replicas_.in_parts();
   const bool steps = !in_pieces() && !stages_.mesh;
   if (!steps && job_.zero.level > 0 && job_.zero.shards == "speed" && job_.zero.weights.empty()) {

@@ -1,4 +1,4 @@
-// The loop that the README shows, run by real processes with torchrun's variables.
+// A training loop of the user's own, as in examples/cpp, run by real processes with torchrun's variables.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -43,8 +43,8 @@ struct LaunchPlan {
   /// Told at once, and once, of each rank that has failed or been killed, by its index in `ranks`,
   /// so that others need not wait for it. Must not throw.
   std::function<void(int index, const Error& how)> on_failure = {};
-  /// Whether the job is done, which ranks elsewhere may know before those here: asked now and then.
-  /// Empty: the ranks here tell by their ends. Must not throw.
+  /// Whether the job is done. It is asked now and then, since ranks on other machines may finish
+  /// before those here. Empty: the job is done when the ranks here have ended. Must not throw.
   std::function<bool()> over = {};
 
   /// How long ranks may take to end by themselves when another one has failed, or has finished,
