@@ -45,5 +45,44 @@ TEST(PartWeights, OfOtherStagesAreTheirOwn) {
   }
 }
 
+// Before any data is looked for.
+TEST(Counts, OfListsAreThoseOfTheRanks) {
+  const auto refusal = [](auto change, int ranks) -> std::string {
+    job::JobConfig job;
+    change(job);
+    try {
+      require_counts(job, ranks);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+      return error.what();
+    }
+    return "";
+  };
+  const auto of_ranks = [](job::JobConfig& job) { job.parallel.weights = {3, 1}; };
+  EXPECT_EQ(refusal(of_ranks, 2), "");
+  EXPECT_THAT(refusal(of_ranks, 3), HasSubstr("balance has 2 weights for 3 ranks"));
+  const auto of_replicas = [](job::JobConfig& job) {
+    job.mesh.stages = 2;
+    job.mesh.cuts = {1};
+    job.zero.weights = job.parallel.weights = {3, 1};
+  };
+  EXPECT_EQ(refusal(of_replicas, 4), "");
+  EXPECT_THAT(refusal(of_replicas, 2), HasSubstr("balance has 2 weights for 1 replicas of a mesh"));
+  const auto of_workers = [](job::JobConfig& job) {
+    job.mesh.stages = 2;
+    job.mesh.stage_replicas = {1, 2};
+    job.parallel.weights = {3, 1};
+  };
+  EXPECT_THAT(refusal(of_workers, 3), HasSubstr("one for each of the 3 workers"));
+  const auto of_shards = [](job::JobConfig& job) { job.zero.weights = {3, 1}; };
+  EXPECT_THAT(refusal(of_shards, 3), HasSubstr("zero.shards has 2 weights for 3 ranks"));
+  const auto of_pieces = [](job::JobConfig& job) {
+    job.mesh.stages = 2;
+    job.mesh.schedule = "interleaved";
+    job.mesh.cuts = {1};
+  };
+  EXPECT_THAT(refusal(of_pieces, 2), HasSubstr("mesh.cuts has 1 units for 4 pieces"));
+}
+
 }  // namespace
 }  // namespace bimetal::train
