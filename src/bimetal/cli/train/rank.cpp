@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/cli/train/profile_output.h"
 #include "bimetal/cli/train/rank_monitor.h"
 #include "bimetal/cli/train/rank_observer.h"
@@ -110,6 +111,7 @@ int train_and_report(const RankRun& run, launch::StatusReporter& status) {
   terminal.clear();
   if (!run.report.empty()) progress::write_report(report, run.report);
   if (run.summary) print_end(terminal, report, observer.last_checkpoint());
+  require_printed();
   return report.interrupted ? kInterrupted : kSuccess;
 }
 
