@@ -133,7 +133,8 @@ class Stalls(JobOnHosts):
         python = str(harness.REPOSITORY / ".venv" / "bin" / "python")
         return [self.start(program=self.network.command(rank, [python, str(script)]), environment={
             "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": self.network.address(0), "MASTER_PORT": "29571",
-            "BIMETAL_TOKEN_FILE": str(self.token), "BIMETAL_ISLAND": f"host{rank}", "PYTHONPATH": str(harness.REPOSITORY / "build" / "python")})
+            "BIMETAL_TOKEN_FILE": str(self.token), "BIMETAL_ISLAND": f"host{rank}",
+            "PYTHONPATH": str(harness.REPOSITORY / "build" / "python")})
             for rank in range(2)]
 
     def test_python(self):
