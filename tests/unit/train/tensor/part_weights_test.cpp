@@ -5,12 +5,12 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/train/tensor/replicas.h"
+#include "support/errors.h"
 
 namespace bimetal::train {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr std::array<double, 6> kAlone = {9, 9, 1, 3, 2, 4};
 
@@ -36,13 +36,8 @@ TEST(PartWeights, OfOtherStagesAreTheirOwn) {
   mesh.tensor_weights = {2, 1};
   EXPECT_THAT(part_weights(mesh, shape, kAlone), ElementsAre(ElementsAre(1), ElementsAre(2, 1)));
   mesh.tensor_weights = {3, 2, 1};
-  try {
-    part_weights(mesh, shape, {});
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr("has 3 weights, and stage 1 of 2 has 2 ranks"));
-  }
+  expect_error(ErrorCode::InvalidArgument, {"has 3 weights, and stage 1 of 2 has 2 ranks"},
+               [&] { part_weights(mesh, shape, {}); });
 }
 
 // Before any data is looked for.
