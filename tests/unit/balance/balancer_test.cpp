@@ -7,15 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "support/errors.h"
 #include "unit/balance/devices.h"
-#include "unit/balance/errors.h"
 
 namespace bimetal::balance {
 namespace {
 
-using test::code_of;
 using test::device;
-using test::error_of;
 using testing::HasSubstr;
 
 /// Figures of a step in which each rank took `seconds_per_sample[r]` for each of its samples.

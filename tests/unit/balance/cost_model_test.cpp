@@ -6,13 +6,12 @@
 #include <limits>
 #include <random>
 
-#include "unit/balance/errors.h"
+#include "support/errors.h"
 #include "unit/balance/simulation.h"
 
 namespace bimetal::balance {
 namespace {
 
-using test::code_of;
 using test::uniform;
 
 TEST(CostModel, KnowsNothingAtFirst) {

@@ -6,12 +6,11 @@
 #include <random>
 
 #include "bimetal/balance/shares.h"
-#include "unit/balance/errors.h"
+#include "support/errors.h"
 
 namespace bimetal::balance {
 namespace {
 
-using test::code_of;
 using Weights = std::vector<std::int64_t>;
 
 Weights loads_of(const std::vector<int>& ranks, const Weights& weights, std::size_t count) {

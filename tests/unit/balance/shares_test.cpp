@@ -1,6 +1,5 @@
 #include "bimetal/balance/shares.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,13 +8,12 @@
 #include <numeric>
 #include <random>
 
+#include "support/errors.h"
 #include "unit/balance/devices.h"
-#include "unit/balance/errors.h"
 
 namespace bimetal::balance {
 namespace {
 
-using test::code_of;
 using test::device;
 
 std::int64_t sum(const Shares& shares) {

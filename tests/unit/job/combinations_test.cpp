@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 
 namespace bimetal::job {
 namespace {
@@ -17,13 +18,7 @@ std::string refusal(const std::vector<std::string>& settings,
   const auto job = parse_job("", "test", settings);
   std::vector<WorkerSpec> specs;
   for (const auto& worker : workers) specs.push_back(parse_worker_spec(worker));
-  try {
-    require_possible(job, specs);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Unsupported);
-    return error.what();
-  }
-  return "";
+  return text_of(ErrorCode::Unsupported, [&] { require_possible(job, specs); });
 }
 
 TEST(Combinations, WhatWorksIsNotRefused) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 
 namespace bimetal::job {
 namespace {
@@ -33,14 +34,7 @@ TrainConfig train_of(const std::string& json, int ranks = 0) {
 
 std::string flaw_of(const std::string& json, int ranks = 0,
                     ErrorCode code = ErrorCode::InvalidArgument) {
-  try {
-    apply(json, ranks);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "taken: " << json;
-  return "";
+  return expect_error(code, {}, [&] { apply(json, ranks); }).what();
 }
 
 /// The whole of a usual file.

@@ -8,6 +8,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/job/job_config.h"
+#include "support/errors.h"
 
 namespace bimetal::job {
 
@@ -18,14 +19,7 @@ inline JobConfig parse(const std::string& text, const std::vector<std::string>& 
 /// The message of the InvalidArgument that `text` and `overrides` must lead to.
 inline std::string error_of(const std::string& text,
                             const std::vector<std::string>& overrides = {}) {
-  try {
-    parse(text, overrides);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "accepted: " << text << (overrides.empty() ? "" : overrides.front());
-  return "";
+  return expect_error(ErrorCode::InvalidArgument, {}, [&] { parse(text, overrides); }).what();
 }
 
 }  // namespace bimetal::job

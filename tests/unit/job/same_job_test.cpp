@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::job {
@@ -78,14 +79,11 @@ TEST(SameFacts, AreComparedOneByOne) {
     EXPECT_NO_THROW(require_same_facts(group, alike, 10s));
     auto other = alike;
     if (rank == 2) other[1] = "digest 13";
-    try {
-      require_same_facts(group, other, 10s);
-      ADD_FAILURE() << "rank " << rank << " was told nothing";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::CallMismatch);
-      EXPECT_EQ(error.rank(), 2);
-      EXPECT_THAT(error.what(), HasSubstr("rank 2 has 'digest 13', and rank 0 has 'digest 12'"));
-    }
+    EXPECT_EQ(expect_error(ErrorCode::CallMismatch,
+                           {"rank 2 has 'digest 13', and rank 0 has 'digest 12'"},
+                           [&] { require_same_facts(group, other, 10s); })
+                  .rank(),
+              2);
   });
 }
 

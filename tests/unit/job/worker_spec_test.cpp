@@ -1,16 +1,14 @@
 #include "bimetal/job/worker_spec.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 
 namespace bimetal::job {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(WorkerSpec, BareTypeHasDefaults) {
   const WorkerSpec spec = parse_worker_spec("cpu");
@@ -83,15 +81,9 @@ struct BadSpec {
 class BadWorkerSpec : public ::testing::TestWithParam<BadSpec> {};
 
 TEST_P(BadWorkerSpec, NamesTheWrongPartAndTheValidKeys) {
-  try {
-    parse_worker_spec(GetParam().text);
-    FAIL() << "accepted " << GetParam().text;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr('"' + GetParam().text + '"'));
-    EXPECT_THAT(error.what(), HasSubstr(GetParam().flaw));
-    EXPECT_THAT(error.what(), HasSubstr("keys: threads, speed, memory"));
-  }
+  expect_error(ErrorCode::InvalidArgument,
+               {'"' + GetParam().text + '"', GetParam().flaw, "keys: threads, speed, memory"},
+               [&] { parse_worker_spec(GetParam().text); });
 }
 
 INSTANTIATE_TEST_SUITE_P(

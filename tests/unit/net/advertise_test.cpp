@@ -7,11 +7,11 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/net/endpoint.h"
+#include "support/errors.h"
 
 namespace bimetal::net {
 namespace {
 
-using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -35,13 +35,8 @@ const std::vector<InterfaceAddress> kWorkstation = {at("lo", "127.0.0.1"),
                                                     at("vEthernet (WSL)", "172.29.0.1")};
 
 std::string message_of(std::string_view selection, std::string_view towards_store) {
-  try {
-    addresses_to_advertise(selection, towards_store, kWorkstation);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    return error.what();
-  }
-  return {};
+  return text_of(ErrorCode::InvalidArgument,
+                 [&] { addresses_to_advertise(selection, towards_store, kWorkstation); });
 }
 
 TEST(Advertise, ThePathToTheStoreComesFirstAndContainersNever) {

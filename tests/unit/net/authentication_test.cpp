@@ -8,11 +8,11 @@
 #include <atomic>
 #include <future>
 #include <list>
-#include <thread>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/net/handshake.h"
+#include "support/errors.h"
 #include "unit/net/mesh_harness.h"
 #include "unit/net/raw_socket.h"
 
@@ -63,12 +63,10 @@ std::uint16_t number(Refusal refusal) {
 Error failure_of_rank_one(const Endpoint& server, const TcpMeshOptions& options,
                           Deadline deadline = soon()) {
   TcpMeshBuilder builder(1, 2, options);
-  try {
-    std::move(builder).connect({{server}, {}}, deadline);
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorCode::Internal, "connected");
+  return error_of([&] {
+           std::move(builder).connect({{server}, {}}, deadline);
+         })
+      .value_or(Error(ErrorCode::Internal, "connected"));
 }
 
 /// Rank 0 of a world of two, waiting for rank 1 while the test sends it strangers.
@@ -116,13 +114,8 @@ TEST_F(Forming, AnotherJobIsRefusedAtOnce) {
 TEST_F(Forming, RankThatIsNotDueIsRefused) {
   TcpMeshBuilder builder(5, 6, options_with(kToken));
   std::vector<std::vector<Endpoint>> endpoints(6, {endpoint_});
-  try {
-    std::move(builder).connect(endpoints, soon());
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr("refused rank 5"));
-  }
+  expect_error(ErrorCode::InvalidArgument, {"refused rank 5"},
+               [&] { std::move(builder).connect(endpoints, soon()); });
 }
 
 TEST_F(Forming, AnotherVersionIsToldOurs) {
@@ -332,12 +325,7 @@ TEST(FakeServers, SilentOneEndsAtTheDeadline) {
 TEST(Authentication, NothingListensBeyondLoopbackWithoutAToken) {
   TcpMeshOptions open;
   open.listen_hosts = {"0.0.0.0"};
-  try {
-    TcpMeshBuilder builder(0, 2, open);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Unauthorized);
-  }
+  expect_error(ErrorCode::Unauthorized, {}, [&] { TcpMeshBuilder builder(0, 2, open); });
   open.token = kToken;
   EXPECT_NO_THROW(TcpMeshBuilder(0, 2, open));
 }

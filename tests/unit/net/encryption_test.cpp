@@ -18,6 +18,7 @@
 #include "bimetal/base/log.h"
 #include "bimetal/net/handshake.h"
 #include "bimetal/net/tcp/byte_stream.h"
+#include "support/errors.h"
 #include "support/tcp_proxy.h"
 #include "unit/net/mesh_harness.h"
 #include "unit/net/raw_socket.h"
@@ -29,7 +30,6 @@ using namespace std::chrono_literals;
 using namespace net::testing;
 using bimetal::testing::TcpProxy;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 TcpMeshOptions options_of(Encryption encryption) {
   TcpMeshOptions options;
@@ -198,12 +198,8 @@ TEST(Encryption, BothSidesAreToldWhereTheyDisagree) {
     TcpMeshBuilder zero(0, 2, options_of(of_zero)), one(1, 2, options_of(of_one));
     const std::vector<std::vector<Endpoint>> endpoints{zero.listening(), one.listening()};
     const auto failure_of = [&](TcpMeshBuilder& builder) {
-      try {
-        std::move(builder).connect(endpoints, soon());
-      } catch (const Error& error) {
-        return error;
-      }
-      return Error(ErrorCode::Internal, "no error");
+      return error_of([&] { std::move(builder).connect(endpoints, soon()); })
+          .value_or(Error(ErrorCode::Internal, "no error"));
     };
     auto other = std::async(std::launch::async, [&] { return failure_of(one); });
     for (const Error& error : {failure_of(zero), other.get()}) {
@@ -261,13 +257,7 @@ TEST(Encryption, IsReadFromTheEnvironment) {
   EXPECT_EQ(with("on"), Encryption::on);
   EXPECT_EQ(with("off"), Encryption::off);
   EXPECT_EQ(with(""), Encryption::off);
-  try {
-    with("yes");
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr("'yes'"));
-  }
+  expect_error(ErrorCode::InvalidArgument, {"'yes'"}, [&] { with("yes"); });
   ::unsetenv("BIMETAL_ENCRYPTION");
   EXPECT_EQ(encryption_from_environment(), Encryption::off);
 }

@@ -75,24 +75,16 @@ TEST(Frame, ExtremesComeBack) {
 // The layout is a promise to other builds and languages: docs/protocol.md gives this table.
 TEST(Frame, LayoutIsTheDocumentedOne) {
   const auto bytes = encoded(some_header(), some_key());
-  const auto at = [&](std::size_t i) { return static_cast<int>(bytes[i]); };
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), 4), "BMTL");
-  EXPECT_EQ(at(4), kProtocolVersion);
-  EXPECT_EQ(at(6), 0x83);   // kind, sealed
-  EXPECT_EQ(at(7), 2);      // operation
-  EXPECT_EQ(at(8), 3);      // dtype
-  EXPECT_EQ(at(9), 4);      // reduce_op
-  EXPECT_EQ(at(10), 0x31);  // compression
-  EXPECT_EQ(at(12), 0x08);  // group
-  EXPECT_EQ(at(16), 0x0c);  // epoch
-  EXPECT_EQ(at(20), 0xfe);  // root
-  EXPECT_EQ(at(24), 0x14);  // sequence
-  EXPECT_EQ(at(31), 0x0d);
-  EXPECT_EQ(at(32), 0x1c);  // count
-  EXPECT_EQ(at(40), 0x28);  // payload_bytes
-  EXPECT_EQ(at(48), 0x20);  // part
-  EXPECT_EQ(at(52), 0x2c);  // compression_detail
-  EXPECT_EQ(at(56), 0x38);  // payload_sum
+  EXPECT_EQ(static_cast<int>(bytes[4]), kProtocolVersion);
+  // kind and sealed, operation, dtype, reduce_op, compression, group, epoch, root, sequence
+  // (twice), count, payload_bytes, part, compression_detail, payload_sum
+  constexpr int kAt[] = {6, 7, 8, 9, 10, 12, 16, 20, 24, 31, 32, 40, 48, 52, 56};
+  constexpr int kExpected[] = {0x83, 0x02, 0x03, 0x04, 0x31, 0x08, 0x0c, 0xfe,
+                               0x14, 0x0d, 0x1c, 0x28, 0x20, 0x2c, 0x38};
+  for (std::size_t i = 0; i < std::size(kAt); ++i) {
+    EXPECT_EQ(static_cast<int>(bytes[static_cast<std::size_t>(kAt[i])]), kExpected[i]) << kAt[i];
+  }
   EXPECT_EQ(bytes.size(), 72u);
 }
 

@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 
 namespace bimetal::net::noise {
 namespace {
@@ -40,15 +40,6 @@ Bytes encrypted(CipherState& cipher, const Bytes& plaintext) {
 Bytes decrypted(CipherState& cipher, Bytes message) {
   const auto plain = cipher.decrypt({}, message);
   return {plain.begin(), plain.end()};
-}
-
-ErrorCode code_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return ErrorCode::Internal;
 }
 
 const Key kSecret =

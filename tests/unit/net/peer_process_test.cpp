@@ -8,7 +8,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <future>
 #include <thread>
 
 #ifdef __linux__

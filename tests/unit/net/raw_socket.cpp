@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <stdexcept>
 #include <utility>
 
 #include "bimetal/base/error.h"

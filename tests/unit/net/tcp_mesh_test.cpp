@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "unit/net/mesh_harness.h"
 
 namespace bimetal::net {
@@ -18,7 +19,7 @@ using namespace std::chrono_literals;
 using namespace net::testing;
 using ::testing::HasSubstr;
 
-ErrorCode code_of(const std::exception_ptr& error) {
+ErrorCode code_in(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
@@ -199,7 +200,7 @@ TEST(TcpMesh, SendingToOneThatSaidGoodbyeIsALoss) {
   meshes[1]->start(leaver);
   meshes[1]->close(soon());
   for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(code_of(send_and_wait(*meshes[0], 1, "too late")), ErrorCode::PeerLost);
+    EXPECT_EQ(code_in(send_and_wait(*meshes[0], 1, "too late")), ErrorCode::PeerLost);
   }
   const auto loss = recorder.wait_for_loss(1);
   ASSERT_TRUE(loss);
@@ -259,14 +260,14 @@ TEST(TcpMesh, CloseGivesUpAtItsDeadline) {
   }
   meshes[0]->close(Deadline::after(200ms));
   EXPECT_EQ(calls, 2);
-  EXPECT_EQ(code_of(ended), ErrorCode::Aborted);
+  EXPECT_EQ(code_in(ended), ErrorCode::Aborted);
 }
 
 TEST(TcpMesh, SendAfterCloseIsAborted) {
   auto meshes = connect_ranks(2);
   close_all(meshes);
   meshes[0]->close(soon());
-  EXPECT_EQ(code_of(send_and_wait(*meshes[0], 1, "late")), ErrorCode::Aborted);
+  EXPECT_EQ(code_in(send_and_wait(*meshes[0], 1, "late")), ErrorCode::Aborted);
 }
 
 TEST(TcpMesh, RankThatVanishesWithoutGoodbyeIsLostOnce) {
@@ -279,7 +280,7 @@ TEST(TcpMesh, RankThatVanishesWithoutGoodbyeIsLostOnce) {
   EXPECT_EQ(loss->code(), ErrorCode::PeerLost);
   EXPECT_EQ(loss->rank(), 1);
   EXPECT_THAT(loss->what(), HasSubstr("rank 1 (127.0.0.1"));
-  EXPECT_EQ(code_of(send_and_wait(*meshes[0], 1, "to the lost")), ErrorCode::PeerLost);
+  EXPECT_EQ(code_in(send_and_wait(*meshes[0], 1, "to the lost")), ErrorCode::PeerLost);
   EXPECT_EQ(send_and_wait(*meshes[0], 2, "to the living"), nullptr);
   meshes[0]->close(Deadline::after(500ms));
   EXPECT_EQ(recorder.losses(1), 1);
@@ -308,7 +309,7 @@ TEST(TcpMesh, DroppedPeerGivesBuffersBackOnBothSides) {
                   [&](std::exception_ptr error) { done.set_value(error); });
   meshes[0]->drop(1);
   meshes[0]->drop(1);
-  EXPECT_EQ(code_of(done.get_future().get()), ErrorCode::PeerLost);
+  EXPECT_EQ(code_in(done.get_future().get()), ErrorCode::PeerLost);
   ASSERT_TRUE(near.wait_for_loss(1));
   far.pause(false);
   meshes[1]->resume(0);
@@ -338,15 +339,10 @@ TEST(TcpMesh, MissingRanksAreNamed) {
   const TcpMeshBuilder silent(0, 4, {});  // listens, but nobody answers there
   std::vector<std::vector<Endpoint>> endpoints(4, {{"127.0.0.1", 1}});  // nobody listens there
   endpoints[0] = silent.listening();
-  try {
-    std::move(builder).connect(endpoints, Deadline::after(300ms));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Timeout);
-    EXPECT_THAT(error.what(), HasSubstr("rank 0 (127.0.0.1"));
-    EXPECT_THAT(error.what(), HasSubstr("rank 1 (127.0.0.1, 127.0.0.1:1) [Connection refused]"));
-    EXPECT_THAT(error.what(), HasSubstr("rank 3 (127.0.0.1"));
-  }
+  expect_error(ErrorCode::Timeout,
+               {"rank 0 (127.0.0.1", "rank 1 (127.0.0.1, 127.0.0.1:1) [Connection refused]",
+                "rank 3 (127.0.0.1"},
+               [&] { std::move(builder).connect(endpoints, Deadline::after(300ms)); });
 }
 
 TEST(TcpMesh, RefusesImpossibleRanks) {

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 
 namespace bimetal::net {
 namespace {
@@ -42,13 +43,7 @@ class TokenFile : public ::testing::Test {
 };
 
 std::string failure_of(const fs::path& path, ErrorCode code) {
-  try {
-    Token::from_file(path);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  return "accepted";
+  return text_of(code, [&] { Token::from_file(path); });
 }
 
 TEST(Token, GeneratesDifferentSecretsOf256Bits) {
@@ -145,26 +140,16 @@ TEST_F(TokenFile, MayNotBeAnythingThatLiesAround) {
 }
 
 TEST(Token, AHostThatNobodyKnowsIsCalledThat) {
-  try {
-    require_token_for("no-such-host.invalid", Token());
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::System);
-    EXPECT_THAT(error.what(), HasSubstr("no-such-host.invalid"));
-  }
+  expect_error(ErrorCode::System, {"no-such-host.invalid"},
+               [&] { require_token_for("no-such-host.invalid", Token()); });
 }
 
 TEST(Token, NothingListensBeyondLoopbackWithoutOne) {
   EXPECT_NO_THROW(require_token_for("127.0.0.1", Token()));
   EXPECT_NO_THROW(require_token_for("0.0.0.0", Token::from_text(kSecret)));
   for (const char* host : {"0.0.0.0", "::", "10.0.0.2"}) {
-    try {
-      require_token_for(host, Token());
-      ADD_FAILURE() << host;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::Unauthorized);
-      EXPECT_THAT(error.what(), HasSubstr("--token-file"));
-    }
+    expect_error(ErrorCode::Unauthorized, {"--token-file"},
+                 [&] { require_token_for(host, Token()); });
   }
 }
 

@@ -4,18 +4,13 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 
 namespace bimetal::parallel {
 namespace {
 
 ErrorCode code_of_buffer(const torch::Tensor& tensor) {
-  try {
-    tensor_buffer(tensor);
-  } catch (const Error& error) {
-    return error.code();
-  }
-  ADD_FAILURE() << "the tensor was accepted";
-  return ErrorCode::Internal;
+  return code_of([&] { tensor_buffer(tensor); });
 }
 
 TEST(TensorBuffer, IsTheTensorsOwnMemory) {

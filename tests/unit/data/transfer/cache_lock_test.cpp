@@ -1,6 +1,5 @@
 #include "bimetal/data/transfer/cache_lock.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "support/environment.h"
+#include "support/errors.h"
 #include "support/temporary_folder.h"
 
 namespace bimetal::data {
@@ -19,7 +19,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using ::testing::HasSubstr;
 
 class CacheLocking : public ::testing::Test {
  protected:
@@ -64,24 +63,14 @@ TEST_F(CacheLocking, WorkThatFailsIsLeftToTheNext) {
 
 TEST_F(CacheLocking, PatienceEndsWithAHolderThatHangs) {
   const auto first = lock(mine_);
-  try {
-    lock(theirs_, milliseconds(300));
-    FAIL() << "locked twice";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Timeout);
-    EXPECT_THAT(error.what(), HasSubstr(cache_.lock_file("x").string()));
-  }
+  expect_error(ErrorCode::Timeout, {cache_.lock_file("x").string()},
+               [&] { lock(theirs_, milliseconds(300)); });
 }
 
 TEST_F(CacheLocking, AWaitingThatIsStoppedEnds) {
   const auto first = lock(mine_);
   theirs_.stop();
-  try {
-    lock(theirs_);
-    FAIL() << "locked twice";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Aborted);
-  }
+  expect_error(ErrorCode::Aborted, {}, [&] { lock(theirs_); });
 }
 
 TEST_F(CacheLocking, AKilledHolderHoldsNothing) {

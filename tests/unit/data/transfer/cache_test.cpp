@@ -11,6 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "support/environment.h"
+#include "support/errors.h"
 #include "support/temporary_folder.h"
 
 namespace bimetal::data {
@@ -19,7 +20,6 @@ namespace {
 using ::bimetal::test::Environment;
 using ::bimetal::test::TemporaryFolder;
 using ::testing::Each;
-using ::testing::HasSubstr;
 
 TEST(CacheFolder, IsWhereTheVariablesSay) {
   const Environment home("HOME", "/home/anna"), no_xdg("XDG_CACHE_HOME", ""),
@@ -67,14 +67,7 @@ TEST(CacheFolder, ThatCannotBeMadeSaysWhatToDo) {
   TemporaryFolder folder;
   bimetal::test::put_contents(folder / "file", "");
   const Environment own("BIMETAL_CACHE", (folder / "file").string());
-  try {
-    Cache();
-    FAIL() << "a file cannot hold folders";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::System);
-    EXPECT_THAT(error.what(), HasSubstr((folder / "file").string()));
-    EXPECT_THAT(error.what(), HasSubstr("BIMETAL_CACHE"));
-  }
+  expect_error(ErrorCode::System, {(folder / "file").string(), "BIMETAL_CACHE"}, [&] { Cache(); });
 }
 
 }  // namespace

@@ -3,12 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/errors.h"
+
 namespace bimetal::data {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 Content content(const std::string& text) {
   return {text.size(), digest_of(text)};
@@ -66,16 +66,12 @@ TEST(DataCopies, TheFirstDifferenceIsNamed) {
 
   copies[2].files[1].content = content("yes");
   EXPECT_NE(digest_of_copy(copies[1]), digest_of_copy(copies[2]));
-  try {
-    require_equal_copies(copies, "mnist");
-    FAIL() << "the difference went unnoticed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::CallMismatch);
-    EXPECT_EQ(error.rank(), 2);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 2 on pc2"), HasSubstr("rank 1 on pc1"),
-                                    HasSubstr("1 bytes"), HasSubstr("3 bytes"), HasSubstr("/1/y"),
-                                    HasSubstr("/2/y"), HasSubstr("'mnist'")));
-  }
+  EXPECT_EQ(expect_error(
+                ErrorCode::CallMismatch,
+                {"rank 2 on pc2", "rank 1 on pc1", "1 bytes", "3 bytes", "/1/y", "/2/y", "'mnist'"},
+                [&] { require_equal_copies(copies, "mnist"); })
+                .rank(),
+            2);
 }
 
 TEST(DataCopies, AFileThatOneLacksIsADifference) {
@@ -83,14 +79,11 @@ TEST(DataCopies, AFileThatOneLacksIsADifference) {
       {.host = "pc0", .files = {file("/0/x", "", content("x")), file("/0/y", "", content("y"))}},
       {.host = "pc1", .files = {file("/1/x", "", content("x"))}}};
   for (const char* what : {"fewer", "more"}) {
-    try {
-      require_equal_copies(copies, "tokens");
-      FAIL() << "the difference went unnoticed: " << what;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::CallMismatch);
-      EXPECT_EQ(error.rank(), 1);
-      EXPECT_THAT(error.what(), AllOf(HasSubstr("has 1"), HasSubstr("has 2"), HasSubstr("pc1")));
-    }
+    EXPECT_EQ(expect_error(ErrorCode::CallMismatch, {"has 1", "has 2", "pc1"},
+                           [&] { require_equal_copies(copies, "tokens"); })
+                  .rank(),
+              1)
+        << what;
     std::swap(copies[0].files, copies[1].files);
   }
 }

@@ -14,6 +14,7 @@
 #include "bimetal/net/solo_mesh.h"
 #include "bimetal/train/server/job_data.h"
 #include "support/environment.h"
+#include "support/errors.h"
 #include "support/temporary_folder.h"
 #include "unit/train/training_job.h"
 
@@ -57,12 +58,7 @@ class DataLink : public ::testing::Test {
     return train::find_job_data(alone, job_, options, sender, told_);
   }
   Error error_of_find(const ps::Credentials& with = own()) {
-    try {
-      find(with);
-    } catch (const Error& error) {
-      return error;
-    }
-    return {ErrorCode::Internal, "found"};
+    return error_of([&] { find(with); }).value_or(Error(ErrorCode::Internal, "found"));
   }
 
   void expect_same_files(const fs::path& folder) {
@@ -151,13 +147,9 @@ TEST_F(DataLink, ASenderThatIsGoneLeavesNothingHalf) {
   ASSERT_EQ(offer.files.size(), 4u);
   EXPECT_EQ(offer.host, "pc");
   server_.reset();
-  try {
+  expect_error(ErrorCode::PeerLost, {"server 0"}, [&] {
     client.receive({{"a", offer.files[0].stored_size}}, folder_.path());
-    FAIL() << "received";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::PeerLost);
-    EXPECT_THAT(error.what(), HasSubstr("server 0"));
-  }
+  });
 }
 
 TEST_F(DataLink, AFileThatIsNotWhatItWasIsNotKept) {

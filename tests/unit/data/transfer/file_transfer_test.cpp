@@ -1,6 +1,5 @@
 #include "bimetal/data/transfer/file_transfer.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

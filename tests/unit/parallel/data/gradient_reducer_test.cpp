@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <ostream>
 #include <sstream>
 #include <stdexcept>
@@ -24,17 +25,6 @@ void PrintTo(GradientHome home, std::ostream* out) {
 }
 
 namespace {
-
-// Both homes of gradients run on the CPU: `tensor` is the way of an accelerator's gradients.
-class GradientReducerTest : public ::testing::TestWithParam<GradientHome> {
- protected:
-  ReducerOptions options() const {
-    return {.first_bucket_bytes = 8,
-            .bucket_bytes = 100,
-            .timeout = std::chrono::seconds(60),
-            .home = GetParam()};
-  }
-};
 
 std::vector<torch::Tensor> leaves(torch::ScalarType dtype = torch::kFloat32) {
   const auto options = torch::dtype(dtype).requires_grad(true);
@@ -57,90 +47,120 @@ void expect_gradients(const std::vector<torch::Tensor>& parameters, double value
   }
 }
 
+/// A rank with its parameters and what reduces their gradients.
+struct Rank {
+  Rank(int number, comm::Group group, const ReducerOptions& options,
+       std::vector<torch::Tensor> parameters = leaves())
+      : number(number), group(group), parameters(parameters), reducer(parameters, group, options) {}
+
+  /// A step of one pass, whose gradients are all `factor`.
+  void step(double factor) {
+    step([&] { sum_of(parameters, factor).backward(); });
+  }
+  void step(const std::function<void()>& pass) {
+    reducer.begin();
+    reducer.reduce_during(pass);
+    reducer.finish();
+  }
+
+  int number;
+  comm::Group group;
+  std::vector<torch::Tensor> parameters;
+  GradientReducer reducer;
+};
+
+using Body = std::function<void(Rank&)>;
+
+void on_ranks(int ranks, const ReducerOptions& options, const Body& body) {
+  testing::run_ranks(ranks, [&](int number, comm::Group group) {
+    Rank rank(number, group, options);
+    body(rank);
+  });
+}
+
+const ReducerOptions kDefaults{.timeout = std::chrono::seconds(60)};
+
+// Both homes of gradients run on the CPU: `tensor` is the way of an accelerator's gradients.
+class GradientReducerTest : public ::testing::TestWithParam<GradientHome> {
+ protected:
+  ReducerOptions options() const {
+    return {.first_bucket_bytes = 8,
+            .bucket_bytes = 100,
+            .timeout = std::chrono::seconds(60),
+            .home = GetParam()};
+  }
+  void on_ranks(int ranks, const Body& body) const { parallel::on_ranks(ranks, options(), body); }
+};
+
 TEST_P(GradientReducerTest, SumsOverRanksStepAfterStep) {
-  testing::run_ranks(3, [&](int rank, comm::Group group) {
-    const auto parameters = leaves();
-    GradientReducer reducer(parameters, group, options());
+  on_ranks(3, [](Rank& rank) {
     for (int step = 1; step <= 4; ++step) {
-      reducer.begin();
-      for (const auto& parameter : parameters) EXPECT_FALSE(parameter.grad().defined());
-      reducer.reduce_during([&] { sum_of(parameters, step * (1 + rank)).backward(); });
-      reducer.finish();
-      expect_gradients(parameters, 6 * step);
+      rank.reducer.begin();
+      for (const auto& parameter : rank.parameters) EXPECT_FALSE(parameter.grad().defined());
+      rank.reducer.reduce_during(
+          [&] { sum_of(rank.parameters, step * (1 + rank.number)).backward(); });
+      rank.reducer.finish();
+      expect_gradients(rank.parameters, 6 * step);
     }
   });
 }
 
 TEST_P(GradientReducerTest, EveryFloatingPointTypeAndTheirMixture) {
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
+  testing::run_ranks(2, [&](int number, comm::Group group) {
     std::vector<torch::Tensor> parameters;
     for (const auto dtype : {torch::kFloat32, torch::kFloat64, torch::kFloat16, torch::kBFloat16}) {
       for (auto& parameter : leaves(dtype)) parameters.push_back(parameter);
     }
-    GradientReducer reducer(parameters, group, options());
-    reducer.begin();
-    reducer.reduce_during([&] {
+    Rank rank(number, group, options(), parameters);
+    rank.step([&] {
       torch::Tensor total = torch::zeros({});
-      for (const auto& p : parameters) total = total + (1 + rank) * p.sum().to(torch::kFloat32);
+      for (const auto& p : parameters) total = total + (1 + number) * p.sum().to(torch::kFloat32);
       total.backward();
     });
-    reducer.finish();
     expect_gradients(parameters, 3);
   });
 }
 
 TEST_P(GradientReducerTest, PassesOutsideReduceDuringAddUpLocally) {
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto parameters = leaves();
-    GradientReducer reducer(parameters, group, options());
-    reducer.begin();
-    for (int i = 0; i < 3; ++i) sum_of(parameters, 1).backward();
-    expect_gradients(parameters, 3);  // nothing has been reduced
-    reducer.reduce_during([&] { sum_of(parameters, 10).backward(); });
-    reducer.finish();
-    expect_gradients(parameters, 26);
+  on_ranks(2, [](Rank& rank) {
+    rank.reducer.begin();
+    for (int i = 0; i < 3; ++i) sum_of(rank.parameters, 1).backward();
+    expect_gradients(rank.parameters, 3);  // nothing has been reduced
+    rank.reducer.reduce_during([&] { sum_of(rank.parameters, 10).backward(); });
+    rank.reducer.finish();
+    expect_gradients(rank.parameters, 26);
   });
 }
 
 TEST_P(GradientReducerTest, FinishReducesWhatIsThereWithoutALastPass) {
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto parameters = leaves();
-    GradientReducer reducer(parameters, group, options());
-    reducer.begin();
-    sum_of(parameters, 1 + rank).backward();
-    reducer.finish();
-    expect_gradients(parameters, 3);
+  on_ranks(2, [](Rank& rank) {
+    rank.reducer.begin();
+    sum_of(rank.parameters, 1 + rank.number).backward();
+    rank.reducer.finish();
+    expect_gradients(rank.parameters, 3);
   });
 }
 
 TEST_P(GradientReducerTest, RankWithoutAnyPassAddsZeros) {
-  testing::run_ranks(3, [&](int rank, comm::Group group) {
-    const auto parameters = leaves();
-    GradientReducer reducer(parameters, group, options());
+  on_ranks(3, [](Rank& rank) {
     for (int step = 0; step < 3; ++step) {
-      reducer.begin();
-      if (rank != step) {
-        reducer.reduce_during([&] { sum_of(parameters, 5).backward(); });
+      rank.reducer.begin();
+      if (rank.number != step) {
+        rank.reducer.reduce_during([&] { sum_of(rank.parameters, 5).backward(); });
       }
-      reducer.finish();
-      expect_gradients(parameters, 10);
+      rank.reducer.finish();
+      expect_gradients(rank.parameters, 10);
     }
   });
 }
 
 TEST_P(GradientReducerTest, UnusedParameters) {
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto parameters = leaves();
-    GradientReducer reducer(parameters, group, options());
+  on_ranks(2, [](Rank& rank) {
+    const auto& parameters = rank.parameters;
     for (int step = 0; step < 2; ++step) {
-      reducer.begin();
       // 0: used by both; 1: by rank 0 alone; 2: by rank 1 alone; 3: by none.
-      reducer.reduce_during(
-          [&] { (parameters[0].sum() + 2 * parameters[1 + rank].sum()).backward(); });
-      reducer.finish();
-      EXPECT_TRUE(parameters[0].grad().equal(torch::full({4, 3}, 2.f)));
-      EXPECT_TRUE(parameters[1].grad().equal(torch::full({5}, 2.f)));
-      EXPECT_TRUE(parameters[2].grad().equal(torch::full({2, 2}, 2.f)));
+      rank.step([&] { (parameters[0].sum() + 2 * parameters[1 + rank.number].sum()).backward(); });
+      expect_gradients({parameters.begin(), parameters.begin() + 3}, 2);
       EXPECT_FALSE(parameters[3].grad().defined());
     }
   });
@@ -148,90 +168,73 @@ TEST_P(GradientReducerTest, UnusedParameters) {
 
 // The last pass does not reach what an earlier one did.
 TEST_P(GradientReducerTest, ParametersUsedOnlyBeforeTheLastPassCount) {
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto parameters = leaves();
-    GradientReducer reducer(parameters, group, options());
-    reducer.begin();
+  on_ranks(2, [](Rank& rank) {
+    const auto& parameters = rank.parameters;
+    rank.reducer.begin();
     parameters[1].sum().backward();
-    reducer.reduce_during([&] { parameters[0].sum().backward(); });
-    reducer.finish();
-    EXPECT_TRUE(parameters[0].grad().equal(torch::full({4, 3}, 2.f)));
-    EXPECT_TRUE(parameters[1].grad().equal(torch::full({5}, 2.f)));
+    rank.reducer.reduce_during([&] { parameters[0].sum().backward(); });
+    rank.reducer.finish();
+    expect_gradients({parameters.begin(), parameters.begin() + 2}, 2);
     EXPECT_FALSE(parameters[2].grad().defined());
   });
 }
 
 // Elements travel in row-major order, so a rank may lay its tensors out as its device likes.
 TEST_P(GradientReducerTest, RanksMayUseOtherStrides) {
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
+  testing::run_ranks(2, [&](int number, comm::Group group) {
     auto weight = torch::ones({2, 3, 4, 4});
-    if (rank == 1) weight = weight.contiguous(torch::MemoryFormat::ChannelsLast);
-    const std::vector<torch::Tensor> parameters = {weight.requires_grad_()};
+    if (number == 1) weight = weight.contiguous(torch::MemoryFormat::ChannelsLast);
     const auto slope = torch::arange(96, torch::kFloat32).reshape({2, 3, 4, 4});
-    GradientReducer reducer(parameters, group, options());
-    reducer.begin();
-    reducer.reduce_during([&] { (parameters[0] * slope).sum().backward(); });
-    reducer.finish();
-    EXPECT_TRUE(parameters[0].grad().equal(2 * slope));
+    Rank rank(number, group, options(), {weight.requires_grad_()});
+    rank.step([&] { (weight * slope).sum().backward(); });
+    EXPECT_TRUE(weight.grad().equal(2 * slope));
   });
 }
 
 TEST_P(GradientReducerTest, SparseGradientsBecomeDense) {
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
+  testing::run_ranks(2, [&](int number, comm::Group group) {
     const auto table = torch::ones({6, 2}, torch::requires_grad());
-    GradientReducer reducer({table}, group, options());
-    reducer.begin();
-    reducer.reduce_during([&] {
-      const auto rows = torch::tensor({rank, 3}, torch::kInt64);
+    Rank rank(number, group, options(), {table});
+    rank.step([&] {
+      const auto rows = torch::tensor({number, 3}, torch::kInt64);
       torch::embedding(table, rows, -1, false, /*sparse=*/true).sum().backward();
     });
-    reducer.finish();
     EXPECT_TRUE(table.grad().select(1, 0).equal(torch::tensor({1.f, 1.f, 0.f, 2.f, 0.f, 0.f})));
   });
 }
 
 TEST_P(GradientReducerTest, FailedPassStillTakesPart) {
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto parameters = leaves();
-    GradientReducer reducer(parameters, group, options());
+  on_ranks(2, [](Rank& rank) {
     for (int step = 0; step < 2; ++step) {
-      reducer.begin();
-      if (rank == 0) {
-        reducer.reduce_during([&] { sum_of(parameters, 4).backward(); });
+      rank.reducer.begin();
+      if (rank.number == 0) {
+        rank.reducer.reduce_during([&] { sum_of(rank.parameters, 4).backward(); });
       } else {
         const auto fail = [] { throw std::range_error("out of memory, say"); };
-        EXPECT_THROW(reducer.reduce_during(fail), std::range_error);
+        EXPECT_THROW(rank.reducer.reduce_during(fail), std::range_error);
       }
-      reducer.finish();
-      expect_gradients(parameters, 4);
+      rank.reducer.finish();
+      expect_gradients(rank.parameters, 4);
     }
   });
 }
 
 TEST_P(GradientReducerTest, RankAloneKeepsItsGradients) {
-  testing::run_ranks(1, [&](int rank, comm::Group group) {
-    const auto parameters = leaves();
-    GradientReducer reducer(parameters, group, options());
+  on_ranks(1, [](Rank& rank) {
     for (int step = 0; step < 2; ++step) {
-      reducer.begin();
-      reducer.reduce_during([&] { parameters[0].sum().backward(); });
-      reducer.finish();
-      EXPECT_TRUE(parameters[0].grad().equal(torch::ones({4, 3})));
-      EXPECT_FALSE(parameters[1].grad().defined());
+      rank.step([&] { rank.parameters[0].sum().backward(); });
+      expect_gradients({rank.parameters[0]}, 1);
+      EXPECT_FALSE(rank.parameters[1].grad().defined());
     }
   });
 }
 
 TEST_P(GradientReducerTest, OptimizersMayClearGradientsEitherWay) {
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto parameters = leaves();
-    torch::optim::SGD sgd(parameters, torch::optim::SGDOptions(0).momentum(0.9));
-    GradientReducer reducer(parameters, group, options());
+  on_ranks(2, [](Rank& rank) {
+    torch::optim::SGD sgd(rank.parameters, torch::optim::SGDOptions(0).momentum(0.9));
     for (const bool set_to_none : {false, true, false}) {
-      reducer.begin();
-      reducer.reduce_during([&] { sum_of(parameters, 1).backward(); });
-      reducer.finish();
-      expect_gradients(parameters, 2);
+      rank.step(1);
+      expect_gradients(rank.parameters, 2);
       sgd.step();
       sgd.zero_grad(set_to_none);
     }
@@ -240,22 +243,18 @@ TEST_P(GradientReducerTest, OptimizersMayClearGradientsEitherWay) {
 
 // Momentum is an average of past gradients: it must not share memory with the present ones.
 TEST_P(GradientReducerTest, OptimizerStateDoesNotFollowLaterGradients) {
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto reduced = leaves();
+  on_ranks(2, [](Rank& rank) {
     const auto alone = leaves();
-    torch::optim::SGD reduced_sgd(reduced, torch::optim::SGDOptions(0.1).momentum(0.9));
+    torch::optim::SGD reduced_sgd(rank.parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
     torch::optim::SGD alone_sgd(alone, torch::optim::SGDOptions(0.1).momentum(0.9));
-    GradientReducer reducer(reduced, group, options());
     for (int step = 1; step <= 5; ++step) {
-      reducer.begin();
-      reducer.reduce_during([&] { sum_of(reduced, step).backward(); });
-      reducer.finish();
+      rank.step(step);
       reduced_sgd.step();
       alone_sgd.zero_grad();
       sum_of(alone, 2 * step).backward();
       alone_sgd.step();
     }
-    for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(reduced[i].equal(alone[i]));
+    for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(rank.parameters[i].equal(alone[i]));
   });
 }
 
@@ -285,20 +284,19 @@ TEST_P(GradientReducerTest, MayBeDestroyedBeforeTheSumsAreThere) {
 }
 
 TEST_P(GradientReducerTest, TimesOfAStep) {
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto parameters = leaves();
-    GradientReducer reducer(parameters, group, options());
+  on_ranks(2, [](Rank& rank) {
+    auto& reducer = rank.reducer;
     EXPECT_EQ(reducer.communicate_seconds(), 0);
     reducer.begin();
-    group.barrier().wait();
-    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    reducer.reduce_during([&] { sum_of(parameters, 1).backward(); });
+    rank.group.barrier().wait();
+    if (rank.number == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    reducer.reduce_during([&] { sum_of(rank.parameters, 1).backward(); });
     reducer.finish();
     auto wait = reducer.wait_seconds();
     EXPECT_GT(reducer.communicate_seconds(), 0);
 
     std::vector<double> waits(2);
-    group.all_gather({&wait, 1, comm::DType::float64}, comm::buffer(waits)).wait();
+    rank.group.all_gather({&wait, 1, comm::DType::float64}, comm::buffer(waits)).wait();
     EXPECT_GT(waits[0], waits[1]);  // rank 0 has waited for rank 1
     reducer.begin();
     EXPECT_EQ(reducer.wait_seconds(), 0);
@@ -310,19 +308,16 @@ TEST_P(GradientReducerTest, TimesOfAStep) {
 TEST_P(GradientReducerTest, CompressedGradientsComeFromWhereTheyWere) {
   for (const auto scheme : {comm::Scheme::bfloat16, comm::Scheme::int8, comm::Scheme::topk,
                             comm::Scheme::powersgd, comm::Scheme::sign}) {
-    testing::run_ranks(3, [&](int rank, comm::Group group) {
-      const auto parameters = leaves();
-      auto how = options();
-      how.compression.compression = {.scheme = scheme, .density = 0.5, .rank = 1};
-      GradientReducer reducer(parameters, group, how);
+    auto how = options();
+    how.compression.compression = {.scheme = scheme, .density = 0.5, .rank = 1};
+    parallel::on_ranks(3, how, [&](Rank& rank) {
+      const auto& parameters = rank.parameters;
       for (int step = 0; step < 3; ++step) {
-        reducer.begin();
-        reducer.reduce_during([&] {
+        rank.step([&] {
           auto loss = parameters[1].sum() + parameters[2].sum();
-          if (rank == 1) loss = loss + 10 * parameters[0].sum();
+          if (rank.number == 1) loss = loss + 10 * parameters[0].sum();
           loss.backward();
         });
-        reducer.finish();
         EXPECT_FALSE(parameters[3].grad().defined()) << "nobody used it";
         for (int i = 0; i < 3; ++i) ASSERT_TRUE(parameters[i].grad().defined()) << i;
         if (scheme == comm::Scheme::topk || scheme == comm::Scheme::sign) continue;
@@ -339,14 +334,10 @@ INSTANTIATE_TEST_SUITE_P(Homes, GradientReducerTest,
 
 // On the CPU nothing is copied back.
 TEST(GradientReducer, GradientsShareTheBucketsMemoryOnTheCpu) {
-  testing::run_ranks(2, [](int rank, comm::Group group) {
-    const auto parameters = leaves();
-    GradientReducer reducer(parameters, group, {.timeout = std::chrono::seconds(60)});
-    reducer.begin();
-    reducer.reduce_during([&] { sum_of(parameters, 1).backward(); });
-    reducer.finish();
-    EXPECT_EQ(parameters[2].grad().storage().data_ptr().get(),
-              parameters[3].grad().storage().data_ptr().get());
+  on_ranks(2, kDefaults, [](Rank& rank) {
+    rank.step(1);
+    EXPECT_EQ(rank.parameters[2].grad().storage().data_ptr().get(),
+              rank.parameters[3].grad().storage().data_ptr().get());
   });
 }
 
@@ -368,16 +359,11 @@ bool in_shared_memory(const void* address) {
 
 // So that the ranks of one host sum them where they are.
 TEST(GradientReducer, BucketsLieInMemoryThatRanksOfOneHostShare) {
-  testing::run_ranks(2, [](int rank, comm::Group group) {
-    const auto parameters = leaves();
-    GradientReducer reducer(parameters, group, {.timeout = std::chrono::seconds(60)});
-    reducer.begin();
-    reducer.reduce_during([&] { sum_of(parameters, 1 + rank).backward(); });
-    reducer.finish();
-    expect_gradients(parameters, 3);
-    EXPECT_EQ(in_shared_memory(parameters[0].grad().const_data_ptr()),
-              group.transport() == comm::Transport::shm);
-    EXPECT_EQ(group.transport(), comm::Transport::shm);
+  on_ranks(2, kDefaults, [](Rank& rank) {
+    rank.step(1 + rank.number);
+    expect_gradients(rank.parameters, 3);
+    EXPECT_TRUE(in_shared_memory(rank.parameters[0].grad().const_data_ptr()));
+    EXPECT_EQ(rank.group.transport(), comm::Transport::shm);
   });
 }
 
@@ -385,27 +371,21 @@ TEST(GradientReducer, BucketsLieInMemoryThatRanksOfOneHostShare) {
 
 // A rank on an accelerator copies into memory of its own; the others are not to wait for it.
 TEST(GradientReducer, RanksMayDifferInWhereTheirGradientsLive) {
-  testing::run_ranks(2, [](int rank, comm::Group group) {
-    const auto parameters = leaves();
-    GradientReducer reducer(parameters, group,
-                            {.timeout = std::chrono::seconds(60),
-                             .home = rank == 0 ? GradientHome::bucket : GradientHome::tensor});
-    reducer.begin();
-    reducer.reduce_during([&] { sum_of(parameters, 1 + rank).backward(); });
-    reducer.finish();
-    expect_gradients(parameters, 3);
+  testing::run_ranks(2, [](int number, comm::Group group) {
+    auto options = kDefaults;
+    options.home = number == 0 ? GradientHome::bucket : GradientHome::tensor;
+    Rank rank(number, group, options);
+    rank.step(1 + number);
+    expect_gradients(rank.parameters, 3);
   });
 }
 
 // A gradient may outlive the reducer and its group.
 TEST(GradientReducer, GradientsKeepTheirMemoryAlive) {
   std::vector<std::vector<torch::Tensor>> kept(2);
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    kept[rank] = leaves();
-    GradientReducer reducer(kept[rank], group, {.timeout = std::chrono::seconds(60)});
-    reducer.begin();
-    reducer.reduce_during([&] { sum_of(kept[rank], 2).backward(); });
-    reducer.finish();
+  on_ranks(2, kDefaults, [&](Rank& rank) {
+    kept[rank.number] = rank.parameters;
+    rank.step(2);
   });
   for (const auto& parameters : kept) expect_gradients(parameters, 4);
 }

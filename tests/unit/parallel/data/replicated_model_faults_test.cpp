@@ -12,6 +12,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/data/replicated_model.h"
+#include "support/errors.h"
 #include "support/in_process_mesh.h"
 #include "support/thread_ranks.h"
 
@@ -89,12 +90,7 @@ TEST(DataParallelFaults, AbortOfOneRankEndsTheOthersStep) {
       return;
     }
     parallel.backward_last(model->loss(false), 1);
-    try {
-      parallel.finish_step();
-      ADD_FAILURE() << "the step ended without rank 2";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::Aborted);
-    }
+    expect_error(ErrorCode::Aborted, {}, [&] { parallel.finish_step(); });
   });
 }
 
@@ -114,13 +110,7 @@ TEST(DataParallelFaults, LostRankEndsTheStepAndIsNamed) {
       return;
     }
     EXPECT_NO_THROW(parallel.backward_last(model->loss(false), 1));
-    try {
-      parallel.finish_step();
-      ADD_FAILURE() << "the step ended without rank 1";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::PeerLost);
-      EXPECT_EQ(error.rank(), 1);
-    }
+    EXPECT_EQ(expect_error(ErrorCode::PeerLost, {}, [&] { parallel.finish_step(); }).rank(), 1);
   });
 }
 
@@ -136,12 +126,7 @@ TEST(DataParallelFaults, StuckRankEndsInATimeout) {
       return;
     }
     parallel.backward_last(model->loss(false), 1);
-    try {
-      parallel.finish_step();
-      ADD_FAILURE() << "the step ended without rank 1";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::Timeout);
-    }
+    expect_error(ErrorCode::Timeout, {}, [&] { parallel.finish_step(); });
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/mesh/named_error.h"
+#include "support/errors.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel {
@@ -16,13 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 std::string misfit(const MeshShape& asked, int ranks) {
-  try {
-    fit_mesh(asked, ranks);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    return error.what();
-  }
-  return "";
+  return text_of(ErrorCode::InvalidArgument, [&] { fit_mesh(asked, ranks); });
 }
 
 TEST(Mesh, PlacesAndRanksAreEachOthersInverse) {

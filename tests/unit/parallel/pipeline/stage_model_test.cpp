@@ -6,6 +6,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/pipeline/description.h"
+#include "support/errors.h"
 
 namespace bimetal::parallel::pipeline {
 namespace {
@@ -26,13 +27,7 @@ task::Model model() {
 }
 
 std::string refusal(const std::vector<std::int64_t>& cuts, std::size_t pieces) {
-  try {
-    begins_of(cuts, pieces, 5);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    return error.what();
-  }
-  return "";
+  return text_of(ErrorCode::InvalidArgument, [&] { begins_of(cuts, pieces, 5); });
 }
 
 TEST(StageModel, CutsAreUnitsOfTheModel) {

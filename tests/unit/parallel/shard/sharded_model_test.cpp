@@ -1,6 +1,5 @@
 #include "bimetal/parallel/shard/sharded_model.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/api/include/torch/utils.h>

@@ -11,6 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/shard/sharded_model.h"
+#include "support/errors.h"
 #include "support/thread_ranks.h"
 #include "unit/parallel/shard/linear_units.h"
 
@@ -117,12 +118,8 @@ TEST(UpdateInBackward, MorePassesThanExpectedAreAnError) {
     rank.sharded.begin_step(8);
     rank.sharded.expect_passes(1);
     rank.sharded.backward(loss_of_linear_units(rank.sharded.model(), 2));
-    try {
-      loss_of_linear_units(rank.sharded.model(), 2);
-      ADD_FAILURE() << "nothing was thrown";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    }
+    expect_error(ErrorCode::InvalidArgument, {},
+                 [&] { loss_of_linear_units(rank.sharded.model(), 2); });
   });
 }
 
