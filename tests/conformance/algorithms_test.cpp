@@ -1,7 +1,6 @@
 // Every all-reduce algorithm against the reference: each type, operator, world size and count.
 #include <gtest/gtest.h>
 
-#include <random>
 #include <thread>
 
 #include "bimetal/comm/algorithm.h"

@@ -4,9 +4,7 @@
 #include <atomic>
 #include <map>
 #include <numeric>
-#include <thread>
 
-#include "bimetal/base/error.h"
 #include "conformance/transports.h"
 
 namespace bimetal::testing {

@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <random>
 #include <set>
 
 #include "bimetal/base/error.h"
 #include "conformance/all_reduce_checks.h"
 #include "conformance/reference.h"
 #include "conformance/transports.h"
+#include "support/errors.h"
 
 namespace bimetal::testing {
 namespace {
@@ -121,7 +121,7 @@ TEST_P(TwoLevels, ASubgroupHasItsOwn) {
 TEST_P(TwoLevels, DifferentCallsEndInAMismatch) {
   on_ranks([](int rank, Group group) {
     std::vector<float> data(100000);
-    try {
+    expect_error(ErrorCode::CallMismatch, {}, [&] {
       if (rank == group.size() - 1) {
         group.broadcast(comm::buffer(data), 0).wait();
         // It may have been through before anybody noticed.
@@ -129,10 +129,7 @@ TEST_P(TwoLevels, DifferentCallsEndInAMismatch) {
       } else {
         group.all_reduce(comm::buffer(data)).wait();
       }
-      FAIL() << "nobody noticed";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::CallMismatch) << error.what();
-    }
+    });
   });
 }
 
@@ -152,16 +149,15 @@ TEST_P(TwoLevels, AMissingRankIsNamed) {
       }
       return;
     }
-    try {
-      group
-          .all_reduce(comm::buffer(data), ReduceOp::sum,
-                      Deadline::after(std::chrono::milliseconds(800)))
-          .wait();
-      FAIL() << "there is no reduction without rank " << missing;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::Timeout) << error.what();
-      EXPECT_EQ(error.rank(), missing) << error.what();
-    }
+    EXPECT_EQ(expect_error(ErrorCode::Timeout, {},
+                           [&] {
+                             group
+                                 .all_reduce(comm::buffer(data), ReduceOp::sum,
+                                             Deadline::after(std::chrono::milliseconds(800)))
+                                 .wait();
+                           })
+                  .rank(),
+              missing);
   });
 }
 
@@ -178,12 +174,8 @@ TEST(Islands, CannotHaveSharedMemoryAlone) {
     options[rank].transport = comm::Transport::shm;
     options[rank].island = std::to_string(rank);
   }
-  try {
-    make_groups(make_in_process_meshes(2), options);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Unsupported) << error.what();
-  }
+  expect_error(ErrorCode::Unsupported, {},
+               [&] { make_groups(make_in_process_meshes(2), options); });
 }
 
 }  // namespace

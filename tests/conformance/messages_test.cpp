@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
-#include <thread>
 
 #include "bimetal/base/error.h"
 #include "conformance/transports.h"

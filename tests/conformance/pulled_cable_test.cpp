@@ -1,7 +1,6 @@
 // Ranks on hosts of their own (network namespaces with a cable each to one switch), of which one
 // loses its cable: no FIN, no reset, nothing but silence.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>

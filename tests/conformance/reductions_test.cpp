@@ -1,9 +1,7 @@
 // all_reduce, reduce and reduce_scatter against the reference: every type, operator, world size.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <numeric>
-#include <random>
 
 #include "conformance/all_reduce_checks.h"
 #include "conformance/reference.h"

@@ -3,7 +3,6 @@
 // that every intermediate result is exact in every type, bar the last quotient of avg.
 
 #include <cstddef>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -59,8 +58,8 @@ std::string wrong_in_reduced(const Array& data, std::size_t first, int size, com
 /// Elements [first, first + count) of what `rank` gives away where nothing is reduced.
 Array payloads(int rank, std::size_t first, std::size_t count, comm::DType dtype);
 
-/// Compares data[offset], … with elements [first, first + count) of what `from` gave away: empty, or
-/// the first difference in words.
+/// Compares data[offset], … with elements [first, first + count) of what `from` gave away: empty,
+/// or the first difference in words.
 std::string wrong_in_given(const Array& data, std::size_t offset, int from, std::size_t first,
                            std::size_t count);
 

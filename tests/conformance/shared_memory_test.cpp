@@ -1,5 +1,4 @@
 // Memory from Group::allocate: reduced in place, for every type, operator and world size.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -11,6 +10,7 @@
 #include "bimetal/base/error.h"
 #include "conformance/reference.h"
 #include "conformance/transports.h"
+#include "support/errors.h"
 
 namespace bimetal::testing {
 namespace {
@@ -20,8 +20,6 @@ using comm::DType;
 using comm::Group;
 using comm::GroupMemory;
 using comm::ReduceOp;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class Allocated : public OnWorlds {
  protected:
@@ -202,14 +200,8 @@ TEST_P(AllocatedShared, LongCallsAreDoneInPlace) {
 
 TEST_P(AllocatedShared, DifferentSizesAreAnError) {
   on_ranks([&](int rank, Group group) {
-    try {
-      group.allocate(rank == 1 ? 200 : 100);
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-      EXPECT_THAT(error.what(),
-                  AllOf(HasSubstr("rank 0 asks for 100"), HasSubstr("rank 1 for 200")));
-    }
+    expect_error(ErrorCode::InvalidArgument, {"rank 0 asks for 100", "rank 1 for 200"},
+                 [&] { group.allocate(rank == 1 ? 200 : 100); });
   });
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "support/forked_child.h"
 #include "support/temporary_folder.h"
 
@@ -18,15 +19,8 @@ using test::contents_of;
 using test::names_in;
 using test::put_contents;
 
-std::string error_of(const fs::path& target) {
-  try {
-    write_file_atomically(target, "new");
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::System);
-    return error.what();
-  }
-  ADD_FAILURE() << "could write " << target;
-  return "";
+std::string refusal_of(const fs::path& target) {
+  return expect_error(ErrorCode::System, {}, [&] { write_file_atomically(target, "new"); }).what();
 }
 
 TEST(AtomicFile, WritesAndOverwrites) {
@@ -73,15 +67,16 @@ TEST(AtomicFile, FollowsALink) {
 TEST(AtomicFile, NamesPathAndCause) {
   const test::TemporaryFolder folder;
   const auto missing = folder / "missing/file";
-  EXPECT_EQ(error_of(missing), "cannot write " + missing.string() + ": No such file or directory");
-  EXPECT_EQ(error_of(folder.path()),
+  EXPECT_EQ(refusal_of(missing),
+            "cannot write " + missing.string() + ": No such file or directory");
+  EXPECT_EQ(refusal_of(folder.path()),
             "cannot write " + folder.path().string() + ": it is no regular file");
 }
 
 TEST(AtomicFile, DoesNotReplaceWhatIsNoFile) {
   const test::TemporaryFolder folder;
   ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
-  EXPECT_THAT(error_of(folder / "pipe"), ::testing::HasSubstr("no regular file"));
+  EXPECT_THAT(refusal_of(folder / "pipe"), ::testing::HasSubstr("no regular file"));
   EXPECT_TRUE(fs::is_fifo(folder / "pipe"));
 }
 

@@ -7,8 +7,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <optional>
-#include <string>
 
 #include "bimetal/base/counted.h"
 #include "support/environment.h"

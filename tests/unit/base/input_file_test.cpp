@@ -1,17 +1,15 @@
 #include "bimetal/base/input_file.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "support/forked_child.h"
 #include "support/temporary_folder.h"
 
 namespace bimetal {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(InputFile, GivesAllOfAFileInPieces) {
   const test::TemporaryFolder folder;
@@ -30,13 +28,8 @@ TEST(InputFile, TellsWhatIsMissing) {
   EXPECT_TRUE(InputFile::find(folder / "file"));
   EXPECT_FALSE(InputFile::find(folder / "nothing"));
   EXPECT_FALSE(InputFile::find(folder / "file/within"));
-  try {
-    InputFile(folder / "nothing");
-    FAIL() << "opened";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::System);
-    EXPECT_THAT(error.what(), HasSubstr((folder / "nothing").string()));
-  }
+  expect_error(ErrorCode::System, {(folder / "nothing").string()},
+               [&] { InputFile(folder / "nothing"); });
 }
 
 TEST(InputFile, WhatCannotBeOpenedJustNowIsNotMissing) {

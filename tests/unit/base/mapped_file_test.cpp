@@ -1,6 +1,5 @@
 #include "bimetal/base/mapped_file.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,12 +7,11 @@
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "support/temporary_folder.h"
 
 namespace bimetal {
 namespace {
-
-using ::testing::HasSubstr;
 
 class MappedFiles : public ::testing::Test {
  protected:
@@ -44,13 +42,7 @@ TEST_F(MappedFiles, StayWhenTheNameIsGoneOrAnothers) {
 
 TEST_F(MappedFiles, ThatCannotBeReadAreNamed) {
   for (const auto& path : {file_, folder_.path()}) {
-    try {
-      const MappedFile file(path);
-      ADD_FAILURE() << "no error";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::System);
-      EXPECT_THAT(error.what(), HasSubstr(path.string()));
-    }
+    expect_error(ErrorCode::System, {path.string()}, [&] { const MappedFile file(path); });
   }
 }
 

@@ -1,6 +1,5 @@
 #include "bimetal/base/os_files.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cerrno>

@@ -1,6 +1,5 @@
 #include "bimetal/checkpoint/best_checkpoint.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/optim.h>
 #include <torch/csrc/api/include/torch/types.h>

@@ -26,6 +26,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/checkpoint/checkpoint.h"
+#include "support/errors.h"
 #include "support/forked_child.h"
 #include "support/temporary_folder.h"
 
@@ -121,23 +122,13 @@ TEST(CheckpointFault, AFullDiskLeavesOlderOnesAlone) {
 TEST(CheckpointFault, AFolderThatCannotBeMadeIsNamed) {
   const test::TemporaryFolder folder;
   test::put_contents(folder / "file", "");
-  try {
-    Vector(1).save(folder / "file/checkpoints", 1);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::System);
-    EXPECT_THAT(error.what(), ::testing::HasSubstr((folder / "file/checkpoints").string()));
-  }
+  expect_error(ErrorCode::System, {(folder / "file/checkpoints").string()},
+               [&] { Vector(1).save(folder / "file/checkpoints", 1); });
 }
 
 /// Why a checkpoint cannot be loaded; nothing if it can.
 std::optional<Error> refusal(const fs::path& dir) {
-  try {
-    Vector(1).load(dir);
-  } catch (const Error& error) {
-    return error;
-  }
-  return std::nullopt;
+  return error_of([&] { Vector(1).load(dir); });
 }
 
 void expect_no_older_one_is_taken(const fs::path& dir, const fs::path& file, const char* words) {

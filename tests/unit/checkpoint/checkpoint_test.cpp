@@ -13,6 +13,7 @@
 #include "bimetal/checkpoint/huggingface_config.h"
 #include "bimetal/optim/lamb.h"
 #include "bimetal/optim/lars.h"
+#include "support/errors.h"
 #include "support/temporary_folder.h"
 #include "unit/checkpoint/small_net.h"
 
@@ -190,13 +191,8 @@ TEST_F(Checkpoint, RefusesNumbersThatNoTrainingComesTo) {
   for (const auto& [words, forge] : cases) {
     auto state = state_at(3);
     forge(state);
-    try {
-      parse_state_text(state_text(state), "state.json");
-      ADD_FAILURE() << words;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::CorruptData);
-      EXPECT_THAT(error.what(), HasSubstr(words));
-    }
+    expect_error(ErrorCode::CorruptData, {words},
+                 [&] { parse_state_text(state_text(state), "state.json"); });
   }
 }
 
@@ -205,7 +201,8 @@ TEST_F(Checkpoint, RefusesBracketsOfAnyDepth) {
   const std::string deep(3'000'000, '[');
   put_contents(path / "state.json", deep + std::string(deep.size(), ']'));
   EXPECT_EQ(refusal(path, net_, sgd_).code(), ErrorCode::CorruptData);
-  put_contents(folder_ / "config.json", "{\"model_type\": " + deep + std::string(deep.size(), ']') + "}");
+  put_contents(folder_ / "config.json",
+               "{\"model_type\": " + deep + std::string(deep.size(), ']') + "}");
   EXPECT_THROW(read_huggingface_config(folder_.path()), Error);
 }
 
@@ -315,12 +312,7 @@ TEST_F(Checkpoint, RefusesAFormatOfTheFuture) {
 
 TEST_F(Checkpoint, RefusesToSaveWhatItCouldNotLoad) {
   const auto code_of = [&](const torch::optim::Optimizer& optimizer, std::int64_t keep) {
-    try {
-      save_checkpoint(folder_.path(), net_, optimizer, state_at(1), keep);
-    } catch (const Error& error) {
-      return error.code();
-    }
-    return ErrorCode::Internal;
+    return code_of([&] { save_checkpoint(folder_.path(), net_, optimizer, state_at(1), keep); });
   };
   torch::optim::RMSprop other(net_.parameters());
   EXPECT_EQ(code_of(other, 1), ErrorCode::Unsupported);

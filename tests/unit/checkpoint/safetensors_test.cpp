@@ -1,6 +1,5 @@
 #include "bimetal/checkpoint/safetensors.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -8,12 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "support/temporary_folder.h"
 
 namespace bimetal::checkpoint {
 namespace {
-
-using ::testing::HasSubstr;
 
 TensorMap all_types() {
   const auto base = torch::arange(-4, 8).reshape({3, 4});
@@ -37,13 +35,8 @@ void expect_equal(const TensorMap& a, const TensorMap& b) {
 
 void expect_refused(const TensorMap& tensors, const std::string& words) {
   const test::TemporaryFolder folder;
-  try {
-    write_safetensors(folder / "file", tensors);
-    FAIL() << "accepted: " << words;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr(words));
-  }
+  expect_error(ErrorCode::InvalidArgument, {words},
+               [&] { write_safetensors(folder / "file", tensors); });
   EXPECT_TRUE(test::names_in(folder.path()).empty());
 }
 
@@ -114,13 +107,8 @@ TEST(Safetensors, RefusesWhatTheFormatCannotHold) {
 TEST(Safetensors, NamesWhatCannotBeOpened) {
   const test::TemporaryFolder folder;
   for (const auto& path : {folder / "none", folder.path()}) {
-    try {
-      read_safetensors(path);
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::System);
-      EXPECT_THAT(error.what(), HasSubstr("cannot read " + path.string()));
-    }
+    expect_error(ErrorCode::System, {"cannot read " + path.string()},
+                 [&] { read_safetensors(path); });
   }
 }
 
@@ -137,13 +125,8 @@ TEST(Safetensors, AreTheSameBytesInMemory) {
 TEST(Safetensors, APartOfThemIsRefusedInMemory) {
   const auto bytes = encode_safetensors(all_types());
   for (std::size_t size = 0; size < bytes.size(); ++size) {
-    try {
-      decode_safetensors(std::span(bytes).first(size), "what has come");
-      FAIL() << "accepted " << size << " bytes";
-    } catch (const Error& error) {
-      ASSERT_EQ(error.code(), ErrorCode::CorruptData);
-      ASSERT_THAT(error.what(), HasSubstr("what has come"));
-    }
+    expect_error(ErrorCode::CorruptData, {"what has come"},
+                 [&] { decode_safetensors(std::span(bytes).first(size), "what has come"); });
   }
 }
 

@@ -15,6 +15,7 @@
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/comm/from_rank_0.h"
+#include "support/errors.h"
 #include "support/temporary_folder.h"
 #include "support/thread_ranks.h"
 #include "unit/checkpoint/small_net.h"
@@ -133,13 +134,8 @@ TEST(SharedCheckpoint, NothingButDataIsTakenFromRank0) {
         }
         return;
       }
-      try {
-        load_shared_checkpoint(group, std::nullopt, mine.net, mine.adam);
-        ADD_FAILURE() << "taken";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::CorruptData);
-        EXPECT_THAT(error.what(), HasSubstr("rank 0 has sent"));
-      }
+      expect_error(ErrorCode::CorruptData, {"rank 0 has sent"},
+                   [&] { load_shared_checkpoint(group, std::nullopt, mine.net, mine.adam); });
       for (const auto& [name, tensor] : optimizer_tensors(mine.adam, mine.net)) {
         EXPECT_TRUE(tensor.equal(before.at(name))) << name;
       }

@@ -1,6 +1,5 @@
 #include "bimetal/comm/call.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "bimetal/comm/group/call_log.h"

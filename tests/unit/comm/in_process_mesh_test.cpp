@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <future>
-#include <thread>
 
 namespace bimetal::testing {
 namespace {

@@ -1,6 +1,5 @@
 #include "bimetal/comm/transport.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,13 +7,11 @@
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::comm {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class TransportChoice : public ::testing::Test {
  protected:
@@ -42,13 +39,8 @@ TEST_F(TransportChoice, TheVariableFillsWhatTheProgramLeavesOpen) {
 
 TEST_F(TransportChoice, AnUnknownValueIsRefused) {
   setenv("BIMETAL_TRANSPORT", "rdma", 1);
-  try {
-    transport_for(Transport::automatic);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("rdma"), HasSubstr("auto, tcp, shm or mpi")));
-  }
+  expect_error(ErrorCode::InvalidArgument, {"rdma", "auto, tcp, shm or mpi"},
+               [&] { transport_for(Transport::automatic); });
 }
 
 TEST_F(TransportChoice, RanksOfOneHostShareMemoryUnlessToldNotTo) {

@@ -1,6 +1,5 @@
 #include "bimetal/comm/watched.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,13 +7,13 @@
 #include <thread>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::comm {
 namespace {
 
 using namespace std::chrono_literals;
-using ::testing::HasSubstr;
 
 constexpr auto kDoing = "something long was going on";
 
@@ -46,14 +45,13 @@ TEST(DoWatched, ARankOfWhichNothingIsHeardIsNamedByAll) {
         while (found < 2) std::this_thread::sleep_for(10ms);
         return;
       }
-      try {
-        do_watched(group, 400ms, kDoing, [&] { group.barrier(Deadline::after(60s)).wait(); });
-        ADD_FAILURE() << "not missed";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::Timeout) << error.what();
-        EXPECT_EQ(error.rank(), silent) << error.what();
-        EXPECT_THAT(error.what(), HasSubstr("something long was going on"));
-      }
+      EXPECT_EQ(expect_error(ErrorCode::Timeout, {"something long was going on"},
+                             [&] {
+                               do_watched(group, 400ms, kDoing,
+                                          [&] { group.barrier(Deadline::after(60s)).wait(); });
+                             })
+                    .rank(),
+                silent);
       ++found;
     });
   }

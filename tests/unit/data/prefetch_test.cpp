@@ -9,6 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/data/images/image_set.h"
+#include "support/errors.h"
 
 namespace bimetal::data {
 namespace {
@@ -21,16 +22,6 @@ std::shared_ptr<const ImageSet> counting_set(std::int64_t size,
   set.images = set.images.contiguous();
   set.labels = torch::arange(size).remainder(10);
   return std::make_shared<ImageSet>(std::move(set), dtype);
-}
-
-template <typename Call>
-ErrorCode code_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return ErrorCode::Internal;
 }
 
 TEST(Prefetcher, BuildsWhatWasRequested) {

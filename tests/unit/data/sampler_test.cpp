@@ -9,6 +9,7 @@
 #include <set>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 
 namespace bimetal::data {
 namespace {
@@ -41,16 +42,6 @@ Shares random_shares(std::mt19937_64& random, int ranks) {
   return shares;
 }
 
-template <typename Call>
-ErrorCode thrown_code(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return ErrorCode::Internal;
-}
-
 TEST(EpochSampler, GroupsStayTogetherWhateverTheSharesDo) {
   std::mt19937_64 random(3);
   for (int trial = 0; trial < 100; ++trial) {
@@ -60,7 +51,8 @@ TEST(EpochSampler, GroupsStayTogetherWhateverTheSharesDo) {
     do {
       const auto shares = random_shares(random, 3);
       const auto step = sampler.next(shares);
-      // The same samples in the same order as without ranks: so are the groups that are cut from it.
+      // The same samples in the same order as without ranks: so are the groups that are cut from
+      // it.
       ASSERT_EQ(step.indices, alone.next(Shares{step.total}).indices);
       ASSERT_EQ(std::accumulate(step.counts.begin(), step.counts.end(), 0), step.total);
       std::int64_t begin = 0;
@@ -73,9 +65,8 @@ TEST(EpochSampler, GroupsStayTogetherWhateverTheSharesDo) {
 }
 
 TEST(EpochSampler, GroupsOfWeighedSamplesAreRefused) {
-  EXPECT_EQ(thrown_code([] { EpochSampler(3, 1, true, {1, 2, 3}, 2); }),
-            ErrorCode::InvalidArgument);
-  EXPECT_EQ(thrown_code([] { EpochSampler(3, 1, true, {}, 0); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(code_of([] { EpochSampler(3, 1, true, {1, 2, 3}, 2); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(code_of([] { EpochSampler(3, 1, true, {}, 0); }), ErrorCode::InvalidArgument);
 }
 
 TEST(EpochSampler, VisitsEachSampleExactlyOnceWhateverTheSharesDo) {
@@ -243,17 +234,17 @@ TEST(EpochSampler, WithoutWeightsDealingIsDrawing) {
 }
 
 TEST(EpochSampler, RefusesWhatCannotBe) {
-  EXPECT_EQ(thrown_code([] { EpochSampler(0, 1); }), ErrorCode::InvalidArgument);
-  EXPECT_EQ(thrown_code([] { EpochSampler(3, 1, true, {1, 2}); }), ErrorCode::InvalidArgument);
-  EXPECT_EQ(thrown_code([] { EpochSampler(2, 1, true, {1, 0}); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(code_of([] { EpochSampler(0, 1); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(code_of([] { EpochSampler(3, 1, true, {1, 2}); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(code_of([] { EpochSampler(2, 1, true, {1, 0}); }), ErrorCode::InvalidArgument);
   EpochSampler sampler(10, 1);
-  EXPECT_EQ(thrown_code([&] { sampler.next({}); }), ErrorCode::InvalidArgument);
-  EXPECT_EQ(thrown_code([&] { sampler.next(Shares{0, 0}); }), ErrorCode::InvalidArgument);
-  EXPECT_EQ(thrown_code([&] { sampler.next(Shares{5, -1}); }), ErrorCode::InvalidArgument);
-  EXPECT_EQ(thrown_code([&] { sampler.deal(Shares{5, 5}, 0); }), ErrorCode::InvalidArgument);
-  EXPECT_EQ(thrown_code([&] { sampler.seek({0, 11}); }), ErrorCode::InvalidArgument);
-  EXPECT_EQ(thrown_code([&] { sampler.seek({-1, 0}); }), ErrorCode::InvalidArgument);
-  EXPECT_EQ(thrown_code([&] { sampler.next(Shares{5, 5}).of_rank(2); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(code_of([&] { sampler.next({}); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(code_of([&] { sampler.next(Shares{0, 0}); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(code_of([&] { sampler.next(Shares{5, -1}); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(code_of([&] { sampler.deal(Shares{5, 5}, 0); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(code_of([&] { sampler.seek({0, 11}); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(code_of([&] { sampler.seek({-1, 0}); }), ErrorCode::InvalidArgument);
+  EXPECT_EQ(code_of([&] { sampler.next(Shares{5, 5}).of_rank(2); }), ErrorCode::InvalidArgument);
   EXPECT_EQ(sampler.position(), (SamplerPosition{0, 10}));
 }
 

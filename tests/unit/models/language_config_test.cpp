@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 
 namespace bimetal::models {
 namespace {
@@ -11,13 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string refusal_of(const LanguageModelConfig& config) {
-  try {
-    check_language_model(config);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    return error.what();
-  }
-  return {};
+  return text_of(ErrorCode::InvalidArgument, [&] { check_language_model(config); });
 }
 
 TEST(LanguageConfig, PresetsAreThePublishedModels) {
@@ -83,12 +78,8 @@ TEST(LanguageConfig, RefusalsSayWhatWouldWork) {
   EXPECT_THAT(refusal_of(config), HasSubstr("model.dropout = 1"));
   config.family = "bert";
   EXPECT_THAT(refusal_of(config), HasSubstr("gpt2 and llama"));
-  try {
-    language_preset("gpt2-xll");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("did you mean 'gpt2-xl'"));
-  }
+  expect_error(ErrorCode::InvalidArgument, {"did you mean 'gpt2-xl'"},
+               [&] { language_preset("gpt2-xll"); });
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/task/draws.h"
 #include "bimetal/task/past.h"
+#include "support/errors.h"
 
 namespace bimetal::models {
 namespace {
@@ -242,13 +243,7 @@ TEST(LanguageModel, AttentionIsTheSameFusedOrNot) {
 
 TEST(LanguageModel, RefusesWhatItCannotRead) {
   const auto message = [](const torch::Tensor& tokens) -> std::string {
-    try {
-      logits_of(made(small("gpt2")), tokens);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-      return error.what();
-    }
-    return {};
+    return text_of(ErrorCode::InvalidArgument, [&] { logits_of(made(small("gpt2")), tokens); });
   };
   EXPECT_THAT(message(some_tokens(1, 13)), HasSubstr("up to 12 tokens (model.context), not 13"));
   EXPECT_THAT(message(torch::tensor({{3, 30}})), HasSubstr("token 30 is not in"));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 
 namespace bimetal::models {
 namespace {
@@ -31,14 +32,8 @@ std::shared_ptr<Classifier> small_model(const std::string& name, ImageShape shap
 }
 
 std::string message_of(const std::string& name, ImageShape shape, std::int64_t hidden = 0) {
-  try {
-    make_model(name, shape, hidden);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    return error.what();
-  }
-  ADD_FAILURE() << "no error for " << name;
-  return {};
+  return expect_error(ErrorCode::InvalidArgument, {}, [&] { make_model(name, shape, hidden); })
+      .what();
 }
 
 TEST(Models, ParametersHaveTheirDocumentedNamesAndShapes) {

@@ -1,20 +1,19 @@
 #include "bimetal/monitor/event_file.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <ctime>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "support/temporary_folder.h"
 
 namespace bimetal::monitor {
 namespace {
 
 using namespace std::string_literals;
-using ::testing::HasSubstr;
 
 std::string ascending() {
   std::string bytes;
@@ -57,13 +56,8 @@ TEST(EventFile, ScalarsAreAProtocolBuffer) {
 TEST(EventFile, WhatCannotBeMadeIsASystemError) {
   const ::bimetal::test::TemporaryFolder folder;
   ::bimetal::test::put_contents(folder / "file", "");
-  try {
-    EventFile file(folder / "file", "pc");
-    ADD_FAILURE() << "made a folder of a file";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::System);
-    EXPECT_THAT(error.what(), HasSubstr((folder / "file").string()));
-  }
+  expect_error(ErrorCode::System, {(folder / "file").string()},
+               [&] { EventFile file(folder / "file", "pc"); });
 }
 
 TEST(EventFile, AFullDiskIsASystemError) {
@@ -75,13 +69,7 @@ TEST(EventFile, AFullDiskIsASystemError) {
                                   std::time(nullptr) + second, ::getpid());
     std::filesystem::create_symlink("/dev/full", folder / name);
   }
-  try {
-    EventFile file(folder.path(), "pc");
-    ADD_FAILURE() << "a full disk was written to";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::System);
-    EXPECT_THAT(error.what(), HasSubstr("No space left"));
-  }
+  expect_error(ErrorCode::System, {"No space left"}, [&] { EventFile file(folder.path(), "pc"); });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "unit/monitor/some_status.h"
 
 namespace bimetal::monitor {
@@ -14,13 +15,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-ErrorCode code_of(std::string_view text) {
-  try {
-    parse_status(text);
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return ErrorCode::Internal;
+ErrorCode code_of_text(std::string_view text) {
+  return code_of([&] { parse_status(text); });
 }
 
 TEST(Status, SurvivesItsJson) {
@@ -65,7 +61,7 @@ TEST(Status, RefusesWhatIsNone) {
        {std::string(), std::string("[]"), std::string("{}"), std::string("<html>"),
         text.substr(0, text.size() / 2), std::string(100000, '['),
         text.replace(text.find("590"), 3, "\"x\"")}) {
-    EXPECT_EQ(code_of(strange), ErrorCode::ProtocolMismatch) << strange.substr(0, 80);
+    EXPECT_EQ(code_of_text(strange), ErrorCode::ProtocolMismatch) << strange.substr(0, 80);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/errors.h"
 #include "unit/rendezvous/soon.h"
 
 namespace bimetal::rendezvous {
@@ -39,12 +40,7 @@ TEST_F(FailureNote, OneWithoutARankHasNone) {
 TEST_F(FailureNote, SomethingElseUnderItsKeyIsCorrupt) {
   const auto store = client();
   store->set("fault", "no note", soon());
-  try {
-    noted_failure(*store, "fault", soon());
-    FAIL() << "read";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::CorruptData);
-  }
+  expect_error(ErrorCode::CorruptData, {}, [&] { noted_failure(*store, "fault", soon()); });
 }
 
 }  // namespace

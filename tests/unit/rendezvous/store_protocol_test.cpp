@@ -8,7 +8,6 @@
 #include <asio/write.hpp>
 #include <optional>
 
-#include "bimetal/base/error.h"
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/rendezvous/store_message.h"

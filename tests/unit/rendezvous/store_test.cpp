@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <future>
 #include <list>
 #include <mutex>
@@ -12,6 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
+#include "support/errors.h"
 #include "support/tcp_proxy.h"
 #include "unit/net/raw_socket.h"
 #include "unit/rendezvous/soon.h"
@@ -28,12 +28,7 @@ const net::Token kToken = net::Token::from_text("the token of this job");
 
 template <typename Call>
 Error failure_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorCode::Internal, "no error");
+  return error_of(call).value_or(Error(ErrorCode::Internal, "no error"));
 }
 
 class StoreOfTwo : public ::testing::Test {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "unit/rendezvous/soon.h"
 
 namespace bimetal::rendezvous {
@@ -26,13 +27,7 @@ class Survivors : public ::testing::Test {
   }
 
   static std::string refusal(std::future<rendezvous::Survivors> result, ErrorCode code) {
-    try {
-      result.get();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), code);
-      return error.what();
-    }
-    return "";
+    return text_of(code, [&] { result.get(); });
   }
 
   const net::Token token_ = net::Token::generate();

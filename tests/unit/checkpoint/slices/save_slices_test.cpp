@@ -11,7 +11,6 @@
 #include <torch/csrc/api/include/torch/utils.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <random>
 
 #ifdef __linux__

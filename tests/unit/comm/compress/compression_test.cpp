@@ -7,6 +7,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/call.h"
+#include "support/errors.h"
 
 namespace bimetal::comm {
 namespace {
@@ -15,13 +16,7 @@ using ::testing::HasSubstr;
 
 std::string refusal(const Compression& compression, std::size_t count = 100,
                     DType dtype = DType::float32, ReduceOp op = ReduceOp::sum) {
-  try {
-    tag_of(compression, count, dtype, op);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    return error.what();
-  }
-  return "";
+  return text_of(ErrorCode::InvalidArgument, [&] { tag_of(compression, count, dtype, op); });
 }
 
 TEST(Compression, NamesAreReadBack) {
@@ -29,13 +24,9 @@ TEST(Compression, NamesAreReadBack) {
     const auto scheme = static_cast<Scheme>(i);
     EXPECT_EQ(scheme_of(to_string(scheme)), scheme);
   }
-  try {
-    scheme_of("zip");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(),
-                HasSubstr("none, float16, bfloat16, int8, int4, topk, powersgd, sign"));
-  }
+  expect_error(ErrorCode::InvalidArgument,
+               {"none, float16, bfloat16, int8, int4, topk, powersgd, sign"},
+               [&] { scheme_of("zip"); });
 }
 
 TEST(Compression, IntegersAreRefused) {

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "unit/comm/compress/sample_values.h"
 
 namespace bimetal::comm {
@@ -175,12 +176,7 @@ TEST(DenseCodec, TruncatedBytesAreRefused) {
       if (length == bytes.size()) continue;
       auto cut = bytes;
       cut.resize(length);
-      try {
-        decode(scheme, cut, values);
-        FAIL() << to_string(scheme) << " took " << length << " bytes";
-      } catch (const Error& error) {
-        ASSERT_EQ(error.code(), ErrorCode::CorruptData);
-      }
+      expect_error(ErrorCode::CorruptData, {}, [&] { decode(scheme, cut, values); });
     }
   }
 }

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "unit/comm/compress/sample_values.h"
 
 namespace bimetal::comm {
@@ -22,15 +22,6 @@ std::vector<std::uint32_t> reference(const std::vector<float>& values, std::size
   order.resize(k);
   std::sort(order.begin(), order.end());
   return order;
-}
-
-ErrorCode code_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return ErrorCode::Internal;
 }
 
 std::vector<std::byte> list(std::vector<std::uint32_t> indices, std::vector<float> values) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "bimetal/comm/mailbox/abort_message.h"
 #include "unit/comm/mailbox/mailbox_fixture.h"

@@ -1,5 +1,4 @@
 // The keeping of time within a team: steps, slots, sleep, and calls that differ.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,12 +7,10 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/comm/shm/team.h"
+#include "support/errors.h"
 
 namespace bimetal::comm {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // Gives up in the end; counts how often it is asked.
 class Guard : public WaitGuard {
@@ -82,15 +79,10 @@ TEST(ShmTeam, CallsThatDifferAreNamedOnBothSides) {
   const auto step = teams[0]->publish();
   teams[1]->publish();
   for (const int rank : {0, 1}) {
-    try {
-      teams[rank]->wait_for(1 - rank, step, guard);
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::CallMismatch);
-      EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 10 called all_reduce(sum) of 10 float32"),
-                                      HasSubstr("as call 7"), HasSubstr("rank 11 called"),
-                                      HasSubstr("of 12 float32")));
-    }
+    expect_error(ErrorCode::CallMismatch,
+                 {"rank 10 called all_reduce(sum) of 10 float32", "as call 7", "rank 11 called",
+                  "of 12 float32"},
+                 [&] { teams[rank]->wait_for(1 - rank, step, guard); });
   }
 }
 

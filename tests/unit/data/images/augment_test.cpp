@@ -5,7 +5,6 @@
 #include <torch/csrc/api/include/torch/utils.h>
 
 #include <array>
-#include <set>
 #include <vector>
 
 #include "bimetal/base/error.h"

@@ -6,6 +6,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/data/images/dataset.h"
+#include "support/errors.h"
 #include "unit/data/idx_files.h"
 
 namespace bimetal::data {
@@ -38,14 +39,9 @@ class Cifar : public ::testing::Test {
   }
 
   std::string failure() {
-    try {
-      load_dataset("cifar-10", folder_.path());
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::CorruptData);
-      return error.what();
-    }
-    ADD_FAILURE() << "no error";
-    return {};
+    return expect_error(ErrorCode::CorruptData, {},
+                        [&] { load_dataset("cifar-10", folder_.path()); })
+        .what();
   }
 
   test::TemporaryFolder folder_;
@@ -86,13 +82,10 @@ TEST_F(Cifar, EachChannelIsNormalisedByItself) {
 }
 
 TEST_F(Cifar, AsManyMeansAsChannelsAreWanted) {
-  try {
-    load_dataset(find_dataset("cifar-10", folder_.path()), {.mean = {0.1, 0.2}});
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr("data.mean has 2 numbers, and the images 3 channels"));
-  }
+  expect_error(ErrorCode::InvalidArgument, {"data.mean has 2 numbers, and the images 3 channels"},
+               [&] {
+                 load_dataset(find_dataset("cifar-10", folder_.path()), {.mean = {0.1, 0.2}});
+               });
 }
 
 TEST_F(Cifar, DamagedFilesAreNamed) {

@@ -8,6 +8,7 @@
 
 #include "bimetal/base/error.h"
 #include "support/environment.h"
+#include "support/errors.h"
 #include "unit/data/idx_files.h"
 
 namespace bimetal::data {
@@ -33,14 +34,7 @@ class Dataset : public ::testing::Test {
   void SetUp() override { write_dataset(folder_.path()); }
 
   std::string failure(ErrorCode code, const std::string& name, const std::filesystem::path& path) {
-    try {
-      load_dataset(name, path);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), code) << error.what();
-      return error.what();
-    }
-    ADD_FAILURE() << "no error";
-    return {};
+    return expect_error(code, {}, [&] { load_dataset(name, path); }).what();
   }
 
   test::TemporaryFolder folder_;
@@ -157,12 +151,7 @@ TEST_F(Dataset, BatchesMayBeEmpty) {
 TEST_F(Dataset, BatchesRefuseWhatCannotBe) {
   const ImageDataset set = load_dataset("mnist", folder_.path()).train;
   const auto code_of = [&](const torch::Tensor& indices, torch::Dtype dtype) {
-    try {
-      make_batch(set, indices, dtype);
-    } catch (const Error& error) {
-      return error.code();
-    }
-    return ErrorCode::Internal;
+    return code_of([&] { make_batch(set, indices, dtype); });
   };
   EXPECT_EQ(code_of(torch::tensor({7}, torch::kInt64), torch::kFloat32),
             ErrorCode::InvalidArgument);

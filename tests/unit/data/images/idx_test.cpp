@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 
-#include <cstdlib>
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "unit/data/idx_files.h"
 
 namespace bimetal::data {
@@ -22,15 +22,7 @@ class Idx : public ::testing::Test {
  protected:
   /// The message of the error that reading `file` ends in; it must name the file.
   std::string failure(ErrorCode code) {
-    try {
-      read_idx(file_);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), code) << error.what();
-      EXPECT_THAT(error.what(), HasSubstr(file_.string()));
-      return error.what();
-    }
-    ADD_FAILURE() << "no error";
-    return {};
+    return expect_error(code, {file_.string()}, [&] { read_idx(file_); }).what();
   }
 
   test::TemporaryFolder folder_;

@@ -6,10 +6,8 @@
 #include <png.h>
 #include <torch/csrc/api/include/torch/types.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <vector>
 
 #include "unit/data/idx_files.h"
 

@@ -9,6 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/data/images/image_file.h"
+#include "support/errors.h"
 #include "unit/data/images/image_files.h"
 
 namespace bimetal::data {
@@ -20,14 +21,7 @@ using ::testing::HasSubstr;
 
 template <typename Call>
 std::string failure(ErrorCode code, Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
+  return expect_error(code, {}, call).what();
 }
 
 void cut_short(const fs::path& file) {

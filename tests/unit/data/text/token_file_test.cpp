@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "unit/data/text/token_files.h"
 
 namespace bimetal::data {
@@ -17,15 +18,8 @@ class TokenFiles : public ::testing::Test {
   /// The message of the error that opening and checking the file ends in; it must name the file.
   std::string failure(const test::Bytes& bytes) {
     test::write_file(file_, bytes);
-    try {
-      TokenFile(file_).check();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::CorruptData) << error.what();
-      EXPECT_THAT(error.what(), HasSubstr(file_.string()));
-      return error.what();
-    }
-    ADD_FAILURE() << "no error";
-    return {};
+    return expect_error(ErrorCode::CorruptData, {file_.string()}, [&] { TokenFile(file_).check(); })
+        .what();
   }
 
   test::TemporaryFolder folder_;
@@ -118,13 +112,7 @@ TEST_F(TokenFiles, DocumentsMustEndInOrderAndWithTheLastToken) {
 }
 
 TEST_F(TokenFiles, ThatAreNotThereAreNamed) {
-  try {
-    TokenFile file(file_);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::System);
-    EXPECT_THAT(error.what(), HasSubstr(file_.string()));
-  }
+  expect_error(ErrorCode::System, {file_.string()}, [&] { TokenFile file(file_); });
 }
 
 }  // namespace

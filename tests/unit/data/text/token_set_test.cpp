@@ -7,13 +7,13 @@
 #include <numeric>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "unit/data/text/token_files.h"
 
 namespace bimetal::data {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::vector<std::int64_t> numbers(const torch::Tensor& tensor) {
   const auto flat = tensor.contiguous().flatten();
@@ -129,28 +129,16 @@ TEST_F(TokenSetTest, AreLoadedFromAFolder) {
 
 TEST_F(TokenSetTest, CannotBeFoundWithoutTheTrainingFile) {
   test::write_file(folder_ / "test.tokens", test::token_bytes(test::counted(4)));
-  try {
-    find_dataset("tokens", folder_.path());
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr("has no train.tokens"));
-    EXPECT_THAT(error.what(), HasSubstr("bimetal data tokenize"));
-  }
+  expect_error(ErrorCode::InvalidArgument, {"has no train.tokens", "bimetal data tokenize"},
+               [&] { find_dataset("tokens", folder_.path()); });
 }
 
 TEST_F(TokenSetTest, AreNotLoadedWhereTheFilesDoNotFit) {
   auto other = test::counted(4);
   other.vocabulary = 255;
   const auto files = both(test::counted(9), other);
-  try {
-    load_tokens(files, 4, "join");
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::CorruptData);
-    EXPECT_THAT(error.what(), HasSubstr("a vocabulary of 256"));
-    EXPECT_THAT(error.what(), HasSubstr("one of 255"));
-  }
+  expect_error(ErrorCode::CorruptData, {"a vocabulary of 256", "one of 255"},
+               [&] { load_tokens(files, 4, "join"); });
   EXPECT_THROW(load_tokens(files, 4, "apart"), Error);
 }
 

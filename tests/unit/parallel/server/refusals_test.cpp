@@ -1,6 +1,5 @@
 // What a server does not take: it says why on both sides, and goes on serving the others.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/optim.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -12,15 +11,15 @@
 #include "bimetal/base/release.h"
 #include "bimetal/comm/compress/dense_codec.h"
 #include "bimetal/parallel/server/client/client.h"
+#include "bimetal/parallel/server/link/who_leads.h"
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_store.h"
-#include "bimetal/parallel/server/link/who_leads.h"
+#include "support/errors.h"
 
 namespace bimetal::parallel::server {
 namespace {
 
 using std::chrono::seconds;
-using ::testing::HasSubstr;
 using Sizes = std::vector<std::int64_t>;
 
 constexpr std::uint8_t kFloat32 = static_cast<std::uint8_t>(comm::DType::float32);
@@ -141,13 +140,7 @@ class Refusals : public Store {
                                     Deadline::after(seconds(10)));
   }
   void expect_refused(ErrorCode code, const std::string& text) {
-    try {
-      connect();
-      FAIL() << "it was admitted";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), code) << error.what();
-      EXPECT_THAT(error.what(), HasSubstr(text));
-    }
+    expect_error(code, {text}, [&] { connect(); });
   }
 
   net::Token token_ = net::Token::generate();
@@ -181,13 +174,8 @@ TEST_F(Refusals, APushOfAnotherLengthAndForAnotherWorkersLease) {
     const auto lease = client->next(Deadline::after(seconds(10)));
     ASSERT_TRUE(lease);
     client->push(foreign ? lease->id + (std::uint64_t{1} << 32) : lease->id, 0, torch::ones({10}));
-    try {
-      client->next(Deadline::after(seconds(10)));
-      FAIL() << "the server has taken it";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::CorruptData) << error.what();
-      EXPECT_THAT(error.what(), HasSubstr(foreign ? "not this worker's" : "were expected"));
-    }
+    expect_error(ErrorCode::CorruptData, {foreign ? "not this worker's" : "were expected"},
+                 [&] { client->next(Deadline::after(seconds(10))); });
   }
   client_plan_ = plan_;
   const auto honest = connect();

@@ -6,7 +6,6 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <thread>
 #include <vector>

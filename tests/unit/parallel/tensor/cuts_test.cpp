@@ -5,6 +5,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 
 namespace bimetal::parallel::tensor {
 namespace {
@@ -21,12 +22,7 @@ task::Model model_of(std::vector<std::int64_t> sizes, task::TensorSplit split) {
 }
 
 std::string refusal(const task::Model& model, std::vector<double> weights) {
-  try {
-    const Cuts cuts(model, std::move(weights));
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return text_of(ErrorCode::InvalidArgument, [&] { const Cuts cuts(model, std::move(weights)); });
 }
 
 TEST(Cuts, RowsGoByWeight) {

@@ -12,6 +12,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
+#include "support/errors.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel::tensor {
@@ -96,12 +97,7 @@ TEST(SequenceRanks, ShortNumbersTravelAsTheyAre) {
 TEST(SequenceRanks, UnitsThatKeepSequencesElsewhereAreRefused) {
   testing::run_ranks(2, [&](int, comm::Group group) {
     const auto ranks = ranks_for(std::move(group), 4, {1, 1});
-    try {
-      ranks->sum(torch::ones({4, 2, 1}));
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    }
+    expect_error(ErrorCode::InvalidArgument, {}, [&] { ranks->sum(torch::ones({4, 2, 1})); });
   });
 }
 

@@ -11,6 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/job/mesh_keys.h"
+#include "support/errors.h"
 #include "unit/train/pipeline/row_task.h"
 #include "unit/train/training_job.h"
 
@@ -44,13 +45,7 @@ TEST(ChooseCuts, OneAfterTheOtherTheSlowRankGetsNoMoreThanItMust) {
 }
 
 std::string refusal_of(const job::JobConfig& job, int ranks) {
-  try {
-    test::run_job(job, ranks);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    return error.what();
-  }
-  return "";
+  return text_of(ErrorCode::InvalidArgument, [&] { test::run_job(job, ranks); });
 }
 
 TEST(ChooseCuts, RefusesMicroBatchesWithoutSamples) {

@@ -1,9 +1,9 @@
 #include "bimetal/train/pipeline/dealer.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::train {
@@ -123,24 +123,20 @@ TEST(Dealer, AWeightOfZeroIsNothing) {
     EXPECT_EQ(Dealer(mesh, {1, 1, 0}, false).spread(samples).samples(1, 0), 6);
     EXPECT_EQ(Dealer(mesh, {1, 0, 1}, false).spread(samples).samples(1, 1), 6);
     EXPECT_EQ(Dealer(mesh, {1, 1, 0}, true).spread(samples).samples(1, 0), 3) << "not known";
-    try {
-      Dealer(mesh, {1, 0, 0}, false);
-      ADD_FAILURE();
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), ::testing::HasSubstr("leaves stage 1 of 2 to nobody: give one of "
-                                                     "ranks 1 to 2 a weight above 0"));
-    }
+    expect_error(ErrorCode::InvalidArgument,
+                 {"leaves stage 1 of 2 to nobody: give one of "
+                  "ranks 1 to 2 a weight above 0"},
+                 [&] {
+                   Dealer(mesh, {1, 0, 0}, false);
+                 });
   });
 }
 
 TEST(Dealer, WantsASpeedForEachRank) {
   with_mesh_of_three([](const auto& mesh) {
-    try {
+    expect_error(ErrorCode::InvalidArgument, {"one for each of the 3 workers"}, [&] {
       Dealer(mesh, {1, 2}, false);
-      ADD_FAILURE();
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), ::testing::HasSubstr("one for each of the 3 workers"));
-    }
+    });
   });
 }
 

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 
-#include <cstring>
-
 #include "bimetal/base/error.h"
 #include "bimetal/comm/compress/dense_codec.h"
 #include "bimetal/parallel/server/client/server_link.h"

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -15,8 +14,7 @@ namespace {
 Ledger two_workers(double other) {
   auto options = small(Consistency::bounded, 2);
   options.dataset_size = 32000;
-  Ledger ledger(options);
-  ledger.add_worker(0, speed(100));
+  auto ledger = ledger_of(options, {100});
   ledger.add_worker(1, speed(other));
   return ledger;
 }

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <vector>
 
 #include "bimetal/parallel/server/ledger/ledger.h"
 
@@ -21,6 +22,14 @@ inline LedgerOptions small(Consistency consistency, std::int64_t staleness = 0) 
 /// What a worker says that computes so many samples per second; 0: it says nothing.
 inline WorkerSpeed speed(double samples_per_s) {
   return samples_per_s > 0 ? WorkerSpeed({0, 1 / samples_per_s}) : WorkerSpeed();
+}
+
+/// With workers of those speeds, numbered from 0.
+inline Ledger ledger_of(const LedgerOptions& options, const std::vector<double>& speeds) {
+  Ledger ledger(options);
+  int worker = 0;
+  for (const double own : speeds) ledger.add_worker(worker++, speed(own));
+  return ledger;
 }
 
 /// Time that the test moves.

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <random>
 #include <set>
 
@@ -15,9 +14,8 @@ namespace {
 using std::chrono::milliseconds;
 
 TEST(Ledger, OneWorkerIsGivenWholeStepsInTheSamplersOrder) {
-  Ledger ledger(small(Consistency::sync));
+  auto ledger = ledger_of(small(Consistency::sync), {0});
   Clock clock;
-  ledger.add_worker(0, speed(0));
   std::vector<std::int64_t> counts;
   while (const auto lease = ledger.grant(0, clock.now)) {
     counts.push_back(lease->count);
@@ -36,10 +34,8 @@ TEST(Ledger, OneWorkerIsGivenWholeStepsInTheSamplersOrder) {
 }
 
 TEST(Ledger, SharesFollowTheRates) {
-  Ledger ledger(small(Consistency::sync));
+  auto ledger = ledger_of(small(Consistency::sync), {300, 100});
   Clock clock;
-  ledger.add_worker(0, speed(300));
-  ledger.add_worker(1, speed(100));
   const auto fast = ledger.grant(0, clock.now), slow = ledger.grant(1, clock.now);
   EXPECT_EQ(fast->count, 24);
   EXPECT_EQ(slow->count, 8);
@@ -64,10 +60,8 @@ LedgerOptions heavier(Consistency consistency) {
 }
 
 TEST(Ledger, LossesAreDividedByTheWeightOfAllOfAStepsSamples) {
-  Ledger ledger(heavier(Consistency::sync));
+  auto ledger = ledger_of(heavier(Consistency::sync), {300, 100});
   Clock clock;
-  ledger.add_worker(0, speed(300));
-  ledger.add_worker(1, speed(100));
   const auto fast = ledger.grant(0, clock.now), slow = ledger.grant(1, clock.now);
   EXPECT_EQ(fast->weight, 24 * 25 / 2);
   EXPECT_EQ(fast->weight + slow->weight, 32 * 33 / 2);
@@ -76,19 +70,15 @@ TEST(Ledger, LossesAreDividedByTheWeightOfAllOfAStepsSamples) {
 }
 
 TEST(Ledger, AsynchronousLossesAreDividedByTheWeightOfTheirOwnSamples) {
-  Ledger ledger(heavier(Consistency::async));
+  auto ledger = ledger_of(heavier(Consistency::async), {300, 100});
   Clock clock;
-  ledger.add_worker(0, speed(300));
-  ledger.add_worker(1, speed(100));
   const auto fast = ledger.grant(0, clock.now);
   EXPECT_EQ(fast->denominator, fast->weight);
 }
 
 TEST(Ledger, ALostWorkersSamplesGoToOthersAndItsResultIsRefused) {
-  Ledger ledger(small(Consistency::sync));
+  auto ledger = ledger_of(small(Consistency::sync), {100, 100});
   Clock clock;
-  ledger.add_worker(0, speed(100));
-  ledger.add_worker(1, speed(100));
   const auto a = ledger.grant(0, clock.now), b = ledger.grant(1, clock.now);
   ledger.complete(b->id, true, 0.01, clock.after(100));
   EXPECT_FALSE(ledger.grant(1, clock.now));
@@ -104,10 +94,8 @@ TEST(Ledger, ALostWorkersSamplesGoToOthersAndItsResultIsRefused) {
 }
 
 TEST(Ledger, AsyncMakesAnUpdateOfEachLease) {
-  Ledger ledger(small(Consistency::async));
+  auto ledger = ledger_of(small(Consistency::async), {300, 100});
   Clock clock;
-  ledger.add_worker(0, speed(300));
-  ledger.add_worker(1, speed(100));
   const auto slow = ledger.grant(1, clock.now);
   for (int i = 0; i < 3; ++i) {
     const auto fast = ledger.grant(0, clock.now);
@@ -124,10 +112,8 @@ TEST(Ledger, AsyncMakesAnUpdateOfEachLease) {
 }
 
 TEST(Ledger, AnOverdueLeaseIsGivenToAnother) {
-  Ledger ledger(small(Consistency::bounded, 1));
+  auto ledger = ledger_of(small(Consistency::bounded, 1), {1000, 1000});
   Clock clock;
-  ledger.add_worker(0, speed(1000));
-  ledger.add_worker(1, speed(1000));
   const auto first = ledger.grant(0, clock.now);
   // Of its exchange nothing is known yet: on a slow link it may take long.
   EXPECT_TRUE(ledger.overdue(clock.after(5000), 3, milliseconds(2000)).empty());
@@ -170,9 +156,8 @@ TEST(Ledger, ALongExchangeIsLearntAtOnce) {
 TEST(Ledger, WhatLateLeasesTookIsLearnt) {
   auto options = small(Consistency::async);
   options.dataset_size = 10000;
-  Ledger ledger(options);
+  auto ledger = ledger_of(options, {1000});
   Clock clock;
-  ledger.add_worker(0, speed(1000));
   const auto turn = [&](int milliseconds_taken, bool revoked) {
     const auto lease = ledger.grant(0, clock.now);
     if (revoked) ledger.revoke(lease->id);
@@ -223,9 +208,8 @@ TEST(Ledger, ALeaseGrantedAheadWaitsItsTurn) {
 TEST(Ledger, LeasesAloneAndAheadAreExpectedToTakeWhatTheirKindDoes) {
   auto options = small(Consistency::async);
   options.dataset_size = 10000;
-  Ledger ledger(options);
+  auto ledger = ledger_of(options, {10000});
   Clock clock;
-  ledger.add_worker(0, speed(10000));
   const auto alone = ledger.grant(0, clock.now);
   ledger.complete(alone->id, true, 0.01, clock.after(2000));
   for (int i = 0; i < 6; ++i) {
@@ -242,9 +226,7 @@ TEST(Ledger, LeasesAloneAndAheadAreExpectedToTakeWhatTheirKindDoes) {
 }
 
 TEST(Ledger, NothingIsGrantedAheadThatOthersCouldDoSooner) {
-  Ledger ledger(small(Consistency::bounded, 0));
-  ledger.add_worker(0, speed(1000));
-  ledger.add_worker(1, speed(1000));
+  auto ledger = ledger_of(small(Consistency::bounded, 0), {1000, 1000});
   EXPECT_TRUE(ledger.grant(0, {}));
   EXPECT_FALSE(ledger.grant(0, {})) << "worker 1's share of the one open step";
   EXPECT_TRUE(ledger.grant(1, {}));
@@ -254,8 +236,7 @@ TEST(Ledger, AWorkerMayHoldAsManyLeasesAsStalenessAllows) {
   const auto at_once = [](Consistency consistency, std::int64_t staleness, Prefetch prefetch) {
     auto options = small(consistency, staleness);
     options.prefetch = prefetch;
-    Ledger ledger(options);
-    ledger.add_worker(0, speed(1000));
+    auto ledger = ledger_of(options, {1000});
     return ledger.leases_at_once(0);
   };
   EXPECT_EQ(at_once(Consistency::sync, 2, Prefetch::on), 1u);
@@ -269,10 +250,8 @@ TEST(Ledger, AWorkerMayHoldAsManyLeasesAsStalenessAllows) {
 }
 
 TEST(Ledger, GradientsThatAreNoNumbersAreLeftOut) {
-  Ledger ledger(small(Consistency::sync));
+  auto ledger = ledger_of(small(Consistency::sync), {100, 100});
   Clock clock;
-  ledger.add_worker(0, speed(100));
-  ledger.add_worker(1, speed(100));
   const auto a = ledger.grant(0, clock.now), b = ledger.grant(1, clock.now);
   ledger.complete(a->id, false, 0.01, clock.after(10));
   ledger.complete(b->id, true, 0.01, clock.now);
@@ -285,9 +264,8 @@ TEST(Ledger, PausesWhereItWasAsked) {
   options.pause_every = 3;
   options.pause_at_epochs = true;
   options.last_step = 7;
-  Ledger ledger(options);
+  auto ledger = ledger_of(options, {100});
   Clock clock;
-  ledger.add_worker(0, speed(100));
   std::vector<std::int64_t> pauses;
   while (!ledger.at_end() || !ledger.paused()) {
     if (ledger.paused()) {
@@ -309,8 +287,7 @@ TEST(Ledger, GoesOnFromACheckpoint) {
   options.start.steps_done = 5;
   options.start.epoch = 1;
   options.start.offset = 32;
-  Ledger ledger(options);
-  ledger.add_worker(0, speed(0));
+  auto ledger = ledger_of(options, {0});
   const auto lease = ledger.grant(0, {});
   EXPECT_EQ(lease->step, 6);
   EXPECT_EQ(lease->epoch, 1);
@@ -321,10 +298,8 @@ TEST(Ledger, AWorkerWithFewSamplesIsNotJudgedByTheExchange) {
   auto options = small(Consistency::sync);
   options.dataset_size = 100000;
   options.global_batch = 1000;
-  Ledger ledger(options);
+  auto ledger = ledger_of(options, {1000, 100});
   Clock clock;
-  ledger.add_worker(0, speed(1000));
-  ledger.add_worker(1, speed(100));
   // In truth the workers are alike; the exchange takes longer than the second one's computation.
   for (int step = 0; step < 12; ++step) {
     const auto begin = clock.now;
@@ -341,8 +316,7 @@ TEST(Ledger, AWorkerWithFewSamplesIsNotJudgedByTheExchange) {
 }
 
 TEST(Ledger, AWorkerThatWouldHoldUpTheOthersIsLeftOutUntilItIsAlone) {
-  Ledger ledger(small(Consistency::sync));
-  ledger.add_worker(0, speed(1000));
+  auto ledger = ledger_of(small(Consistency::sync), {1000});
   ledger.add_worker(1, WorkerSpeed({10.0, 0.001}));  // ten seconds for any step
   EXPECT_FALSE(ledger.grant(1, {}));
   EXPECT_EQ(ledger.grant(0, {})->count, 32);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 
 namespace bimetal::parallel::server {
 namespace {
@@ -31,13 +32,10 @@ TEST(LinkRate, IsMeasuredBothWaysPlainAndEncrypted) {
 
 TEST(LinkRate, StrangersMeasureNothing) {
   const RateServer server({"127.0.0.1", 0}, credentials("the token of this test"));
-  try {
+  expect_error(ErrorCode::Unauthorized, {}, [&] {
     measure_rate(server.endpoint(), "server 0", credentials("another token, of a stranger"),
                  Deadline::after(seconds(20)));
-    FAIL() << "measured";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Unauthorized);
-  }
+  });
 }
 
 TEST(LinkRate, EndsAtTheDeadline) {
@@ -45,13 +43,9 @@ TEST(LinkRate, EndsAtTheDeadline) {
   auto server = std::make_unique<RateServer>(net::Endpoint{"127.0.0.1", 0}, own);
   const auto at = server->endpoint();
   server.reset();
-  try {
+  expect_error(ErrorCode::Timeout, {"server 0"}, [&] {
     measure_rate(at, "server 0", own, Deadline::after(std::chrono::milliseconds(200)));
-    FAIL() << "measured";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Timeout);
-    EXPECT_NE(std::string(error.what()).find("server 0"), std::string::npos);
-  }
+  });
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include "bimetal/parallel/server/link/link.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,13 +13,13 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/server/link/link_server.h"
+#include "support/errors.h"
 #include "support/tcp_proxy.h"
 
 namespace bimetal::parallel::server {
 namespace {
 
 using std::chrono::seconds;
-using ::testing::HasSubstr;
 
 const Credentials kCredentials{net::Token::from_text("the token of this test"),
                                net::Encryption::off, "job"};
@@ -104,13 +103,7 @@ TEST(LinkServer, WhatASessionThrowsEndsItsClientAlone) {
   for (int i = 0; i < 2; ++i) {
     Worker worker("server 0");
     worker.connect(server.endpoint(), kCredentials, Deadline::after(seconds(30)));
-    try {
-      worker.join();
-      ADD_FAILURE();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::Internal);
-      EXPECT_THAT(error.what(), HasSubstr("something odd"));
-    }
+    expect_error(ErrorCode::Internal, {"something odd"}, [&] { worker.join(); });
   }
 }
 
@@ -125,15 +118,10 @@ class AlteredMessages : public ::testing::Test {
     EXPECT_EQ(Session::host, "a worker's machine");
     EXPECT_EQ(worker.fetch_state(), 100'000u);
     proxy.alter(text);
-    try {
+    expect_error(ErrorCode::CorruptData, {"server 0 at 127.0.0.1", message}, [&] {
       worker.join();
       worker.fetch_state();
-      ADD_FAILURE() << "not noticed: " << text;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::CorruptData) << error.what();
-      EXPECT_THAT(error.what(), HasSubstr("server 0 at 127.0.0.1"));
-      EXPECT_THAT(error.what(), HasSubstr(message));
-    }
+    });
     EXPECT_EQ(Session::host, "a worker's machine");
   }
 
