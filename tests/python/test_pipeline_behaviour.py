@@ -1,6 +1,7 @@
 """bimetal.pipeline.stages: what goes wrong, what is measured, and what goes on elsewhere."""
 
 import copy
+import datetime
 import importlib.util
 import os
 import signal
@@ -117,6 +118,28 @@ def failing():
         after = [parameter.grad for parameter in whole.parameters() if parameter.grad is not None]
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     return staged.forward_backward(good, targets=good).isfinite().item()
+
+
+class Stuck(nn.Module):
+    """On the last stage forward takes longer than anybody waits."""
+
+    def forward(self, x):
+        if dist.get_rank() == 2 and (x == 7).all():
+            time.sleep(9)
+        return x * 1
+
+
+def stuck():
+    """All name the last stage, which the first one waits for by way of the second one."""
+    dist.init_process_group("bimetal", timeout=datetime.timedelta(seconds=4))
+    whole = nn.Sequential(nn.Linear(4, 4), nn.Identity(), Stuck())
+    nn.init.eye_(whole[0].weight)
+    nn.init.zeros_(whole[0].bias)
+    staged = bimetal.pipeline.stages(whole, cuts=[1, 2], micro_batches=1, loss_sum=lambda outputs, targets: outputs.sum())
+    batch = torch.ones(4, 4)
+    staged.forward_backward(batch, targets=batch)
+    told = ranks.raises(bimetal.Error, lambda: staged.forward_backward(7 * batch, targets=batch))
+    return told.code, told.rank, str(told)
 
 
 class Narrow(nn.Module):
@@ -348,6 +371,12 @@ class Behaviour(unittest.TestCase):
 
     def test_a_batch_that_fails_on_one_stage(self):
         self.assertEqual(ranks.on_ranks(3, failing), [True] * 3)
+
+    def test_a_stuck_stage_is_named_and_what_sets_how_long_it_is_waited_for(self):
+        for code, rank, text in ranks.on_ranks(3, stuck, backend=None, environment={ranks.LEAVE: "1"})[:2]:
+            self.assertEqual((code, rank), ("timeout", 2), text)
+            self.assertIn("the timeout of init_process_group() sets", text)
+            self.assertNotIn("parallel.timeout_s", text)
 
     def test_a_stage_without_memory_makes_all_take_smaller_micro_batches(self):
         self.assertEqual(ranks.on_ranks(2, out_of_memory), [True] * 2)
