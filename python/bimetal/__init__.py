@@ -11,7 +11,13 @@ training keeps into shards, ``bimetal.pipeline`` a module into stages, ``bimetal
 docs/python.md has the whole story.
 """
 
-import torch  # noqa: F401  (its libraries must be there before the extension's)
+import sys
+
+if sys.orig_argv[1:3] == ["-m", "bimetal.command"]:
+    from bimetal import _plain_errors
+    sys.excepthook = _plain_errors.show
+
+import torch  # noqa: E402, F401  (its libraries must be there before the extension's)
 
 from bimetal import _build, balance, pipeline, tensor, zero
 from bimetal._core import half

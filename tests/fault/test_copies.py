@@ -65,36 +65,6 @@ class Copies(CopiedJob):
         self.assert_nothing_left()
         self.assert_goes_on(step, ranks - 1, zero__level=level, zero__shards="equal", **settings)
 
-    def test_level_1_loses_rank_0_of_2(self):
-        self.lose(1, [3, 1], 0)
-
-    def test_level_1_loses_rank_1_of_2(self):
-        self.lose(1, [3, 1], 1)
-
-    def test_level_3_loses_rank_0_of_2(self):
-        self.lose(3, [1, 2], 0)
-
-    def test_level_3_loses_rank_1_of_2(self):
-        self.lose(3, [1, 2], 1)
-
-    def test_level_2_loses_rank_1_of_3(self):
-        self.lose(2, [1, 1, 1], 1)
-
-    def test_level_1_loses_rank_2_of_3_which_had_no_shard(self):
-        self.lose(1, [5, 2, 0], 2)
-
-    def test_level_1_loses_rank_0_of_3(self):
-        self.lose(1, [5, 2, 0], 0)
-
-    def test_level_3_loses_rank_0_of_3(self):
-        self.lose(3, [5, 2, 1], 0)
-
-    def test_level_3_loses_rank_1_of_3(self):
-        self.lose(3, [5, 2, 1], 1)
-
-    def test_level_3_loses_rank_2_of_3(self):
-        self.lose(3, [5, 2, 1], 2)
-
     def test_a_rank_that_is_stuck(self):
         job = self.start_job(3, zero__level=1, zero__shards=[1, 2, 1], parallel__timeout_s=3)
         os.kill(self.ranks_of(job)[1], signal.SIGSTOP)
@@ -129,6 +99,12 @@ class Copies(CopiedJob):
     def test_one_rank_has_nobody_for_its_copy(self):
         said = self.run_to(self.write_copied_job(zero__level=1, zero__shards=[1, 0]), 5, ranks=2)
         self.assertIn("no other to keep its copy", said.out)
+
+
+for _level, _shards, _rank in ((1, [3, 1], 0), (1, [3, 1], 1), (3, [1, 2], 0), (3, [1, 2], 1), (2, [1, 1, 1], 1), (1, [5, 2, 0], 2),
+                               (1, [5, 2, 0], 0), (3, [5, 2, 1], 0), (3, [5, 2, 1], 1), (3, [5, 2, 1], 2)):
+    setattr(Copies, f"test_level_{_level}_loses_rank_{_rank}_of_{len(_shards)}",
+            lambda self, case=(_level, _shards, _rank): self.lose(*case))
 
 
 class CopiesOnTwoMachines(CopiedJob, TwoMachines):

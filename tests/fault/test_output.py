@@ -41,6 +41,11 @@ class Output(FaultTest):
             self.assertEqual(job.status, harness.INVALID_ARGUMENT, job.err)
             self.assertIn(meant, job.err)
 
+    def test_workers_are_told_apart_by_their_specs(self):
+        job = self.train(self.write_job(train__steps=2), workers=("cpu:threads=1", "cpu:threads=1,speed=0.5")).wait()
+        self.assertEqual(job.status, 0, job.err)
+        self.assertRegex(job.out, r"(?m)^ +0  cpu:threads=1 on \S+ .*\n +1  cpu:threads=1,speed=0\.5 on \S+ ")
+
     def test_a_job_that_keeps_nothing_says_so_before_and_after(self):
         job = self.train(self.write_job(train__steps=2, checkpoint__dir="")).wait()
         self.assertEqual(job.status, 0, job.err)

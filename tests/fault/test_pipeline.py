@@ -3,7 +3,9 @@ none; a stage that is killed or stuck is named by those beside it; meshes that c
 
 import json
 import os
+import shutil
 import signal
+import time
 
 import harness
 from same_ends import SameEnds
@@ -90,14 +92,23 @@ class Pipeline(SameEnds):
 
     @harness.waits
     def test_a_stuck_stage_is_named(self):
-        job = self.train(self.write_job(mesh__stages=2, parallel__timeout_s=3))
-        self.wait_for_checkpoint(job)
-        os.kill(self.ranks_of(job)[1], signal.SIGSTOP)
-        job.wait()
-        self.assertNotEqual(job.status, 0)
-        for part in ("stage 0 of 2 (rank 0)", "stage 1 of 2", "rank 1"):
-            self.assertIn(part, job.error())
-        self.assert_nothing_left()
+        """Not one that waits for it; and the launcher does not wait for it either."""
+        for stages, stuck in ((3, 2), (3, 0)):
+            with self.subTest(stages=stages, stuck=stuck):
+                shutil.rmtree(self.checkpoints, ignore_errors=True)
+                job = self.train(self.write_job(mesh__stages=stages, parallel__timeout_s=6, checkpoint__every_steps=1_000_000,
+                                                train__evaluate=False), workers=("cpu:threads=1",) * stages)
+                job.wait_for_output("step ")
+                os.kill(self.ranks_of(job)[stuck], signal.SIGSTOP)
+                stopped = time.monotonic()
+                job.wait()
+                self.assertLess(time.monotonic() - stopped, 13)
+                self.assert_one_message(job, harness.TIMEOUT)
+                place = rf"stage {stuck} of {stages} \(rank {stuck}\)"
+                self.assertRegex(job.error(), rf"that one waits for {place}: is that stage stuck.* parallel.timeout_s sets|"
+                                 rf"from {place} have not come within 6 s: is|to {place} was not taken within 6 s: is|"
+                                 rf"no sign of this call from rank {stuck} \(")
+                self.assert_nothing_left()
 
     def test_meshes_that_cannot_be(self):
         for settings, ranks, status, part in (

@@ -10,9 +10,11 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import time
 import urllib.error
 import urllib.request
+import zlib
 
 import harness
 from harness import TwoMachines, connected, wait_until
@@ -55,8 +57,30 @@ class ServingTest(TwoMachines):
         self.assert_nothing_left()
 
 
+def grey_png(pixels, height, width):
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    lines = b"".join(b"\0" + pixels[width * row:width * (row + 1)] for row in range(height))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b""))
+
+
 class Serving(ServingTest):
     """`bimetal serve`."""
+
+    def test_a_file_of_one_image_is_answered(self):
+        self.trained(train__epochs=1)
+        server = self.serve()
+        seventh = self.images.read_bytes()[16 + 7 * 784:][:784]
+        cat = self.folder / "cat"
+        cat.mkdir()
+        (cat / "1.PNG").write_bytes(grey_png(seventh, 28, 28))
+        said, expected = self.said(server.address, images=cat / "1.PNG"), self.said(server.address, "--first", 7, "--count", 1)
+        self.assertEqual((said["classes"], said["images"]), (expected["classes"], 1))
+        self.assertAlmostEqual(said["probabilities"][0], expected["probabilities"][0], places=12)
+        self.assert_one_message(self.predict(server.address, "--labels", self.labels, images=cat / "1.PNG"),
+                                harness.INVALID_ARGUMENT, "is one image", "--labels")
+        self.end(server)
 
     def test_the_answers_are_those_of_the_checkpoint(self):
         job_file = self.trained()

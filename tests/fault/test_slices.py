@@ -84,6 +84,32 @@ class Slices(FaultTest):
         self.assert_can_resume(job_file)
         self.assert_nothing_left()
 
+    def test_a_folder_that_goes_away_while_saving_is_named(self):
+        for shares, whole in (([2, 1], False), ([0, 1], True)):
+            with self.subTest(shares=shares, whole=whole):
+                shutil.rmtree(self.checkpoints, ignore_errors=True)
+                job = self.train(self.sliced_job(zero__shards=shares))
+                self.wait_for_checkpoint(job)
+                other = self.ranks_of(job)[1]
+                made = self.stop_before_files(job, other)
+                (self.checkpoints if whole else made).rename(self.folder / f"gone-{whole}")
+                os.kill(other, signal.SIGCONT)
+                self.assert_one_message(job.wait(), harness.SYSTEM, f"cannot save the checkpoint {self.checkpoints}/step-",
+                                        f"rank 0: cannot write {made}/", "No such file or directory")
+                self.assert_nothing_left()
+
+    def stop_before_files(self, job, rank):
+        """Stops the rank where rank 0 has made a folder and waits for it, before either has made files."""
+        while job.process.poll() is None:
+            os.kill(rank, signal.SIGSTOP)
+            for made in self.unfinished_checkpoints():
+                time.sleep(0.05)
+                if made.exists() and not any(made.iterdir()):
+                    return made
+            os.kill(rank, signal.SIGCONT)
+            time.sleep(random.uniform(0, 0.002))
+        raise AssertionError(f"the job ended early:\n{job.out}\n{job.err}")
+
     def test_damage_is_named_and_others_read_slices(self):
         job_file = self.sliced_job(zero__level=3)
         self.assertEqual(self.train(job_file, "--set", "train.steps=2").wait().status, 0)

@@ -10,18 +10,6 @@ from told import wait_for_a_told_checkpoint
 
 
 class Tensor(TextJob):
-    def test_any_parts_go_on_from_any_other(self):
-        _, alone = self.run_to(self.write_text_job("alone"), 12, ranks=1)
-        folder = ("--resume", self.folder / "parts")
-        first, _ = self.run_to(self.write_text_job("parts", mesh__tensor=2, mesh__tensor_weights=[2, 1]), 3, ranks=2)
-        self.assertRegex(first.out, r"by weights of 2 : 1: \d+ : \d+ parameters")
-        self.run_to(self.write_text_job("parts"), 6, *folder, ranks=2)
-        _, report = self.run_to(self.write_text_job("parts", mesh__tensor=2, mesh__tensor_weights="speed"), 12, *folder, ranks=4)
-        self.assert_same_end("parts", 12)
-        self.assertAlmostEqual(report["test_perplexity"], alone["test_perplexity"], 10)
-        self.assertEqual([worker["device"] for worker in report["workers"]], ["cpu + cpu"] * 2)
-        self.assert_nothing_left()
-
     def test_sequences_in_parts_go_on_from_whole_ones(self):
         _, alone = self.run_to(self.write_text_job("alone"), 9, ranks=1)
         sequence = {"mesh__sequence_parallel": True}

@@ -21,6 +21,17 @@ class Local(LaunchTest):
         self.assertEqual(len({line[0].rsplit(":")[1] for line in lines.values()}), 1)
         self.assert_nothing_left()
 
+    def test_a_file_in_python_and_options_of_its_own(self):
+        script = self.folder / "train.py"
+        script.write_text("import os, sys, bimetal\nprint(os.environ['RANK'], *sys.argv[1:])\n")
+        job = self.launch("-n", 2, script, "-n", 3, "--np=4", "--hosts", "here")
+        self.assert_done(job)
+        self.assertEqual(lines_of_ranks(job), {rank: [f"{rank} -n 3 --np=4 --hosts here"] for rank in (0, 1)})
+        job = self.launch("-n2", "--no-prefix", "echo", "--no-prefix")
+        self.assert_done(job)
+        self.assertEqual(job.out, "--no-prefix\n--no-prefix\n")
+        self.assert_nothing_left()
+
     def test_the_options_of_the_deepspeed_launcher(self):
         hosts = self.folder / "hosts"
         hosts.write_text("localhost slots=3\nelsewhere slots=1\n")

@@ -2,6 +2,8 @@
 """A network that hiccups: a cable that is out for less than fabric.peer_timeout_s costs a job no more than that time; for longer,
 it ends the job, whose ranks name each other and the key."""
 
+import re
+import shutil
 import time
 
 import job_on_hosts
@@ -12,10 +14,29 @@ from shaped_network import run
 SPARE_S = 4  # for a busy machine, and a step
 TOLD = "nothing for 3 s"
 
+PYTHON_LOOP = """
+import datetime, time
+import torch, torch.distributed as dist
+import bimetal
+dist.init_process_group("bimetal", timeout=datetime.timedelta(seconds=60))
+last = time.monotonic()
+for step in range(1_000_000):
+    x = torch.ones(1000)
+    dist.all_reduce(x)
+    assert x[0] == 2
+    now = time.monotonic()
+    if step == 0 or now - last > 0.4: print(f"step {step} took {now - last:.2f} s", flush=True)
+    last = now
+"""
+
 
 @harness.waits
 class Stalls(JobOnHosts):
     RATES = [400 * MBIT, 400 * MBIT]
+
+    def on(self, host, *arguments):
+        """Without the memory that hosts of this machine have in common."""
+        return super().on(host, *arguments, environment={"BIMETAL_ISLAND": f"host{host}"})
 
     def port(self, state):
         run("ip", "-n", self.network.middle, "link", "set", "port1", state)
@@ -63,13 +84,19 @@ class Stalls(JobOnHosts):
     def test_shards(self):
         self.survive(zero__level=3)
 
+    def test_stages(self):
+        self.survive(mesh__stages=2, mesh__micro_batches=4)
+
     def test_too_long(self):
-        jobs = self.begin()
-        self.stall(12)
-        for number, job in enumerate(jobs):
-            job.wait()
-            self.assert_one_message(job, harness.PEER_LOST, f"rank {1 - number} ", "fabric.peer_timeout_s")
-        self.assert_nothing_left()
+        for settings in ({}, {"mesh__stages": 2, "mesh__micro_batches": 4}):
+            with self.subTest(**settings):
+                shutil.rmtree(self.checkpoints, ignore_errors=True)
+                jobs = self.begin(**settings)
+                self.stall(12)
+                for number, job in enumerate(jobs):
+                    job.wait()
+                    self.assert_one_message(job, harness.PEER_LOST, f"rank {1 - number} ", "fabric.peer_timeout_s")
+                self.assert_nothing_left()
 
     def test_a_process_that_has_gone_is_known_at_once(self):
         first, second = self.begin(fabric__peer_timeout_s=60)
@@ -79,6 +106,37 @@ class Stalls(JobOnHosts):
             job.wait()
             self.assert_one_message(job, harness.PEER_LOST, "rank 1 ")
         self.assertLess(time.monotonic() - began, 10)
+
+    def python_ranks(self):
+        script = self.folder / "loop.py"
+        script.write_text(PYTHON_LOOP)
+        python = str(harness.REPOSITORY / ".venv" / "bin" / "python")
+        return [self.start(program=self.network.command(rank, [python, str(script)]), environment={
+            "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": self.network.address(0), "MASTER_PORT": "29571",
+            "BIMETAL_TOKEN_FILE": str(self.token), "BIMETAL_ISLAND": f"host{rank}", "PYTHONPATH": str(harness.REPOSITORY / "build" / "python")})
+            for rank in range(2)]
+
+    def test_python(self):
+        ranks = self.python_ranks()
+        for rank in ranks:
+            rank.wait_for_output("step 0")
+        time.sleep(1)
+        for seconds in (0.5, 2, 5):
+            before = [rank.out.count("step ") for rank in ranks]
+            self.stall(seconds)
+            for rank, count in zip(ranks, before):
+                harness.wait_until(lambda rank=rank, count=count: rank.out.count("step ") > count or rank.process.poll() is not None,
+                                   "a late step", rank)
+                self.assertIsNone(rank.process.poll(), rank.err)
+                took = max(float(found) for found in re.findall(r"took (\S+) s", rank.out))
+                self.assertLess(took, 2 * seconds + SPARE_S)
+            print(f"a stall of {seconds} s: a step of {took} s")
+        self.assertIn(TOLD, ranks[0].err + ranks[1].err)
+        self.port("down")
+        for number, rank in enumerate(ranks):
+            self.assertNotEqual(rank.wait().status, 0)
+            self.assertIn("BIMETAL_PEER_TIMEOUT_S", rank.err)
+            self.assertIn(f"rank {1 - number} ", rank.err)
 
 
 if __name__ == "__main__":

@@ -70,9 +70,10 @@ def check_reductions():
         got = values(9, dtype, rank)
         dist.all_reduce(got, dist.ReduceOp.AVG)
         torch.testing.assert_close(got, torch.stack(everyone(9, dtype)).mean(0))
-    got = values(9, torch.float64, rank)
-    dist.all_reduce(got, dist._make_nccl_premul_sum(0.5))
-    same(got, torch.stack(everyone(9, torch.float64)).sum(0) / 2, "premul_sum")
+    for half in (0.5, torch.tensor([0.5])):
+        got = values(9, torch.float64, rank)
+        dist.all_reduce(got, dist._make_nccl_premul_sum(half))
+        same(got, torch.stack(everyone(9, torch.float64)).sum(0) / 2, "premul_sum")
     got = values(9, torch.complex64, rank) * 1j
     dist.all_reduce(got)
     same(got, sum(everyone(9, torch.complex64)) * 1j, "all_reduce of complex")
@@ -379,9 +380,6 @@ class Collectives(unittest.TestCase):
 
     def test_four_ranks(self):
         self.assertEqual(ranks.on_ranks(4, all_checks), [len(CHECKS)] * 4)
-
-    def test_two_ranks_without_shared_memory(self):
-        self.assertEqual(ranks.on_ranks(2, all_checks, environment={"BIMETAL_TRANSPORT": "tcp"}), [len(CHECKS)] * 2)
 
 
 if __name__ == "__main__":

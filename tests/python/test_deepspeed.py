@@ -93,8 +93,8 @@ def plain(epochs):
     return list(model.parameters())
 
 
-def own_loss(equal):
-    """GPT-2's own loss over sequences whose labels are unequal."""
+def own_loss(equal, adapted=False):
+    """GPT-2's own loss over sequences whose labels are unequal, of the model or of PEFT's adapter in it."""
     import deepspeed_gpt2 as example
     data = example.make_data(SAMPLES)
     labels = [ids.clone() for ids in data]
@@ -105,7 +105,13 @@ def own_loss(equal):
         ids, wanted = batch
         return engine(input_ids=ids, labels=wanted).loss
 
-    engine, _, loader, _ = start_engine(example.make_model().double(), list(zip(data, labels, strict=True)))
+    model = example.make_model()
+    if adapted:
+        from peft import LoraConfig, get_peft_model
+        torch.manual_seed(0)
+        model = get_peft_model(model, LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM",
+                                                 init_lora_weights=False))
+    engine, _, loader, _ = start_engine(model.double(), list(zip(data, labels, strict=True)))
     run_epochs(engine, loader, loss_of, 1)
     return parameters_of(engine.module)
 
@@ -267,10 +273,10 @@ class Gpt2(unittest.TestCase):
 
     def test_its_own_loss_counts_tokens(self):
         """Transformers computes it in float32, whatever the model's type."""
-        for equal in (True, False):
-            one = [torch.tensor(p, dtype=torch.float64) for p in ranks.on_ranks(1, own_loss, equal)[0]]
-            for parameters in ranks.on_ranks(2, own_loss, equal):
-                self.assertLess(models.difference(parameters, one), 1e-6, equal)
+        for case in ((True,), (False,), *([(False, True)] if importlib.util.find_spec("peft") else [])):
+            one = [torch.tensor(p, dtype=torch.float64) for p in ranks.on_ranks(1, own_loss, *case)[0]]
+            for parameters in ranks.on_ranks(2, own_loss, *case):
+                self.assertLess(models.difference(parameters, one), 1e-6, case)
 
     def run_example(self, *launcher):
         """On ranks that this command starts."""

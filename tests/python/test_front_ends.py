@@ -247,6 +247,19 @@ class FrontEnds(unittest.TestCase):
                 self.assertEqual(skipped, whole)
                 self.assertNotEqual(other, whole, "set_seed is to make another order")
 
+    @unittest.skipUnless(importlib.util.find_spec("accelerate"), "accelerate is not installed")
+    def test_accelerates_own_function_does_not_skip(self):
+        from accelerate.data_loader import BatchSamplerShard, SkipBatchSampler, skip_first_batches
+
+        def sampler():
+            return bimetal.BalancedBatchSampler(SAMPLES, EACH)
+
+        data = make_data(torch.float64, False)
+        for skipping in (skip_first_batches(DataLoader(data, batch_sampler=sampler()), 1),
+                         SkipBatchSampler(BatchSamplerShard(sampler()), 1)):
+            with self.assertRaisesRegex(RuntimeError, "cannot skip batches of a BalancedBatchSampler"):
+                next(iter(skipping))
+
     @unittest.skipUnless(importlib.util.find_spec("lightning"), "lightning is not installed")
     def test_options_that_are_not_the_users(self):
         from bimetal.lightning import BalancedStrategy

@@ -344,10 +344,6 @@ class Operations(unittest.TestCase):
     def test_four_ranks(self):
         self.assertEqual(ranks.on_ranks(4, all_checks, backend=None), [len(CHECKS)] * 4)
 
-    def test_two_ranks_over_tcp(self):
-        self.assertEqual(ranks.on_ranks(2, all_checks, backend=None, environment={"BIMETAL_TRANSPORT": "tcp"}),
-                         [len(CHECKS)] * 2)
-
     def test_beside_a_group_of_torchs(self):
         self.assertEqual(ranks.on_ranks(2, beside_torch_distributed), [[2.0, 2.0]] * 2)
 

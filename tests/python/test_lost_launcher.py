@@ -93,6 +93,10 @@ class LostLauncher(unittest.TestCase):
         if bimetal.half == "extension":  # the other's words are Python's to print, whose lock the ranks hold
             self.assertRegex(self.said, r"the launcher of this rank, process \d+, has ended")
 
+    def test_bimetal_launch(self):
+        """Whose ranks are started beside threads of its own."""
+        self.assertTrue(self.killed([sys.executable, "-m", "bimetal.command", "launch", "-n", "2", sys.executable, "{file}"]))
+
 
 if __name__ == "__main__":
     ranks.main(globals())

@@ -187,7 +187,7 @@ def refusals():
         assert error.code == code, (error.code, error)
 
     refused(lambda: stages(make("pairs"), cuts=list(range(1, 8)), schedule="interleaved", chunks=4), "invalid_argument",
-            "6 units cannot be cut into 8 pieces: take at most 6 stages")
+            "6 units cannot be cut into 8 pieces: stages (times chunks with \"interleaved\") must be at most 6")
     refused(lambda: stages(make("pairs"), cuts=[9]), "invalid_argument", "cuts = [9]", "1 to 5")
     refused(lambda: stages(make("pairs"), cuts=[1, 2]), "invalid_argument", "give the 1 units")
     refused(lambda: stages(make("pairs"), stages=3), "invalid_argument", "3 stages for 2 ranks")

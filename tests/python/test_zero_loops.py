@@ -238,6 +238,9 @@ def attached(level):
         if in_shards:
             ranks.raises(bimetal.Error, optimizer.step, "sharded.attach(optimizer)")
             sharded.attach(optimizer)
+            here = sum(piece.tensor.numel() for piece in sharded.pieces)
+            assert 0 < here < 67, here
+            assert repr(sharded) == f"level {level}, shard {dist.get_rank()} of 2: {here} of 67 trained parameters", sharded
         for _ in range(3):
             cross_entropy(net(X), Y).backward()
             optimizer.step()

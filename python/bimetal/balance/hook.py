@@ -37,6 +37,7 @@ def sample_exact_hook(sampler: BalancedBatchSampler, bucket: dist.GradBucket) ->
         RuntimeError: where no batch of the sampler is under way; and from DDP's backward, with the text of the
             bimetal.Error, where the exchange fails: torch keeps no more of what a hook raises.
     """
+    sampler.check_bucket(bucket)
     if bucket.index() == 0:
         warn_of_token_means(sampler)
     summed = _sum(sampler, bucket, bucket.buffer(), sampler.gradient_weight())
@@ -64,6 +65,7 @@ def token_exact_hook(sampler: BalancedBatchSampler, bucket: dist.GradBucket) -> 
 
     Args, returns and raises: as ``sample_exact_hook``, and RuntimeError where the step's tokens are not known.
     """
+    sampler.check_bucket(bucket)
     gradients, weight = bucket.buffer(), sampler.gradient_weight(tokens=True)
     if bucket.index() == 0:
         sampler.send_tokens(gradients.device)

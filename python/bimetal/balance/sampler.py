@@ -16,12 +16,16 @@ from torch.utils.data import Sampler
 from bimetal._core import core
 from bimetal._errors import Error
 from bimetal._synchronize import synchronize
+from bimetal.balance.bucket_check import BucketCheck
 
 
 def _fsdp_is_there() -> bool:
     """Whether ``fully_shard`` has had a module that is still there."""
     states = getattr(sys.modules.get("torch.distributed._composable_state"), "_module_state_mapping", {})
     return any(type(state()).__name__ == "FSDPState" for state in list(states.values()))
+
+
+_WRAPPED_AT_MOST = 4  # samplers of others around this one
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._tokens: int | None = None  # of the batch under way, this rank's
         self._weighed_tokens: int | None = None  # of those that ``weigh`` has had, where it knew them
         self._looked_at = self._rank != 0  # whether its loss goes with its hook
+        self._bucket_check = BucketCheck()
+        self.all_tokens: Any = None  # of the last step: see send_tokens
 
     def __len__(self) -> int:
         """Steps of an epoch."""
@@ -266,6 +272,10 @@ class BalancedBatchSampler(Sampler[list[int]]):
         looked_at, self._looked_at = self._looked_at, True
         return not looked_at
 
+    def check_bucket(self, bucket: dist.GradBucket) -> None:
+        """For the hook: raises where DDP has not all gradients that are to be exchanged."""
+        self._bucket_check(bucket, self._iteration)
+
     def gradient_weight(self, tokens: bool = False) -> float:
         """For the hook: what this rank's gradients count in the sum over the ranks."""
         if self._accumulate == 1:
@@ -331,7 +341,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
                 f"batch {number} is drawn while the gradients of batch {done} have not been exchanged: the loop "
                 f"accumulates several batches (pass accumulate=…, and sampler.weigh(loss)), or the DataLoader draws ahead "
                 f"(pass prefetch=num_workers * prefetch_factor, at least {number - done}), or the loop skipped a "
-                f"backward, or the model lacks the hook: model.register_comm_hook(sampler, bimetal.sample_exact_hook) or "
+                f"backward, or did not call the model that DDP wraps (or another method than forward), or froze a parameter since, "
+                f"or the model lacks the hook: model.register_comm_hook(sampler, bimetal.sample_exact_hook) or "
                 f"bimetal.token_exact_hook")
         self._learn(known - self._learnt)
         at = self._sampler.position
@@ -356,7 +367,12 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
 def _refuse_to_be_skipped(caller: Any) -> None:
     """Accelerate's function draws batches and drops them, so that those after them would have their weights."""
-    if type(caller.f_locals.get("self")).__name__ == "SkipBatchSampler":
+    for _ in range(_WRAPPED_AT_MOST):
+        if caller is None:
+            return
+        if type(caller.f_locals.get("self")).__name__ != "SkipBatchSampler":
+            caller = caller.f_back
+            continue
         raise RuntimeError("accelerate.skip_first_batches() cannot skip batches of a BalancedBatchSampler: use "
                            "accelerator.skip_first_batches(loader, n), accelerator.load_state(folder), or "
                            "sampler.set_epoch(epoch, batches=n)")

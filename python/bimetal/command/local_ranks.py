@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,11 +19,15 @@ _SECONDS_TO_END = 10.0  # between SIGTERM and SIGKILL
 _SECONDS_TO_FOLLOW_ITS_TRACEBACK = 1.0
 _SECONDS_TO_READ = 2.0  # for what ranks have left behind; processes of their own may hold the pipes open
 _PAUSE_S = 0.05
-_PR_SET_PDEATHSIG = 1
 
-# Where the system can do that: whatever ends the launcher ends its ranks.
-_C_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
-_DIE_WITH_LAUNCHER = (lambda: _C_LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)) if _C_LIBRARY else None
+# Where the system can do that, whatever ends the launcher ends its ranks: the process asks for it (PR_SET_PDEATHSIG) before it
+# becomes the rank. Not between fork and exec of the launcher, whose other threads may hold what Python needs there.
+_DIE_WITH_LAUNCHER = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+for name in (signal.SIGPIPE, signal.SIGXFSZ): signal.signal(name, signal.SIG_DFL)  # which Python has ignored
+if os.getppid() == int(sys.argv[1]): os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 class LocalRanks:
@@ -47,8 +52,12 @@ class LocalRanks:
         """With nothing on its standard input. OSError if there is no such command."""
         # A session of its own, so that Ctrl-C reaches the launcher alone, which hands it on once.
         pipe = subprocess.PIPE if self._prefixed else None
+        if shutil.which(command[0], path=environment.get("PATH")) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
+        if sys.platform == "linux":
+            command = [sys.executable, "-I", "-S", "-c", _DIE_WITH_LAUNCHER, str(os.getpid()), *command]
         process = subprocess.Popen(command, env={"PYTHONUNBUFFERED": "1", **environment}, start_new_session=True,
-                                   preexec_fn=_DIE_WITH_LAUNCHER, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+                                   stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
         self._living[rank] = process
         self._output.read(rank, process)
 

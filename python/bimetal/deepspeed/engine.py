@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bimetal._errors import error
 from bimetal.balance import BalancedBatchSampler
+from bimetal.balance.bucket_check import require_all
 from bimetal.balance.loss_check import is_causal_model
 from bimetal.deepspeed import checkpoint
 from bimetal.deepspeed.config import Config
@@ -50,6 +51,7 @@ class DeepSpeedEngine(nn.Module):
         self._tokens: int | None = None
         self._counts = True  # whether the backward under way does
         self._in_backward = False
+        self._in_buckets: set[int] = set()  # parameters, at stage 0
         self._summed = False  # in the backward under way, over the ranks, at stage 0
         self.shards: EngineShards | None = None  # stages 1 to 3
         self._idle = True  # no sample of this rank's has counted in this step
@@ -105,7 +107,8 @@ class DeepSpeedEngine(nn.Module):
         if boundary and self._reducer is not self.module and not self._summed:
             raise error("engine.backward(): the loss is not of engine(…) in training, called since the last step(), so that its "
                         "gradients have not been summed over the ranks: call the engine itself, not engine.module or another "
-                        "method of it, or take ZeRO's stage 1", "unsupported")
+                        "method of it, or take ZeRO's stage 1. A parameter that was frozen since initialize() has the same effect",
+                        "unsupported")
         if self.sampler is not None and not (boundary and self._reducer is not self.module):
             self.sampler.stop_clock(self.device)
             self.sampler.exchange_figures()
@@ -231,6 +234,11 @@ class DeepSpeedEngine(nn.Module):
     def _sum(self, _: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """DDP's hook. Losses have been weighed, so that the sum over the ranks is what is wanted."""
         gradients, last = bucket.buffer(), bucket.is_last()
+        if bucket.index() == 0:
+            self._in_buckets.clear()
+        self._in_buckets.update(map(id, bucket.parameters()))
+        if last:
+            require_all(self.module, self._in_buckets, "deepspeed.initialize()")
         self._summed = True
         if self._idle:
             gradients.zero_()  # a product with 0 would keep what is not finite

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 _NEAR = 1e-4  # relative, of what is computed in float32 or better
 _NEAR_IN_HALF = 2e-2
+_TRIED = 256  # samples at most, among which some with labels are looked for
 _ADVICE = "Give the Trainer a compute_loss_func(outputs, labels, num_items_in_batch) that divides all of the loss by this number"
 
 # Of a batch: how many things a loss that is a mean averages over.
@@ -52,7 +53,7 @@ def find_loss_kind(model: torch.nn.Module, batch: Mapping[str, Any], loss_of: Ca
         batch = {**batch, "labels": torch.cat([half["labels"] for half in halves])}
     items = max(_possible(batch)[0](batch), 1)
     near = _NEAR_IN_HALF if any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters()) else _NEAR
-    with _in_evaluation(model), torch.no_grad():
+    with _in_evaluation(model), torch.enable_grad():  # a loss may be of gradients
         whole = float(loss_of(batch, torch.tensor(items, device=_device_of(batch))))
         if not math.isfinite(whole) or whole == 0:
             raise ValueError(f"the loss of the dataset's first samples is {whole}, so that what it is the mean of does not show. {_ADVICE}")
@@ -112,7 +113,17 @@ def with_some_label(batch: Mapping[str, Any]) -> dict[str, Any]:
     return {**batch, "labels": labels.clamp(min=0)} if isinstance(labels, torch.Tensor) else {**batch}
 
 
-def is_telling(batch: Mapping[str, Any]) -> bool:
+def samples_to_try(dataset: Any, collate: Callable[[list[Any]], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """A few of its first samples on which the loss can be tried."""
+    size = len(dataset)
+    for begin in range(0, min(size, _TRIED), 4):
+        batch = collate([dataset[number] for number in range(begin, min(begin + 4, size))])
+        if _is_telling(batch):
+            break
+    return batch
+
+
+def _is_telling(batch: Mapping[str, Any]) -> bool:
     """Whether both halves of a batch have labels that count, so that the loss can be tried on it."""
     rows, labels = samples_in(batch), batch.get("labels")
     if not isinstance(labels, torch.Tensor) or labels.dim() == 0 or len(labels) != rows:
@@ -159,4 +170,4 @@ def _in_evaluation(model: torch.nn.Module) -> Iterator[None]:
             module.training = training
 
 
-__all__ = ["Weight", "find_loss_kind", "is_telling", "on_all_ranks", "with_some_label"]
+__all__ = ["Weight", "find_loss_kind", "on_all_ranks", "samples_to_try", "with_some_label"]

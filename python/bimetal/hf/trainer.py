@@ -16,12 +16,11 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from bimetal.balance import BalancedBatchSampler, token_exact_hook
 from bimetal.balance.loader import refuse_unknown_options
-from bimetal.hf.loss_kind import Weight, find_loss_kind, is_telling, on_all_ranks, with_some_label
+from bimetal.hf.loss_kind import Weight, find_loss_kind, on_all_ranks, samples_to_try, with_some_label
 from bimetal.hf.pieces import InPieces, Pieces
 from bimetal.hf.ranks import all_ranks_counted, refuse_to_train_alone
 
 _POSITION = "bimetal_sampler.json"
-_TRIED = 256  # samples at most, among which some with labels are looked for
 
 
 class Balanced:
@@ -125,7 +124,7 @@ class Balanced:
             self.sampler.set_tokens(int(items))
             mine = self.sampler.tokens
         divisor = torch.as_tensor(items).clamp(min=1)
-        losses = []
+        losses, self.sampler.all_tokens = [], None
         for number, (piece, self._factor) in enumerate(zip(inputs.parts, factors, strict=True)):
             last = number == len(inputs.parts) - 1
             if self._factor == 0:
@@ -137,6 +136,10 @@ class Balanced:
         if not distributed:
             self.sampler.finish_step()
             return loss
+        if self.sampler.all_tokens is None:
+            raise RuntimeError("the gradients of this step have not been summed over the ranks: compute_loss is to call the model that "
+                               "it is given, not one that it has kept, nor another method than forward; and what is trained when "
+                               "train() begins is not to be frozen later")
         total = self.sampler.all_tokens.wait()[0].squeeze()  # the last backward has waited for it
         return loss * (mine * self._ranks) / total.clamp(min=1)
 
@@ -164,19 +167,11 @@ class Balanced:
 
         def find() -> Weight | None:
             divides = bool(self.model_accepts_loss_kwargs or self.compute_loss_func)
-            return find_loss_kind(model, self._prepare_inputs(self._samples_to_try()), loss_of, divides)
+            return find_loss_kind(model, self._prepare_inputs(samples_to_try(self._dataset, self._collate)), loss_of, divides)
 
         with torch.random.fork_rng():
             self._mean_over = on_all_ranks(find)
         self._tried = True
-
-    def _samples_to_try(self) -> Any:
-        size = len(self._dataset)
-        for begin in range(0, min(size, _TRIED), 4):
-            batch = self._collate([self._dataset[number] for number in range(begin, min(begin + 4, size))])
-            if is_telling(batch):
-                break
-        return batch
 
     @contextlib.contextmanager
     def _by_itself(self) -> Iterator[None]:

@@ -31,6 +31,27 @@ def causal_weight(labels: torch.Tensor) -> int:
     return int((labels[:, 1:] != _IGNORED).sum())
 
 
+def mark_in_graph() -> int:
+    """Behind what this thread has computed so far with gradients."""
+    return (torch.zeros((), requires_grad=True) + 0).grad_fn._sequence_nr()
+
+
+def require_of_outputs(loss: torch.Tensor, mark: int) -> None:
+    """bimetal.Error ``unsupported`` where what was computed behind the mark, the loss, uses parameters by itself."""
+    waiting, known = [loss.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        if isinstance(getattr(node, "variable", None), nn.Parameter):
+            raise error("loss_sum uses parameters beside what the module returns (as a penalty does), of which a stage has but its own: "
+                        "let it use its two arguments alone, and decay weights by the optimizer, or add λ·p to each parameter's "
+                        "gradient after forward_backward()", "unsupported")
+        if node._sequence_nr() > mark:
+            waiting.extend(following for following, _ in node.next_functions)
+
+
 class Batch:
     """What one call of the module is given, and how it is cut into micro-batches.
 

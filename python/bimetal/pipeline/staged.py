@@ -17,7 +17,7 @@ from bimetal._errors import error
 from bimetal._gradients import clip_over_ranks
 from bimetal._own_part import refuse_norms, refuse_states
 from bimetal.pipeline.chain import Chain
-from bimetal.pipeline.loss import Batch
+from bimetal.pipeline.loss import Batch, mark_in_graph, require_of_outputs
 from bimetal.pipeline.parts import Parts, Whole, gather
 from bimetal.pipeline.passes import Passes
 from bimetal.zero import states
@@ -93,7 +93,9 @@ class Staged:
         self._device = next(chain.module.parameters()).device
         self._finer = 1  # times as many micro-batches, since a stage has run out of memory
         self._seen = False  # a batch has been computed: stages know what blocks return, and that it comes to numbers
+        self._loss_is_of_outputs = self.stages == 1  # seen to, or no matter
         self._place = place
+        self._frozen = [(name, tensor) for name, tensor in parts.buffers if isinstance(tensor, nn.Parameter)]
         self._cut(chain, parts)
 
     def _cut(self, chain: Chain, parts: Parts) -> None:
@@ -241,6 +243,7 @@ class Staged:
         enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
         def forward(chunk: int, micro_batch: int, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+            self._require_frozen()
             args, kwargs, targets = pieces[micro_batch]
             piece = self._own[chunk]
             if len(inputs) > 1:
@@ -249,7 +252,11 @@ class Staged:
                 outputs = self._passes.forward(piece, inputs[0] if inputs else None, lambda: self.module(*args, **kwargs))
                 if not (last and piece.last):
                     return [outputs] if self._seen else [outputs, torch.tensor(self._passes.values)]
+                mark = None if self._loss_is_of_outputs or not torch.is_grad_enabled() else mark_in_graph()
                 loss = self._learning.loss_sum(outputs, targets)
+                if mark is not None and loss.requires_grad:
+                    require_of_outputs(loss, mark)
+                    self._loss_is_of_outputs = True
                 if not (self._seen or piece.first or bool(loss.isfinite())):
                     raise error("the first loss is not finite: either the model's numbers are not, or its forward uses "
                                 "behind the blocks what it has computed before them, which is on another stage",
@@ -257,6 +264,13 @@ class Staged:
                 return [loss]
 
         return (batch.sizes(count), self._learning.weight(batch), batch.digest()), forward
+
+    def _require_frozen(self) -> None:
+        """What was frozen is in no optimizer, and its gradient on no other stage. Within a forward, whose errors all stages hear of."""
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise error(f"parameter {name} requires a gradient, but it was frozen when stages() cut the module, and would never "
+                            "move: unfreeze what is to be trained before", "invalid_argument")
 
     def _require_optimizer(self) -> torch.optim.Optimizer:
         if self._optimizer is None:

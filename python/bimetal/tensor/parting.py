@@ -142,8 +142,9 @@ def _replace(module: nn.Module, plan: Plan, ranks: _C.PartRanks, rank: int, weig
         here = _C.whole_parts(count.pieces, weights)[rank]
         setattr(count.module, count.attribute, getattr(count.module, count.attribute) // count.pieces * here)
     for parameter in plan.inside.values():
-        if parameter.requires_grad:
-            parameter.register_hook(ranks.sum)
+        trained = parameter.requires_grad
+        parameter.requires_grad_(True).register_hook(ranks.sum)  # also of one that is unfrozen later
+        parameter.requires_grad_(trained)
 
 
 def _replace_vocabulary(layer: Layer, ranks: _C.PartRanks, rank: int, weights: list[float]) -> None:

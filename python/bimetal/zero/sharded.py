@@ -251,6 +251,12 @@ class Sharded:
         """That this rank has spent waiting for others and the network so far."""
         return self._core.wait_seconds
 
+    def __repr__(self) -> str:
+        here = sum(piece.tensor.numel() for piece in self.pieces)
+        whole = sum(parameter.numel() for parameter in self._trained.values())
+        return (f"{self.advice.level} {self.level}, shard {dist.get_rank(self.group)} of {dist.get_world_size(self.group)}: {here} of {whole} "
+                "trained parameters")
+
     def _gather(self, parts: list[torch.Tensor | None], rank: int | None) -> dict[str, torch.Tensor]:
         return dict(self._core.gather(parts, rank))
 

@@ -72,12 +72,13 @@ int run(int argc, char** argv) {
   add_plan_rank(app, action);
   add_generate_rank(app, action);
   add_evaluate_rank(app, action);
+  const auto words = with_command_apart(app, {argv + 1, argv + argc});
   try {
-    app.parse(argc, argv);
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // as CLI11 takes them
   } catch (const CLI::ParseError& error) {
     const auto status = app.exit(error);
     if (status == 0) return kSuccess;
-    if (const auto hint = meant_instead(app, {argv + 1, argv + argc})) print_to_errors(*hint);
+    if (const auto hint = meant_instead(app, words)) print_to_errors(*hint);
     return kUsage;
   }
   return action();

@@ -30,17 +30,6 @@ std::vector<std::string>& own_arguments() {
   return arguments;
 }
 
-/// The package of the build folder comes before one that is installed.
-void prefer_package_of(const fs::path& build) {
-  const auto package = build / "python";
-  if (!fs::exists(package / "bimetal")) return;
-  const char* before = std::getenv("PYTHONPATH");
-  const bool more = before && *before;
-  ::setenv("PYTHONPATH",
-           more ? fmt::format("{}:{}", package.string(), before).c_str() : package.c_str(),
-           /*overwrite=*/1);
-}
-
 std::string no_python(const std::string& python) {
   return fmt::format("cannot run {} (BIMETAL_PYTHON names another Python; see docs/python.md)",
                      python);
@@ -48,9 +37,8 @@ std::string no_python(const std::string& python) {
 
 /// Becomes `python -m MODULE ARGUMENTS`; returns by an error alone.
 int become(const std::string& module, const std::vector<std::string>& arguments) {
-  const auto build = launch::own_program().parent_path();
   const auto python = launch::python_program();
-  prefer_package_of(build);
+  launch::prefer_own_package();
   ::setenv("BIMETAL_PROGRAM", launch::own_program().c_str(), /*overwrite=*/0);  // to start this one
   std::vector<std::string> words = {python, "-m", module};
   words.insert(words.end(), arguments.begin(), arguments.end());
@@ -100,7 +88,7 @@ launch::ProcessExit end_of(launch::Process& process) {
 }  // namespace
 
 std::string ask_python(const std::string& module, const std::string& question) {
-  prefer_package_of(launch::own_program().parent_path());
+  launch::prefer_own_package();
   auto input = launch::Pipe::create(), output = launch::Pipe::create();
   launch::ProcessCommand command;
   command.argv = {launch::find_program(launch::python_program()), "-m", module};

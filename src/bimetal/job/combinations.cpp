@@ -334,6 +334,9 @@ constexpr Combination kImpossible[] = {
     {[](const Asked& asked) { return asked.uneven() && !asked.job.zero.weights.empty(); },
      "numbers in zero.shards do not go with replicas of their own number for each stage: give "
      "zero.shards a name"},
+    {[](const Asked& asked) { return asked.open() && !asked.job.parallel.weights.empty(); },
+     "mesh.stages and mesh.tensor = \"auto\" do not go with numbers in parallel.balance, of which "
+     "how many there have to be depends on the mesh: take a name, or give both keys a number"},
     {[](const Asked& asked) { return asked.open() && !asked.job.zero.weights.empty(); },
      "mesh.stages and mesh.tensor = \"auto\" do not go with numbers in zero.shards, of which how "
      "many there have to be depends on the mesh: take a name, or give both keys a number"},

@@ -15,6 +15,7 @@
 #include "bimetal/base/nearest_name.h"
 #include "bimetal/base/url.h"
 #include "bimetal/job/job_keys.h"
+#include "bimetal/job/keys_in.h"
 #include "bimetal/job/mesh_keys.h"
 
 namespace bimetal::job {
@@ -259,6 +260,15 @@ std::string to_toml(const JobConfig& job) {
     out += fmt::format("{} = {}\n", key.name, key.value.write());
   }
   return out;
+}
+
+std::set<std::string> keys_in(const JobConfig& job) {
+  JobConfig copy = job;
+  std::set<std::string> keys;
+  for (const JobKey& key : job_keys(copy)) {
+    keys.insert(fmt::format("{}.{}={}", key.section, key.name, key.value.write()));
+  }
+  return keys;
 }
 
 std::string to_json(const JobConfig& job) {

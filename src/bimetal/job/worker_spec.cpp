@@ -30,7 +30,8 @@ struct Unit {
   std::uint64_t bytes;
 };
 
-// Binary units first and descending: to_string takes the first that divides the size.
+// Binary units first and descending: of those that divide the size to_string takes the one that
+// leaves the smallest number, and of several the first.
 constexpr std::array<Unit, 9> kUnits = {{{"TiB", 1ull << 40},
                                          {"GiB", 1ull << 30},
                                          {"MiB", 1ull << 20},
@@ -67,10 +68,11 @@ std::optional<std::uint64_t> to_bytes(std::string_view text) {
 }
 
 std::string bytes_text(std::uint64_t bytes) {
+  const Unit* largest = &kUnits.back();
   for (const Unit& unit : kUnits) {
-    if (bytes % unit.bytes == 0) return fmt::format("{}{}", bytes / unit.bytes, unit.name);
+    if (bytes % unit.bytes == 0 && unit.bytes > largest->bytes) largest = &unit;
   }
-  return fmt::format("{}B", bytes);
+  return fmt::format("{}{}", bytes / largest->bytes, largest->name);
 }
 
 std::string known_word(std::string_view spec, std::string_view key, std::string_view value,

@@ -117,7 +117,9 @@ void bind_sharding(py::module_& module) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   module.def("device_speed", device_speed, py::arg("device"), no_gil);
   module.def("memory_weights", memory_weights, py::arg("backend"), py::arg("device"), no_gil);
-  module.def("close_off", parallel::shard::close_off, py::arg("tensor"));
+  module.def(
+      "close_off", [](const torch::Tensor& tensor) { parallel::shard::close_off(tensor); },
+      py::arg("tensor"));
   module.def("give_memory", parallel::shard::give_memory, py::arg("tensor"));
   py::class_<HookedModel, Holder>(module, "HookedModel")
       .def(py::init(&make_hooked), py::arg("backend"), py::arg("units"), py::arg("level"),

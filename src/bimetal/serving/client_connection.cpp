@@ -139,7 +139,7 @@ asio::awaitable<bool> ClientConnection::greet(Deadline deadline) {
   auto request = net::dial_request(net::Service::Predictions, address_, name(),
                                    {options_.token, options_.encryption, {}}, deadline);
   auto dialed = co_await net::dial(std::move(request));
-  if (deadline.expired()) co_return false;  // nobody waits any more: disconnect() runs this out
+  if (deadline.expired()) throw Error(ErrorCode::Timeout, name() + " did not answer in time");
   session_ = std::make_shared<ClientSession>(std::move(dialed.socket), dialed.keys);
   session_->start();
   const auto message = co_await next_answer();

@@ -63,7 +63,7 @@ class ClientConnection {
   /// Who answers, for errors.
   std::string name() const;
   /// Of the connection that there is.
-  const ModelFacts& facts() const { return session_->facts; }
+  const ModelFacts& facts() const { return session().facts; }
 
   /// Unless it stands already. Errors as Client has them.
   void connect(Deadline deadline);

@@ -111,6 +111,10 @@ TEST(Combinations, MeshesDoNotGoWithEverything) {
   EXPECT_THAT(refusal({"mesh.stages=auto", "mesh.schedule=interleaved", "zero.level=2"}),
               HasSubstr("zero.level = 1"));
   EXPECT_EQ(refusal({"mesh.stages=auto", "mesh.schedule=auto"}), "");
+  for (const char* const mesh : {"mesh.stages=auto", "mesh.tensor=auto", "mesh=auto"}) {
+    EXPECT_THAT(refusal({mesh, "parallel.balance=[3, 1]"}), HasSubstr("parallel.balance"));
+    EXPECT_EQ(refusal({mesh, "parallel.balance=equal"}), "");
+  }
   EXPECT_THAT(refusal({"mesh.stages=2", "mesh.schedule=auto"}), HasSubstr("name one"));
 }
 

@@ -1,7 +1,6 @@
 // Which launcher counts, as far as it can be told without mpirun; tests/mpi has the rest.
 #include "bimetal/launch/find_rank.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -11,11 +10,10 @@
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 
 namespace bimetal::launch {
 namespace {
-
-using ::testing::HasSubstr;
 
 class FindRank : public ::testing::Test {
  protected:
@@ -70,13 +68,7 @@ TEST_F(FindRank, TcpLeavesMpiAlone) {
 TEST_F(FindRank, MpiWithoutMpirunIsAnError) {
   for (const bool is_rank : {false, true}) {
     if (is_rank) be_a_rank();
-    try {
-      find(comm::Transport::mpi);
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-      EXPECT_THAT(error.what(), HasSubstr("mpirun"));
-    }
+    expect_error(ErrorCode::InvalidArgument, {"mpirun"}, [&] { find(comm::Transport::mpi); });
   }
 }
 

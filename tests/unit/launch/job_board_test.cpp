@@ -1,14 +1,13 @@
 #include "bimetal/launch/job_board.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 
+#include "support/errors.h"
+
 namespace bimetal::launch {
 namespace {
-
-using ::testing::HasSubstr;
 
 Deadline soon() {
   return Deadline::after(std::chrono::seconds(20));
@@ -41,13 +40,8 @@ TEST_F(JobBoardTest, TheHostHasTheFirstRanks) {
 
 TEST_F(JobBoardTest, AFullJobTakesNobody) {
   host_.offer({"1", "", 3, 0}, 2);
-  try {
-    guest_.claim(2, 3);
-    FAIL() << "claimed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr("2 of its 3 workers have joined"));
-  }
+  expect_error(ErrorCode::InvalidArgument, {"2 of its 3 workers have joined"},
+               [&] { guest_.claim(2, 3); });
   EXPECT_EQ(guest_.claim(1, 3), 2) << "what could not be claimed must be given back";
 }
 
@@ -57,13 +51,8 @@ TEST_F(JobBoardTest, ServersThatTheHostLacksAreTakenOnce) {
   EXPECT_EQ(guest_.claim_server(offer, 4), 2);
   EXPECT_EQ(guest_.claim_server(offer, 4), 3);
   for (int again = 0; again < 2; ++again) {
-    try {
-      guest_.claim_server(offer, 4);
-      FAIL() << "claimed";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-      EXPECT_THAT(error.what(), HasSubstr("all of its 4 parameter servers"));
-    }
+    expect_error(ErrorCode::InvalidArgument, {"all of its 4 parameter servers"},
+                 [&] { guest_.claim_server(offer, 4); });
   }
   EXPECT_FALSE(host_.everyone_left());
   host_.leave();

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 
 namespace bimetal::launch {
 namespace {
@@ -62,12 +63,7 @@ class StoreProcess {
 };
 
 ErrorCode code_of_question(JobStore& store, Deadline deadline) {
-  try {
-    store.try_get("key", deadline);
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return ErrorCode::Internal;
+  return code_of([&] { store.try_get("key", deadline); });
 }
 
 TEST(JobStore, AfterAFailureNobodyWaitsLongForASilentMachine) {

@@ -1,10 +1,14 @@
+// What is read of the environment: as torchrun sets it, and as srun does.
 #include "bimetal/launch/rank_environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
+#include <vector>
 
+#include "bimetal/launch/slurm/slurm_environment.h"
 #include "unit/launch/variables.h"
 
 namespace bimetal::launch {
@@ -19,12 +23,27 @@ const VariableMap kTorchrun = {{"RANK", "2"},
                                {"MASTER_ADDR", "10.0.0.7"},
                                {"MASTER_PORT", "29500"}};
 
+// As srun -N 3 -n 5 sets them on the second node.
+const VariableMap kSrun = {{"SLURM_JOB_ID", "4711"},
+                           {"SLURM_STEP_ID", "2"},
+                           {"SLURM_STEP_NUM_TASKS", "5"},
+                           {"SLURM_STEP_TASKS_PER_NODE", "2(x2),1"},
+                           {"SLURM_STEP_NODELIST", "node[07-09]"},
+                           {"SLURM_NODELIST", "node[01-20]"},
+                           {"SLURM_NODEID", "1"},
+                           {"SLURM_PROCID", "3"},
+                           {"SLURM_LOCALID", "1"}};
+
 std::optional<RankEnvironment> read(const VariableMap& map) {
   return rank_from_environment(lookup_in(map));
 }
 
+std::optional<SlurmTask> task_of(const VariableMap& map) {
+  return slurm_task(lookup_in(map));
+}
+
 std::string complaint(const VariableMap& map) {
-  return complaint_of([&] { read(map); });
+  return complaint_of([&] { map.contains("RANK") ? void(read(map)) : void(task_of(map)); });
 }
 
 TEST(RankEnvironment, IsNothingWithoutRank) {
@@ -61,14 +80,23 @@ TEST(RankEnvironment, NamesTheMissingVariable) {
 }
 
 TEST(RankEnvironment, NamesTheBadVariableAndItsValue) {
-  EXPECT_THAT(complaint(with(kTorchrun, "RANK", "4")),
-              HasSubstr("RANK=4 is not a whole number from 0 to 3"));
-  EXPECT_THAT(complaint(with(kTorchrun, "WORLD_SIZE", "2x")), HasSubstr("WORLD_SIZE=2x"));
-  EXPECT_THAT(complaint(with(kTorchrun, "WORLD_SIZE", "0")), HasSubstr("WORLD_SIZE=0"));
-  EXPECT_THAT(complaint(with(kTorchrun, "MASTER_PORT", "65536")), HasSubstr("1 to 65535"));
-  EXPECT_THAT(complaint(with(kTorchrun, "LOCAL_RANK", "-1")), HasSubstr("LOCAL_RANK=-1"));
-  EXPECT_THAT(complaint(with(with(kTorchrun, "LOCAL_RANK", "2"), "LOCAL_WORLD_SIZE", "2")),
-              HasSubstr("LOCAL_WORLD_SIZE=2 is not a whole number from 3"));
+  const auto third = with(kTorchrun, "LOCAL_RANK", "2");
+  for (const auto& [map, name, value, part] :
+       std::vector<std::tuple<VariableMap, const char*, const char*, const char*>>{
+           {kTorchrun, "RANK", "4", "RANK=4 is not a whole number from 0 to 3"},
+           {kTorchrun, "WORLD_SIZE", "2x", "WORLD_SIZE=2x"},
+           {kTorchrun, "WORLD_SIZE", "0", "WORLD_SIZE=0"},
+           {kTorchrun, "MASTER_PORT", "65536", "1 to 65535"},
+           {kTorchrun, "LOCAL_RANK", "-1", "LOCAL_RANK=-1"},
+           {third, "LOCAL_WORLD_SIZE", "2", "LOCAL_WORLD_SIZE=2 is not a whole number from 3"},
+           {kSrun, "SLURM_LOCALID", "", "SLURM_LOCALID"},
+           {kSrun, "SLURM_PROCID", "5", "SLURM_PROCID=5 is not a whole number from 0 to 4"},
+           {kSrun, "SLURM_LOCALID", "2", "SLURM_LOCALID=2"},
+           {kSrun, "SLURM_STEP_NODELIST", "node[1-", "node[1-"},
+           {without(kSrun, "SLURM_STEP_NODELIST"), "SLURM_NODELIST", "", "SLURM_NODELIST"}}) {
+    EXPECT_THAT(complaint(*value == 0 ? without(map, name) : with(map, name, value)),
+                HasSubstr(part));
+  }
 }
 
 TEST(RankEnvironment, AWorldOfOneNeedsNoLocalRank) {
@@ -91,6 +119,53 @@ TEST(RankEnvironment, ARestartedJobKnowsItsAttempt) {
   map["TORCHELASTIC_RESTART_COUNT"] = "3";
   EXPECT_EQ(read(map)->job_id, "run-7");
   EXPECT_EQ(read(map)->attempt, 3);
+}
+
+TEST(SlurmTask, ReadsWhatSrunSets) {
+  const auto task = task_of(kSrun);
+  ASSERT_TRUE(task);
+  EXPECT_EQ(task->place.rank, 3);
+  EXPECT_EQ(task->place.world_size, 5);
+  EXPECT_EQ(task->place.local_rank, 1);
+  EXPECT_EQ(task->place.local_world_size, 2);
+  EXPECT_EQ(task->place.group_rank, 1);
+  EXPECT_EQ(task->place.group_world_size, 3);
+  EXPECT_EQ(task->master.host, "node07");
+  EXPECT_EQ(task->job_id, "slurm-4711.2");
+  const auto env = rank_in(*task);
+  EXPECT_EQ(env.store, StoreOwner::RankZero);
+  EXPECT_FALSE(env.on_one_machine());
+}
+
+TEST(SlurmTask, AllTasksOfAStepMeetAtOnePortAndStepsAtDifferentOnes) {
+  const auto port = task_of(kSrun)->master.port;
+  EXPECT_EQ(task_of(with(kSrun, "SLURM_PROCID", "2"))->master.port, port);
+  EXPECT_NE(task_of(with(kSrun, "SLURM_STEP_ID", "3"))->master.port, port);
+  EXPECT_NE(task_of(with(kSrun, "SLURM_JOB_ID", "4712"))->master.port, port);
+  for (const char* job : {"1", "4294967295", "67108863"}) {
+    EXPECT_GE(task_of(with(kSrun, "SLURM_JOB_ID", job))->master.port, 15000);
+    EXPECT_LT(task_of(with(kSrun, "SLURM_JOB_ID", job))->master.port, 30000);
+  }
+}
+
+TEST(SlurmTask, TheUserMayChooseWhereToMeet) {
+  const auto task = task_of(with(with(kSrun, "MASTER_ADDR", "10.1.1.1"), "MASTER_PORT", "29500"));
+  EXPECT_EQ(task->master, (net::Endpoint{"10.1.1.1", 29500}));
+}
+
+TEST(SlurmTask, OneNodeMeetsOnLoopback) {
+  auto map = with(kSrun, "SLURM_STEP_TASKS_PER_NODE", "5");
+  map["SLURM_NODEID"] = "0";
+  EXPECT_EQ(task_of(map)->master.host, "127.0.0.1");
+  EXPECT_TRUE(rank_in(*task_of(map)).on_one_machine());
+}
+
+TEST(SlurmTask, NeitherBatchScriptsNorShellsAreTasks) {
+  EXPECT_FALSE(task_of({}));
+  EXPECT_FALSE(task_of(without(kSrun, "SLURM_STEP_ID")));
+  EXPECT_FALSE(task_of(without(kSrun, "SLURM_STEP_NUM_TASKS")));
+  EXPECT_FALSE(task_of(with(kSrun, "SLURM_STEP_ID", "4294967291")));  // the batch script
+  EXPECT_FALSE(task_of(with(kSrun, "SLURM_STEP_ID", "4294967290")));  // salloc's shell
 }
 
 }  // namespace

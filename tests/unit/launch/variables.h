@@ -7,6 +7,7 @@
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 
 namespace bimetal::launch {
 
@@ -33,13 +34,7 @@ inline VariableMap without(VariableMap variables, const std::string& name) {
 /// What the error says that `read` ends in.
 template <typename Read>
 std::string complaint_of(const Read& read) {
-  try {
-    read();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    return error.what();
-  }
-  return "no complaint";
+  return text_of(ErrorCode::InvalidArgument, read);
 }
 
 }  // namespace bimetal::launch

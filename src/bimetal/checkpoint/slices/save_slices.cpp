@@ -144,8 +144,9 @@ void SlicedSave::open(const fs::path& target, const Begin& begin) {
   target_ = from_rank_0(target_);
   agree();  // on what rank 0 says of it, and all of their tensors
   std::error_code none;
-  std::vector<std::uint8_t> sees = {fs::is_directory(folder_, none) ? std::uint8_t{1}
-                                                                    : std::uint8_t{0}};
+  // Rank 0 has nobody to send its part to: where its folder has gone, it says so.
+  const bool there = group_.rank() == 0 || fs::is_directory(folder_, none);
+  std::vector<std::uint8_t> sees = {there ? std::uint8_t{1} : std::uint8_t{0}};
   const auto make_files = [&] {
     for (std::size_t i = 0; i < kParts.size(); ++i) {
       if (!part(i).empty()) files_[i].emplace(folder_ / own_name(i));

@@ -25,11 +25,12 @@ namespace bimetal::cli {
 namespace {
 
 constexpr const char* kLaunchExamples =
-    R"(COMMAND may be any program: it gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK,
+    R"(COMMAND may be any program, or a file that ends in .py, which Python runs. It gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK,
 MASTER_ADDR and MASTER_PORT as under torchrun, and the job's token in BIMETAL_TOKEN.
 
 Examples:
-  bimetal launch -n 4 -- python train.py --epochs 3
+  bimetal launch -n 2 train.py --epochs 3
+  bimetal launch -n 4 -- python train.py
   bimetal launch -H pc1:2,pc2:2 -- bimetal train job.toml
   bimetal launch -H localhost:1,me@mac.local:1 --remote-bimetal /opt/bimetal/bin/bimetal -- python3 train.py
   bimetal launch --hostfile hosts --num_nodes 2 --num_gpus 4 -- python train.py --deepspeed_config ds.json
@@ -150,8 +151,8 @@ int conclude(const launch::HostsResult& result, int ranks) {
 int launch_command(const LaunchArguments& arguments) {
   if (arguments.command.empty()) {
     throw Error(ErrorCode::InvalidArgument,
-                "what shall be launched? Put the command behind --, as in: bimetal launch -n 2 -- "
-                "python train.py");
+                "what shall be launched? Say it last, as in: bimetal launch -n 2 train.py, or -- and any "
+                "command");
   }
   if (const auto status = follow_starter(arguments.starter, arguments.command)) return *status;
   const auto plan = plan_of_hosts(arguments);
@@ -261,8 +262,8 @@ void add_launch(CLI::App& app, Action& action) {
   command->add_flag("--no-prefix", arguments->no_prefix, "Show lines without \"[RANK] \" in front");
   add_host_options(*command, *arguments);
   add_time_options(*command, *arguments);
-  command->add_option("command", arguments->command, "What every rank runs, behind --")
-      ->type_name("-- COMMAND ARGS…");
+  command->add_option("command", arguments->command, "What every rank runs")
+      ->type_name("[--] COMMAND ARGS…");
   command->footer(kLaunchExamples);
   command->callback(
       [arguments, &action] { action = [arguments] { return launch_command(*arguments); }; });

@@ -13,9 +13,9 @@
 #include "bimetal/base/error.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/fabric/launch_task.h"
-#include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
+#include "bimetal/launch/local/python_program.h"
 #include "bimetal/launch/mpi/mpi_meeting.h"
 #include "bimetal/launch/slurm/slurm_environment.h"
 
@@ -28,9 +28,10 @@ constexpr int kMeetingDescriptor = 100;
 
 int become(const std::vector<std::string>& command, const launch::NamedValues& variables) {
   for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
-  const auto program = launch::find_program(command.front());
+  const auto words = launch::runnable(command);
+  const auto& program = words.front();
   std::vector<char*> arguments;
-  for (const auto& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   // What main has set for this program is not for the other one.
   ::signal(SIGPIPE, SIG_DFL);

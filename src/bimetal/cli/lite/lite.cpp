@@ -34,6 +34,7 @@ int parse_and_run(std::vector<std::string> words) {
   add_bench(app, action, meet_without_torch);
   add_top(app, action);
   words.erase(words.begin());
+  words = with_command_apart(app, std::move(words));
   std::ranges::reverse(words);  // as CLI11 takes them
   try {
     app.parse(words);

@@ -5,7 +5,9 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,6 +22,7 @@
 #include "bimetal/cli/train/rank_process.h"
 #include "bimetal/cli/train/shared_job.h"
 #include "bimetal/data/images/idx.h"
+#include "bimetal/data/images/image_file.h"
 #include "bimetal/predict/predict.h"
 #include "bimetal/serving/client.h"
 
@@ -29,6 +32,7 @@ namespace {
 constexpr const char* kPredictExamples = R"(Examples:
   bimetal predict 127.0.0.1:29600 t10k-images-idx3-ubyte.gz --count 20
   bimetal predict 127.0.0.1:29600 t10k-images-idx3-ubyte.gz --labels t10k-labels-idx1-ubyte.gz
+  bimetal predict 127.0.0.1:29600 cat/1.png
   bimetal predict 192.168.1.10:29500 images.idx --token-file bimetal.token --output said.safetensors
 
 The address is that of `bimetal serve`, or of a job with parameter servers (`bimetal train --listen`),
@@ -40,6 +44,28 @@ struct PredictArguments {
   double timeout_s = 60;
   bool json = false;
 };
+
+/// JPEG or PNG, and no array of many images: by its name, as folders of images have it.
+bool is_picture(const std::string& file) {
+  auto ending = std::filesystem::path(file).extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
+}
+
+/// Made as one that the model was trained on: its middle square, of the model's size.
+torch::Tensor read_picture(const std::string& file, const serving::ModelFacts& facts) {
+  if (facts.height != facts.width || (facts.channels != 1 && facts.channels != 3)) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("the model '{}' takes arrays of {}x{}x{}, which no image file becomes: "
+                            "give an IDX file",
+                            facts.model, facts.channels, facts.height, facts.width));
+  }
+  auto image = data::middle_square(data::read_image(file), facts.height);
+  if (facts.channels == 1) {
+    image = image.to(torch::kFloat64).mean(0, /*keepdim=*/true).round().to(torch::kUInt8);
+  }
+  return image.unsqueeze(0).contiguous();
+}
 
 /// The images that were asked for: uint8 [n, H, W] or [n, C, H, W].
 torch::Tensor read_some(const std::string& file, const PredictArguments& arguments) {
@@ -75,8 +101,14 @@ struct Answer {
 };
 
 Answer ask(const PredictArguments& arguments) {
-  const auto images = read_some(arguments.images, arguments);
   Answer answer;
+  const bool picture = is_picture(arguments.images);
+  auto images = picture ? torch::Tensor() : read_some(arguments.images, arguments);
+  if (picture && !arguments.labels.empty()) {
+    throw Error(ErrorCode::InvalidArgument,
+                "--labels are of an IDX file of images, and " + arguments.images +
+                    " is one image: leave --labels out");
+  }
   if (!arguments.labels.empty()) {
     answer.labels = read_some(arguments.labels, arguments).to(torch::kInt64);
     if (answer.labels.dim() != 1 || answer.labels.size(0) != images.size(0)) {
@@ -89,6 +121,7 @@ Answer ask(const PredictArguments& arguments) {
                           net::encryption_from_environment()});
   const auto deadline = Deadline::after(milliseconds_of(arguments.timeout_s));
   answer.facts = client.facts(deadline);
+  if (picture) images = read_picture(arguments.images, answer.facts);
   require_images(images, answer.facts, arguments.images);
   if (answer.labels.defined() && answer.labels.max().item<std::int64_t>() >= answer.facts.classes) {
     throw Error(ErrorCode::InvalidArgument,
@@ -171,7 +204,7 @@ void add_predict_options(CLI::App& command, PredictArguments& arguments) {
   command.add_option("address", arguments.address, "Who answers")
       ->required()
       ->type_name("ADDR:PORT");
-  command.add_option("images", arguments.images, "An IDX file of images, gzipped or not")
+  command.add_option("images", arguments.images, "An IDX file of images, gzipped or not, or one JPEG or PNG")
       ->required()
       ->type_name("FILE");
   command

@@ -13,12 +13,13 @@ void print_if_kept_nowhere(Terminal& terminal, const job::JobConfig& job) {
                   terminal.coloured(Colour::yellow, "note:")));
 }
 
-void print_end(Terminal& terminal, const progress::Report& report, const std::string& checkpoint) {
+void print_end(Terminal& terminal, const progress::Report& report, const std::string& checkpoint,
+               const std::vector<std::string>& specs) {
   if (report.interrupted && report.workers.empty()) {
     terminal.print("stopped before training began");
     return;
   }
-  print_summary(terminal, report);
+  print_summary(terminal, report, specs);
   if (checkpoint.empty()) {
     terminal.print("nothing was saved: the job has no checkpoint.dir");
   } else if (report.interrupted) {

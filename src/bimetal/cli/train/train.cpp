@@ -122,7 +122,8 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
       ->type_name("FILE.json");
   command
       .add_option("--resume", arguments.resume,
-                  "Go on from a checkpoint, or from the newest one of a folder")
+                  "Go on from a checkpoint, or from the newest one of a folder. The job is the "
+                  "file's: what --set changed of it has to be said again")
       ->type_name("DIR");
   command
       .add_option("--profile", arguments.profile,
@@ -220,7 +221,10 @@ int train_command(const TrainArguments& arguments) {
   ranks.profile = arguments.profile;
   ranks.profile_trace = trace_of(arguments.profile_trace, arguments.report, ranks.job);
   launch::SignalWatch signals;
-  if (arguments.listen.empty()) return run_local_job(ranks, signals);
+  if (arguments.listen.empty()) {
+    ranks.job.cluster.workers = ranks.workers;
+    return run_local_job(ranks, signals);
+  }
   if (arguments.world_size == 0 && ranks.job.parallel.mode != "server") {
     throw Error(ErrorCode::InvalidArgument,
                 "--listen needs --world-size: the workers over all machines");

@@ -15,7 +15,7 @@
 #include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/launch/agent/agent_message.h"
 #include "bimetal/launch/agent/outgoing_bytes.h"
-#include "bimetal/launch/local/find_program.h"
+#include "bimetal/launch/local/python_program.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/port_check.h"
@@ -174,7 +174,7 @@ class HostAgent {
     for (const auto& [name, value] : job_.environment) set_environment_variable(name, value);
     set_defaults();
     enter_directory();
-    job_.command.at(0) = find_program(job_.command.at(0));
+    job_.command = runnable(std::move(job_.command));
     if (job_.is_first_host) held_port_ = std::make_unique<HeldPort>(job_.master);
     say({AgentMessage::ready, -1, encode_number(held_port_ ? held_port_->port() : 0)});
   }

@@ -224,10 +224,14 @@ std::vector<int> Mesh::receivers(int stage, int replica) const {
   return ranks;
 }
 
-std::string Mesh::name_of_peer(int peer) const {
+int Mesh::rank_of_peer(int peer) const {
   auto place = place_;
   place.stage = peer;
-  const int rank = shape_.even() ? rank_at(shape_, place) : peer;
+  return shape_.even() ? rank_at(shape_, place) : peer;
+}
+
+std::string Mesh::name_of_peer(int peer) const {
+  const int rank = rank_of_peer(peer);
   return fmt::format("{} (rank {})", name_of(shape_, rank), rank);
 }
 

@@ -103,6 +103,8 @@ class Mesh {
   /// Those with the other parts of this rank's tensors: its rank in it is its part.
   const comm::Group& tensor() const noexcept { return tensor_; }
 
+  /// Rank `peer` of pipeline() as a rank of world().
+  int rank_of_peer(int peer) const;
   /// The name of rank `peer` of pipeline(): "stage 1 of 3, replica 0 (rank 2)".
   std::string name_of_peer(int peer) const;
   /// This rank's.

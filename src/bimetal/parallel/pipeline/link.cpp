@@ -54,11 +54,12 @@ comm::Work keeping(comm::Work work, Kept kept) {
 }  // namespace
 
 struct Incoming::State {
+  const Mesh* mesh = nullptr;
   comm::Group group;
   int peer = 0;
   MessageName name;
   torch::Device device{torch::kCPU};
-  std::chrono::milliseconds timeout{};
+  Patience patience;
   std::string awaited;  ///< for messages
   comm::Scheme scheme = comm::Scheme::none;
   double unit = 1;  ///< of shortened values
@@ -140,7 +141,7 @@ Incoming Incoming::State::waited_for(std::shared_ptr<State> state) {
 
 /// Blocks until they are here. False if there are none.
 bool Incoming::State::arrive(const std::shared_ptr<State>& state) {
-  const auto deadline = Deadline::after(state->timeout);
+  const auto deadline = Deadline::after(state->patience.timeout);
   state->wait_for(state->described, deadline);
   post(state);
   if (state->nothing) return false;
@@ -165,12 +166,8 @@ torch::Tensor Incoming::State::arrived(std::size_t i) const {
 }
 
 void Incoming::State::wait_for(const comm::Work& work, Deadline deadline) const {
-  if (!work.wait_until(deadline)) {
-    throw Error(ErrorCode::Timeout,
-                fmt::format("{} have not come within {} s: is that stage stuck, or far slower? "
-                            "parallel.timeout_s sets how long to wait",
-                            awaited, std::chrono::duration<double>(timeout).count()));
-  }
+  wait_for_peer({*mesh, peer, name.step}, patience, work, deadline,
+                [&] { return fmt::format("{} have not come", awaited); });
   try {
     work.wait();
   } catch (const Error& error) {
@@ -198,12 +195,12 @@ std::optional<task::Values> Incoming::wait_on_host() {
   return state_->values;
 }
 
-Link::Link(const Mesh& mesh, const torch::Device& device, std::chrono::milliseconds timeout,
+Link::Link(const Mesh& mesh, const torch::Device& device, const Patience& patience,
            const ActivationCompression& compression)
     : mesh_(mesh),
       group_(mesh.pipeline()),
       device_(device),
-      timeout_(timeout),
+      patience_(patience),
       schemes_(schemes_of_peers(mesh, compression)) {}
 
 // A power of 2, so that nothing is rounded by it; float16 loses what is below 2^-25.
@@ -215,11 +212,12 @@ void Link::begin_step(double loss_factor) {
 
 std::shared_ptr<Incoming::State> Link::await(int peer, const MessageName& name) const {
   auto state = std::make_shared<Incoming::State>();
+  state->mesh = &mesh_;
   state->group = group_;
   state->peer = peer;
   state->name = name;
   state->device = device_;
-  state->timeout = timeout_;
+  state->patience = patience_;
   state->scheme = scheme_of(peer);
   if (!name.forward) state->unit = gradient_unit_;
   state->awaited = fmt::format("{}: the {} of micro-batch {} from {}", mesh_.own_name(),
@@ -261,6 +259,7 @@ void Link::send_nothing(const Peers& peers, const MessageName& name) {
 
 void Link::send_description(const Peers& peers, const MessageName& name,
                             std::shared_ptr<const Description> description) {
+  step_ = name.step;
   for (const int peer : peers) {
     auto work = group_.send(comm::buffer(std::span(*description)), peer, tag_of(name, kDescription),
                             Deadline::after(kPosted));
@@ -306,6 +305,7 @@ std::vector<torch::Tensor> Link::prepared(const Peers& peers, const MessageName&
 
 void Link::send_prepared(const Peers& peers, const MessageName& name,
                          const std::vector<torch::Tensor>& hosts) {
+  step_ = name.step;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const auto& host = hosts[i];
     if (!host.defined()) continue;
@@ -326,17 +326,13 @@ torch::Tensor Link::shortened(comm::Scheme scheme, const MessageName& name, std:
 }
 
 void Link::flush() {
-  const auto deadline = Deadline::after(timeout_);
+  const auto deadline = Deadline::after(patience_.timeout);
   for (const auto& [peer, work] : std::exchange(sent_, {})) {
     const auto what = [&, to = peer] {
       return fmt::format("{}: what it has sent to {}", mesh_.own_name(), mesh_.name_of_peer(to));
     };
-    if (!work.wait_until(deadline)) {
-      throw Error(ErrorCode::Timeout,
-                  fmt::format("{} was not taken within {} s: is that stage stuck? "
-                              "parallel.timeout_s sets how long to wait",
-                              what(), std::chrono::duration<double>(timeout_).count()));
-    }
+    wait_for_peer({mesh_, peer, step_}, patience_, work, deadline,
+                  [&] { return fmt::format("{} was not taken", what()); });
     try {
       work.wait();
     } catch (const Error& error) {

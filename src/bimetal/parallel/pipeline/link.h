@@ -3,7 +3,6 @@
 
 #include <torch/csrc/api/include/torch/types.h>
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "bimetal/parallel/pipeline/activation_codec.h"
 #include "bimetal/parallel/pipeline/description.h"
 #include "bimetal/parallel/pipeline/lost_gradients.h"
+#include "bimetal/parallel/pipeline/wait_for_peer.h"
 #include "bimetal/task/values.h"
 
 namespace bimetal::parallel::pipeline {
@@ -60,8 +60,8 @@ class Link {
  public:
   using Peers = std::vector<int>;  ///< ranks of mesh.pipeline()
 
-  /// `timeout`: of each wait. Errors: schemes_of_peers()'s.
-  Link(const Mesh& mesh, const torch::Device& device, std::chrono::milliseconds timeout,
+  /// `patience`: of each wait. Errors: schemes_of_peers()'s.
+  Link(const Mesh& mesh, const torch::Device& device, const Patience& patience,
        const ActivationCompression& compression = {});
 
   /// Gradients are those of a sum of losses times that, the same on all ranks. They are shortened
@@ -110,8 +110,9 @@ class Link {
   const Mesh& mesh_;
   comm::Group group_;
   torch::Device device_;
-  std::chrono::milliseconds timeout_;
+  Patience patience_;
   std::vector<comm::Scheme> schemes_;  ///< by peer
+  std::int64_t step_ = 0;              ///< of what was sent last
   double gradient_unit_ = 1;           ///< a power of 2
   LostGradients lost_;
   struct Sent {

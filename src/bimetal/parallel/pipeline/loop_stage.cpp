@@ -23,6 +23,7 @@ RunnerOptions runner_options(const LoopStageOptions& options) {
   runner.compression = options.compression;
   runner.device = options.device;
   runner.timeout = options.timeout;
+  runner.timeout_name = "the timeout of init_process_group()";
   runner.around = options.around;
   return runner;
 }

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
+#include "bimetal/parallel/pipeline/compute_watch.h"
 #include "bimetal/parallel/pipeline/step_run.h"
 
 namespace bimetal::parallel::pipeline {
@@ -39,7 +39,8 @@ Runner::Runner(const Mesh& mesh, RunnerOptions options)
     : mesh_(mesh),
       options_(std::move(options)),
       line_{mesh.place().stage, mesh.shape().stages, options_.chunks},
-      link_(mesh, options_.device, options_.timeout, options_.compression) {}
+      link_(mesh, options_.device, {options_.timeout, options_.timeout_name},
+            options_.compression) {}
 
 Runner::Result Runner::run(const schedule::Deal& deal, const StageWork& work,
                            ParameterStore& store) {
@@ -78,7 +79,7 @@ Runner::Result Runner::run_forward(
     task::Values outputs;
     const bool whole = attempt(Doing::computing, [&] {
       if (line_.begins(piece)) inputs = work.inputs(micro_batch);
-      const Stopwatch watch;
+      const ComputeWatch watch(options_.waited);
       outputs = work.forward(piece / line_.stages, micro_batch, *inputs);
       device::pause_for_speed(options_.speed, watch.seconds());
       if (line_.ends(piece)) take(micro_batch, outputs);

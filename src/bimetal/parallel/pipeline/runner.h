@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <string>
 
 #include "bimetal/parallel/parameter_store.h"
 #include "bimetal/parallel/pipeline/activation_codec.h"
@@ -51,9 +52,13 @@ struct RunnerOptions {
   bool split = true;
   torch::Device device{torch::kCPU};
   double speed = 1.0;  ///< emulated: see device::pause_for_speed
+  /// Seconds so far in which computing has waited for sums of tensors in parts, and the other ranks
+  /// that have them. May be left out.
+  std::function<double()> waited = {};
   /// Of what steps send; forwards alone send it as it is.
   ActivationCompression compression = {};
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+  std::string timeout_name = "parallel.timeout_s";  ///< for messages: what sets it
   /// Called around each action's computation, and around its wait for another stage, for
   /// measurements; may be left out.
   using Around = std::function<void(const schedule::Action&, const std::function<void()>&)>;

@@ -77,9 +77,9 @@ std::vector<std::size_t> begins_of(const std::vector<std::int64_t>& cuts, std::s
                                    std::size_t units, const std::string& table) {
   if (pieces > units) {
     throw Error(ErrorCode::InvalidArgument,
-                fmt::format("a model of {} units cannot be cut into {} pieces: take at most {} "
-                            "stages (times {}chunks with \"interleaved\")",
-                            units, pieces, units, table));
+                fmt::format("a model of {} units cannot be cut into {} pieces: {}stages (times "
+                            "{}chunks with \"interleaved\") must be at most {}",
+                            units, pieces, table, table, units));
   }
   if (cuts.size() + 1 != pieces) {
     throw Error(ErrorCode::InvalidArgument,

@@ -10,6 +10,7 @@
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/out_of_memory.h"
+#include "bimetal/parallel/pipeline/compute_watch.h"
 
 namespace bimetal::parallel::pipeline {
 namespace {
@@ -147,12 +148,15 @@ std::optional<task::Values> StepRun::wait_for(const Action& action, Incoming& in
 bool StepRun::try_to(const Action& action, const std::function<void()>& compute) {
   return attempt(
       [&] {
-        const Stopwatch watch;
+        const auto summing = [this] { return options_.waited ? options_.waited() : 0; };
+        const double before = summing();
+        const ComputeWatch watch([&] { return summing() + store_.wait_seconds(); });
         if (options_.around) {
           options_.around(action, compute);
         } else {
           compute();
         }
+        result_.wait_seconds += summing() - before;  // the store knows its own
         device::pause_for_speed(options_.speed, watch.seconds());
       },
       Doing::computing);

@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
@@ -10,17 +11,21 @@
 namespace bimetal::parallel::shard {
 namespace {
 
-/// Whether looking at the memory is an error.
+/// Looking at the memory is an error from here on.
 template <typename Storage>
-void refuse_looks(Storage& storage, bool refuse) {
+void refuse_looks(Storage& storage, const std::string& unit) {
   if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) {
-    if (refuse) {
-      storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
-          "a parameter in shards is used while its values are not there: at level 3 they are only "
-          "within a call of the whole model, where its unit runs, and where they are gathered");
-    } else {
-      storage.clear_data_ptr_access_error_msg_();
-    }
+    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(fmt::format(
+        "a parameter in shards{} is used while its values are not there: at level 3 they are only "
+        "within a call of the whole model, where its unit runs, and where they are gathered",
+        unit.empty() ? "" : " of unit " + unit));
+  }
+}
+
+template <typename Storage>
+void allow_looks(Storage& storage) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) {
+    storage.clear_data_ptr_access_error_msg_();
   }
 }
 
@@ -35,14 +40,14 @@ void hollow_out(const torch::Tensor& tensor) {
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, tensor.device()));
 }
 
-void close_off(const torch::Tensor& tensor) {
+void close_off(const torch::Tensor& tensor, const std::string& unit) {
   hollow_out(tensor);
-  refuse_looks(*tensor.storage().unsafeGetStorageImpl(), true);
+  refuse_looks(*tensor.storage().unsafeGetStorageImpl(), unit);
 }
 
 void give_memory(const torch::Tensor& tensor) {
   auto* const storage = tensor.storage().unsafeGetStorageImpl();
-  refuse_looks(*storage, false);
+  allow_looks(*storage);
   const c10::OptionalDeviceGuard guard(tensor.device());  // allocators serve the current device
   storage->set_data_ptr(c10::GetAllocator(tensor.device().type())->allocate(storage->nbytes()));
 }
@@ -141,7 +146,7 @@ torch::Tensor FlatParameters::take_memory_to_come() {
   take_memory();
   auto* const storage = whole_.storage().unsafeGetStorageImpl();
   auto memory = storage->set_data_ptr(at::DataPtr(nullptr, whole_.device()));
-  refuse_looks(*storage, true);
+  refuse_looks(*storage, plan_.unit_name);
   const c10::Storage apart(c10::Storage::use_byte_size_t(), storage->nbytes(), std::move(memory));
   to_come_ = torch::empty({0}, whole_.options()).set_(apart, 0, {plan_.count});
   return to_come_;
@@ -150,7 +155,7 @@ torch::Tensor FlatParameters::take_memory_to_come() {
 void FlatParameters::memory_has_come() {
   if (!to_come_.defined()) return;
   auto* const storage = whole_.storage().unsafeGetStorageImpl();
-  refuse_looks(*storage, false);
+  allow_looks(*storage);
   storage->set_data_ptr(to_come_.storage().unsafeGetStorageImpl()->set_data_ptr(
       at::DataPtr(nullptr, whole_.device())));
   to_come_ = torch::Tensor();
@@ -160,7 +165,7 @@ void FlatParameters::drop_memory() {
   if (!held_) return;
   to_come_ = torch::Tensor();  // of a pass that has failed
   if (kept_in_whole_) keep_by_itself();
-  close_off(whole_);
+  close_off(whole_, plan_.unit_name);
   held_ = false;
 }
 

@@ -4,6 +4,7 @@
 
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <string>
 #include <vector>
 
 #include "bimetal/optim/offload/file_tensor.h"
@@ -15,8 +16,8 @@ namespace bimetal::parallel::shard {
 /// and no values.
 void hollow_out(const torch::Tensor& tensor);
 /// The same, so that looking at the values is an error instead of the end of the process, where
-/// libtorch has that (2.13).
-void close_off(const torch::Tensor& tensor);
+/// libtorch has that (2.13). `unit`: whose it is, for the error's text; empty: not known.
+void close_off(const torch::Tensor& tensor, const std::string& unit = {});
 /// The way back from both: memory, with any values.
 void give_memory(const torch::Tensor& tensor);
 /// Whether it has elements and no memory for them.

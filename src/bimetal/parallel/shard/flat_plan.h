@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace bimetal::parallel::shard {
@@ -42,6 +43,7 @@ struct FlatPlan {
   bool shared = false;              ///< one parameter of several units
   bool resident = false;            ///< whole all the time
   bool late = false;                ///< one parameter whose gradient is complete last
+  std::string unit_name = {};       ///< for messages; empty where nobody has said it
 
   /// Where the part that `rank` keeps begins.
   std::int64_t begin_of(int rank) const;

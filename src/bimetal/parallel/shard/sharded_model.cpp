@@ -94,7 +94,8 @@ void ShardedModel::Impl::make_flats() {
   }
   plans = plan_flats(places, options.weights, gathers_units ? 0 : options.flat_bytes);
   const auto room = room_of_whole();
-  for (const auto& plan : plans) {
+  for (auto& plan : plans) {
+    plan.unit_name = model.units.at(plan.unit).name;
     std::vector<torch::Tensor> parameters;
     for (const auto& slot : plan.slots) parameters.push_back(trained[slot.parameter].tensor);
     const bool there = !gathers_units && parameters.front().is_cpu();

@@ -136,9 +136,12 @@ double TensorStore::wait_seconds() const noexcept {
   return replicas_->wait_seconds();
 }
 
+double TensorStore::sum_seconds() const noexcept {
+  return model_->ranks()->seconds() - seconds_before_;
+}
+
 double TensorStore::communicate_seconds() const noexcept {
-  return replicas_->communicate_seconds() + model_->ranks()->seconds() - seconds_before_ +
-         summing_seconds_;
+  return replicas_->communicate_seconds() + sum_seconds() + summing_seconds_;
 }
 
 }  // namespace bimetal::parallel::tensor

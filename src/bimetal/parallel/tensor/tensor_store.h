@@ -51,6 +51,8 @@ class TensorStore final : public ParameterStore {
   bool set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps) override;
   /// For other replicas: what units wait for each other is a part of what a replica computes.
   double wait_seconds() const noexcept override;
+  /// Seconds of this step, so far, in which units waited for sums, and for the others in them.
+  double sum_seconds() const noexcept;
   double communicate_seconds() const noexcept override;
   const comm::Group& group() const noexcept override { return replicas_->group(); }
 

@@ -2,6 +2,9 @@
 
 #include <torch/csrc/api/include/torch/autograd.h>
 #include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
+
+#include "bimetal/base/error.h"
 
 namespace bimetal::parallel::tensor {
 namespace {
@@ -33,6 +36,12 @@ class VocabularyLoss : public torch::autograd::Function<VocabularyLoss> {
 
   // softmax - 1 at the target, where there is one.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    if (torch::GradMode::is_enabled()) {  // create_graph: what is saved has no graph
+      throw Error(ErrorCode::Unsupported,
+                  "the loss of logits that are in parts over the ranks has no second derivative: "
+                  "compute it of whole logits, without labels, or leave the output layer out of "
+                  "the plan");
+    }
     const auto saved = context->get_saved_variables();
     const auto &softmax = saved[0], &columns = saved[1], &counted = saved[2], &elsewhere = saved[3];
     const auto factor = counted.to(softmax.scalar_type()) * gradients.front();

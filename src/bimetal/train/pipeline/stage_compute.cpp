@@ -50,6 +50,9 @@ parallel::pipeline::RunnerOptions runner_options(const StageOptions& options, bo
   runner.split = !recomputes;
   runner.device = options.device;
   runner.speed = options.speed;
+  if (options.tensor) {
+    runner.waited = [tensor = options.tensor] { return tensor->seconds(); };
+  }
   runner.compression = options.compression;
   runner.timeout = options.timeout;
   runner.around = [chunks = options.chunks](const parallel::schedule::Action& action,

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -68,6 +69,16 @@ class LocalLauncher : public ::testing::Test {
   SignalWatch signals_;
 };
 
+/// How a job fails that must.
+JobFailed failure_of(const LaunchPlan& plan, SignalWatch& signals) {
+  try {
+    run_ranks(plan, signals);
+  } catch (const JobFailed& failure) {
+    return failure;
+  }
+  throw std::runtime_error("the job has not failed");
+}
+
 TEST_F(LocalLauncher, TellsEachRankItsPlace) {
   const std::string script =
       "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT "
@@ -92,15 +103,11 @@ TEST_F(LocalLauncher, HandsTheTokenOnByEnvironmentAlone) {
 }
 
 TEST_F(LocalLauncher, SaysWhoWasKilledAndEndsTheOthers) {
-  try {
-    run_ranks(plan_of({"sleep 600", "kill -9 $$"}), signals_);
-    FAIL() << "no error";
-  } catch (const JobFailed& failure) {
-    EXPECT_EQ(failure.code(), ErrorCode::PeerLost);
-    EXPECT_EQ(failure.rank(), 1);
-    EXPECT_TRUE(failure.first_hand());
-    EXPECT_THAT(failure.what(), HasSubstr("rank 1 (shell, pid "));
-  }
+  const auto failure = failure_of(plan_of({"sleep 600", "kill -9 $$"}), signals_);
+  EXPECT_EQ(failure.code(), ErrorCode::PeerLost);
+  EXPECT_EQ(failure.rank(), 1);
+  EXPECT_TRUE(failure.first_hand());
+  EXPECT_THAT(failure.what(), HasSubstr("rank 1 (shell, pid "));
 }
 
 TEST_F(LocalLauncher, ARankThatOthersHaveWaitedForInVainIsNotWaitedForAgain) {
@@ -109,56 +116,38 @@ TEST_F(LocalLauncher, ARankThatOthersHaveWaitedForInVainIsNotWaitedForAgain) {
   auto plan = plan_of({says, "kill -STOP $$; sleep 600"});
   plan.grace_after_failure = std::chrono::hours(1);
   plan.grace_when_stuck = milliseconds(100);
-  try {
-    run_ranks(plan, signals_);
-    FAIL() << "no error";
-  } catch (const JobFailed& failure) {
-    EXPECT_EQ(failure.code(), ErrorCode::Timeout);
-    EXPECT_THAT(failure.what(), HasSubstr("rank 0 (shell, pid "));
-    EXPECT_THAT(failure.what(), HasSubstr("no sign of rank 1"));
-  }
+  const auto failure = failure_of(plan, signals_);
+  EXPECT_EQ(failure.code(), ErrorCode::Timeout);
+  EXPECT_THAT(failure.what(), HasSubstr("rank 0 (shell, pid "));
+  EXPECT_THAT(failure.what(), HasSubstr("no sign of rank 1"));
 }
 
 const std::string kSaving = R"(echo '{"event":"rescue","state":0}' >&4; )";
 
-/// Runs a job that must fail, and returns the first hand's words.
-std::string failure_of(const LaunchPlan& plan, SignalWatch& signals) {
-  try {
-    run_ranks(plan, signals);
-  } catch (const JobFailed& failure) {
-    return failure.what();
-  }
-  return "no error";
-}
-
 TEST_F(LocalLauncher, ThoseWhoSaveWhatALostRankHadMayTakeTheirTime) {
   auto plan = plan_of({"kill -9 $$", kSaving + "sleep 1; touch " + in_folder("saved") + "; exit 3",
                        kSaving + "sleep 1; exit 3"});
-  EXPECT_THAT(failure_of(plan, signals_), HasSubstr("rank 0"));
+  EXPECT_THAT(failure_of(plan, signals_).what(), HasSubstr("rank 0"));
   EXPECT_TRUE(std::filesystem::exists(in_folder("saved")));
 }
 
 TEST_F(LocalLauncher, OneThatIsStuckWhileItSavesIsKilledOnceTheOthersHaveEnded) {
   auto plan =
       plan_of({"kill -9 $$", kSaving + "kill -STOP $$; sleep 600", kSaving + "sleep 0.5; exit 3"});
-  EXPECT_THAT(failure_of(plan, signals_), HasSubstr("rank 0"));
+  EXPECT_THAT(failure_of(plan, signals_).what(), HasSubstr("rank 0"));
 }
 
 TEST_F(LocalLauncher, TheLastOneIsKilledWhenItHasSavedForTooLong) {
   auto plan = plan_of({"kill -9 $$", kSaving + "sleep 600"});
   plan.longest_rescue = milliseconds(500);
-  EXPECT_THAT(failure_of(plan, signals_), HasSubstr("rank 0"));
+  EXPECT_THAT(failure_of(plan, signals_).what(), HasSubstr("rank 0"));
 }
 
 TEST_F(LocalLauncher, OneThatIsLeftOutHurriesNobodyAndSaysNothingOfWhatIsSaved) {
   const std::string left_out = R"(echo '{"event":"rescue","state":3,"cause":"late"}' >&4; exit 3)";
   auto plan = plan_of({left_out, kSaving + "sleep 1; touch " + in_folder("saved") + "; exit 3"});
-  try {
-    run_ranks(plan, signals_);
-    FAIL() << "no error";
-  } catch (const JobFailed& failure) {
-    EXPECT_EQ(failure.rescue(), "");
-  }
+  const auto failure = failure_of(plan, signals_);
+  EXPECT_EQ(failure.rescue(), "");
   EXPECT_TRUE(std::filesystem::exists(in_folder("saved")));
 }
 
@@ -168,20 +157,16 @@ TEST_F(LocalLauncher, OneThatWasWaitedForInVainMaySaveAllTheSame) {
   auto plan = plan_of(
       {"sleep 0.3; " + says, kSaving + "sleep 1; touch " + in_folder("saved") + "; exit 3"});
   plan.grace_when_stuck = milliseconds(100);
-  EXPECT_THAT(failure_of(plan, signals_), HasSubstr("rank 1"));
+  EXPECT_THAT(failure_of(plan, signals_).what(), HasSubstr("rank 1"));
   EXPECT_TRUE(std::filesystem::exists(in_folder("saved")));
 }
 
 TEST_F(LocalLauncher, DoesNotBlameARankThatAnotherStoodInFor) {
   auto plan = plan_of({"kill -9 $$", "sleep 0.5; kill -6 $$", "sleep 30"});
   plan.ranks[0].copy = 1;
-  try {
-    run_ranks(plan, signals_);
-    FAIL() << "the job has failed";
-  } catch (const JobFailed& error) {
-    EXPECT_THAT(error.what(), HasSubstr("rank 1"));
-    EXPECT_THAT(error.what(), HasSubstr("signal 6"));
-  }
+  const auto error = failure_of(plan, signals_);
+  EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+  EXPECT_THAT(error.what(), HasSubstr("signal 6"));
 }
 
 TEST_F(LocalLauncher, AJobGoesOnWhileAnotherStandsIn) {
@@ -194,14 +179,10 @@ TEST_F(LocalLauncher, KnowsTheLastCheckpointAndTheError) {
   const std::string says =
       R"(echo '{"event":"checkpoint","path":"runs/step-5","step":5}' >&4; )"
       R"(echo '{"event":"error","code":"not_finite","message":"loss is NaN"}' >&4; exit 12)";
-  try {
-    run_ranks(plan_of({says}), signals_);
-    FAIL() << "no error";
-  } catch (const JobFailed& failure) {
-    EXPECT_EQ(failure.code(), ErrorCode::NotFinite);
-    EXPECT_STREQ(failure.what(), "loss is NaN");
-    EXPECT_EQ(failure.last_checkpoint(), "runs/step-5");
-  }
+  const auto failure = failure_of(plan_of({says}), signals_);
+  EXPECT_EQ(failure.code(), ErrorCode::NotFinite);
+  EXPECT_STREQ(failure.what(), "loss is NaN");
+  EXPECT_EQ(failure.last_checkpoint(), "runs/step-5");
 }
 
 TEST_F(LocalLauncher, TheFirstRequestAsksForAnOrderlyEnd) {
@@ -259,12 +240,8 @@ TEST_F(LocalLauncher, AWorkerThatHasEndedKnowsThatTheJobIsOver) {
 TEST_F(LocalLauncher, ARankThatNeverEndsIsKilledInTheEnd) {
   auto plan = plan_of({"exit 0", "sleep 600"});
   plan.grace_after_finish = milliseconds(300);
-  try {
-    run_ranks(plan, signals_);
-    FAIL() << "no error";
-  } catch (const JobFailed& failure) {
-    EXPECT_EQ(failure.code(), ErrorCode::Timeout);
-  }
+  const auto failure = failure_of(plan, signals_);
+  EXPECT_EQ(failure.code(), ErrorCode::Timeout);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/pipe.h"
+#include "support/errors.h"
 
 namespace bimetal::launch {
 namespace {
@@ -119,13 +120,9 @@ TEST(Process, WhatItLeavesInItsGroupDiesWithIt) {
 }
 
 TEST(Process, NamesAProgramThatCannotBeStarted) {
-  try {
+  expect_error(ErrorCode::System, {"/no/such/program"}, [&] {
     Process::start({{"/no/such/program"}, {}, {}});
-    FAIL() << "started";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::System);
-    EXPECT_THAT(error.what(), HasSubstr("/no/such/program"));
-  }
+  });
 }
 
 TEST(Process, KnowsItsOwnProgram) {

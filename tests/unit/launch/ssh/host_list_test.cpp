@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "bimetal/base/error.h"
+#include "support/errors.h"
 #include "support/temporary_folder.h"
 
 namespace bimetal::launch {
@@ -21,13 +22,7 @@ std::string shown(const std::vector<HostSlots>& hosts) {
 }
 
 std::string complaint(const std::string& list) {
-  try {
-    parse_host_list(list);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    return error.what();
-  }
-  return "no complaint";
+  return text_of(ErrorCode::InvalidArgument, [&] { parse_host_list(list); });
 }
 
 TEST(HostList, ReadsHostsAndSlots) {
@@ -68,13 +63,7 @@ TEST(HostList, NamesTheLineOfAFile) {
   const test::TemporaryFolder folder;
   const auto path = folder.path() / "hosts";
   std::ofstream(path) << "host1 slots=4\nhost2 cores=2\n";
-  try {
-    read_host_file(path);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("hosts:2: "));
-    EXPECT_THAT(error.what(), HasSubstr("slots=N"));
-  }
+  expect_error(ErrorCode::InvalidArgument, {"hosts:2: ", "slots=N"}, [&] { read_host_file(path); });
   std::ofstream(path) << "# nothing\n";
   EXPECT_THROW(read_host_file(path), Error);
   EXPECT_THROW(read_host_file(folder.path() / "none"), Error);
@@ -93,13 +82,8 @@ TEST(HostList, FillsOneHostAfterTheOther) {
 }
 
 TEST(HostList, RefusesMoreRanksThanSlots) {
-  try {
-    place_ranks(parse_host_list("a:2,b"), 4);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("4 ranks"));
-    EXPECT_THAT(error.what(), HasSubstr("3 slots"));
-  }
+  expect_error(ErrorCode::InvalidArgument, {"4 ranks", "3 slots"},
+               [&] { place_ranks(parse_host_list("a:2,b"), 4); });
 }
 
 TEST(HostList, APartOfTheHostsAndOfTheirSlots) {

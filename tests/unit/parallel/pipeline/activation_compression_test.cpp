@@ -40,7 +40,7 @@ void on_two_stages(const ActivationCompression& first, const ActivationCompressi
                    const OfStage& body) {
   testing::run_ranks(2, [&](int rank, comm::Group group) {
     const Mesh mesh(std::move(group), kTwoStages);
-    Link link(mesh, torch::kCPU, 20s, rank == 0 ? first : second);
+    Link link(mesh, torch::kCPU, {20s}, rank == 0 ? first : second);
     body(rank, link);
   });
 }

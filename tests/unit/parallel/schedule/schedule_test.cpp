@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <map>
 #include <string>
-#include <tuple>
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/schedule/simulate.h"
+#include "support/errors.h"
 
 namespace bimetal::parallel::schedule {
 namespace {
@@ -25,13 +25,7 @@ std::string text_of(const std::vector<Action>& actions) {
 }
 
 std::string refusal(Kind kind, const Shape& shape) {
-  try {
-    require_possible(kind, shape);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    return error.what();
-  }
-  return "";
+  return text_of(ErrorCode::InvalidArgument, [&] { require_possible(kind, shape); });
 }
 
 /// Every (kind, stages, micro-batches, chunks) that is small and possible.
@@ -122,12 +116,7 @@ TEST(Schedule, SaysWhatWouldWork) {
 
 TEST(Schedule, HasNamesThatJobFilesUse) {
   for (const Kind kind : kKinds) EXPECT_EQ(kind_named(to_string(kind)), kind);
-  try {
-    kind_named("dualpipe");
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("\"zero_bubble\""));
-  }
+  expect_error(ErrorCode::InvalidArgument, {"\"zero_bubble\""}, [&] { kind_named("dualpipe"); });
 }
 
 TEST(Schedule, MicroBatchesShareTheSamples) {

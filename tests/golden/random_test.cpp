@@ -1,0 +1,253 @@
+// Jobs drawn at random, by ranks that hand them on to others, against one device: in float64 to
+// 1e-12. BIMETAL_DRAWS says how many (20), BIMETAL_SEED from which seed on; a failure prints its
+// seed and its job.
+
+#include <gtest/gtest.h>
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/job/keys_in.h"
+#include "bimetal/train/server/server_job.h"
+#include "golden/random_jobs.h"
+
+namespace bimetal::golden {
+namespace {
+
+constexpr double tolerance = 1e-12;
+
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::stoull(text) : otherwise;
+}
+
+void print(std::ostream& out, const Phase& phase, const job::JobConfig& beside) {
+  const auto known = job::keys_in(beside);
+  out << phase.ranks << " ranks";
+  for (const auto& worker : phase.workers) out << " " << worker;
+  out << " to step " << phase.until << ":\n";
+  for (const auto& key : job::keys_in(phase.job)) {
+    if (!known.contains(key)) out << "    " << key << "\n";
+  }
+}
+
+/// What is not as job files have it, and who trains.
+std::string text_of(const RandomJob& job) {
+  std::ostringstream out;
+  out << "BIMETAL_SEED=" << job.seed << "\n  ";
+  print(out, job.alone, {});
+  for (const auto& phase : job.phases) {
+    out << "  then ";
+    print(out, phase, job.alone.job);
+  }
+  return out.str();
+}
+
+/// Servers and workers, all threads of this process.
+class ServersAndWorkers {
+ public:
+  ServersAndWorkers(const Phase& phase, std::optional<std::filesystem::path> resume)
+      : phase_(phase), resume_(std::move(resume)) {
+    network_.token = net::Token::generate();
+  }
+
+  /// What server 0 has told.
+  train::test::Recorder run() {
+    std::vector<std::thread> threads;
+    const int servers = train::server_processes(phase_.job.servers);
+    for (int server = 0; server < servers; ++server) {
+      threads.emplace_back([=, this] { unless_failed([&] { serve(server); }); });
+    }
+    for (int worker = 0; worker < phase_.ranks; ++worker) {
+      threads.emplace_back([=, this] { unless_failed([&] { work(worker, servers); }); });
+    }
+    for (auto& thread : threads) thread.join();
+    if (failure_) std::rethrow_exception(failure_);
+    return std::move(told_);
+  }
+
+ private:
+  template <typename Body>
+  void unless_failed(Body body) {
+    try {
+      body();
+    } catch (...) {
+      const std::scoped_lock lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+      changed_.notify_all();
+    }
+  }
+
+  void publish(int server, const std::optional<net::Endpoint>& endpoint) {
+    const std::scoped_lock lock(mutex_);
+    known_[server] = endpoint;
+    changed_.notify_all();
+  }
+
+  std::optional<net::Endpoint> find(int server) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return known_.contains(server) || failure_; });
+    return failure_ ? std::nullopt : known_.at(server);
+  }
+
+  train::TrainerOptions trainer() const {
+    train::TrainerOptions options;
+    options.worker = job::parse_worker_spec("cpu:threads=1");
+    options.host_name = "here";
+    options.stop_requested = [this] { return failure_ != nullptr; };
+    return options;
+  }
+
+  void serve(int server) {
+    train::ServerRun run;
+    run.server = server;
+    run.network = network_;
+    run.trainer = trainer();
+    run.trainer.resume = resume_;
+    run.publish = [=, this](const net::Endpoint& endpoint) { publish(server, endpoint); };
+    run.find = [this](int other) { return find(other); };
+    run.lost = [](int) { return false; };
+    run.publish_data = [this](const auto& endpoint) { publish(kData, endpoint); };
+    run.find_data = [this] { return find(kData); };
+    run.withdraw = [](int) {};
+    run.over = [this] { over_ = true; };
+    train::test::Recorder told;
+    train::run_parameter_server(phase_.job, run, told);
+    if (server == 0) told_ = std::move(told);
+  }
+
+  void work(int worker, int servers) {
+    train::WorkerRun run;
+    for (int server = 0; server < servers; ++server) {
+      run.servers.push_back(find(server).value_or(net::Endpoint{}));
+    }
+    run.lost = [](int) { return false; };
+    run.over = [this] { return over_.load(); };  // before this one has come
+    run.find_data = [this] { return find(kData); };
+    run.network = network_;
+    run.trainer = trainer();
+    run.trainer.local_rank = worker;
+    run.trainer.local_world_size = phase_.ranks;
+    run.number = worker;
+    train::test::Recorder told;
+    train::run_worker(phase_.job, run, told);
+  }
+
+  static constexpr int kData = -1;
+
+  const Phase& phase_;
+  const std::optional<std::filesystem::path> resume_;
+  train::ServerNetwork network_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<int, std::optional<net::Endpoint>> known_;  ///< where servers listen, and data is sent
+  std::atomic<bool> over_ = false;
+  std::exception_ptr failure_;
+  train::test::Recorder told_;
+};
+
+struct Outcome {
+  std::filesystem::path saved;
+  std::vector<double> losses = {};
+};
+
+class RandomJobs : public ::testing::TestWithParam<std::uint64_t> {
+ protected:
+  Outcome train(Phase phase, const std::string& name, std::optional<std::filesystem::path> resume) {
+    phase.job.train.steps = phase.until;
+    phase.job.train.decay_steps = steps_;
+    phase.job.checkpoint.dir = (folder_ / name).string();
+    const auto told = told_by(phase, std::move(resume));
+    Outcome outcome{told.checkpoints.back()};
+    for (const auto& step : told.steps) outcome.losses.push_back(step.loss);
+    return outcome;
+  }
+
+  checkpoint::TensorMap tensors_of(const std::filesystem::path& saved) {
+    const auto whole = folder_ / ("whole" + std::to_string(++consolidated_));
+    checkpoint::consolidate_checkpoint(saved, whole);
+    auto all = checkpoint::read_safetensors(whole / "model.safetensors");
+    all.merge(checkpoint::read_safetensors(whole / "optimizer.safetensors"));
+    return all;
+  }
+
+  void expect_same(const Outcome& found, const Outcome& expected) {
+    const auto ours = tensors_of(found.saved), theirs = tensors_of(expected.saved);
+    EXPECT_EQ(ours.size(), theirs.size());
+    for (const auto& [name, tensor] : theirs) {
+      ASSERT_TRUE(ours.contains(name)) << name;
+      const auto difference = (ours.at(name) - tensor).abs().max().item<double>();
+      const auto scale = std::max(tensor.abs().max().item<double>(), 1e-3);
+      EXPECT_LE(difference / scale, tolerance) << name;
+    }
+    ASSERT_EQ(found.losses.size(), expected.losses.size());
+    for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+      const double within = tolerance * std::max(1.0, expected.losses[i]);
+      EXPECT_NEAR(found.losses[i], expected.losses[i], within) << "step " << i + 1;
+    }
+  }
+
+  std::int64_t steps_ = 0;  ///< of the whole job
+
+ private:
+  static train::test::Recorder told_by(const Phase& phase,
+                                       std::optional<std::filesystem::path> resume) {
+    if (phase.job.parallel.mode == "server") return ServersAndWorkers(phase, resume).run();
+    auto run = train::test::run_job(phase.job, phase.ranks,
+                                    {.workers = phase.workers, .resume = std::move(resume)});
+    return std::move(run.recorders.front());
+  }
+
+  const test::TemporaryFolder folder_;
+  int consolidated_ = 0;
+};
+
+const RandomData& random_data() {
+  static const RandomData data;
+  return data;
+}
+
+TEST_P(RandomJobs, TrainAsOneDevice) {
+  const auto job = draw_job(GetParam(), random_data());
+  SCOPED_TRACE(text_of(job));
+  steps_ = job.alone.until;
+  const auto expected = train(job.alone, "alone", {});
+  Outcome found;
+  try {
+    for (const auto& phase : job.phases) {
+      const auto from = found.saved.empty() ? std::nullopt : std::optional(found.saved);
+      auto part = train(phase, "phase" + std::to_string(phase.until), from);
+      found.saved = part.saved;
+      std::ranges::copy(part.losses, std::back_inserter(found.losses));
+    }
+  } catch (const Error& error) {
+    FAIL() << error.what();
+  }
+  expect_same(found, expected);
+}
+
+std::vector<std::uint64_t> seeds() {
+  std::vector<std::uint64_t> all(number_from("BIMETAL_DRAWS", 20));
+  std::iota(all.begin(), all.end(), number_from("BIMETAL_SEED", 1));
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomJobs, ::testing::ValuesIn(seeds()),
+                         ::testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace bimetal::golden
