@@ -10,7 +10,7 @@ WIDTH = 120
 ITEM = re.compile(r"( *)([-*+]|\d+\.) +(?=\S)")
 FENCE = re.compile(r" *(```|~~~)")
 MARK = re.compile(r" ([-*+#>|]|\d+[.)]) ")  # would begin a list or the like at a line's beginning
-KEPT = re.compile(r" *([|#>]|<[a-z/!]|!\[|::: |\[[^]]+\]: )")
+KEPT = re.compile(r" *([|#>]|<[a-z/!]|!\[|::: |\[[^]^][^]]*\]: )")
 
 
 def filled(lines: list[str]) -> list[str]:

@@ -132,6 +132,12 @@ class Docs(unittest.TestCase):
         self.assertEqual(pages - set(named), set(), "not in mkdocs.yml's nav")
         self.assertEqual(set(named) - pages, set(), "in mkdocs.yml's nav, but not there")
 
+    def test_lines_of_pages_fit(self):
+        for path in documents():
+            long = [line for line in prose(path).splitlines() if len(line) > 120 and not line.lstrip().startswith("|")]
+            with self.subTest(path.relative_to(ROOT)):
+                self.assertEqual(long, [], "run scripts/wrap_docs.py on it")
+
     @unittest.skipUnless(os.environ.get("BIMETAL"), "BIMETAL names no program to ask for its options")
     def test_commands_in_shell_blocks_are_there(self):
         asked = 0
