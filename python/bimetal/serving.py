@@ -59,7 +59,7 @@ class Predictor:
         address: ``"ADDR:PORT"`` of ``bimetal serve``, or of a job (``bimetal train --listen``).
         token_file: the server's shared secret; without one ``BIMETAL_TOKEN_FILE`` or ``BIMETAL_TOKEN``, if they
             are set. Needed beyond loopback.
-        timeout: seconds within which each call ends, connecting included.
+        timeout: seconds within which each call ends, connecting included, which is given up after 15 s.
 
     Raises:
         bimetal.Error: with code ``invalid_argument`` for an address or token file that makes no sense. Of all

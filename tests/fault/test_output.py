@@ -23,6 +23,17 @@ class Output(FaultTest):
         self.assertEqual(self.saved_steps()[-1], 60)
         self.assert_nothing_left()
 
+    def test_a_full_device_is_an_error_once_the_job_is_done(self):
+        for words, steps in ((("train", str(self.write_job(train__steps=3)), "--worker", "cpu:threads=1"), [3]), (("devices",), [3])):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([BIMETAL, *words], stdout=full, stderr=subprocess.PIPE, text=True, cwd=self.folder,
+                                      env=self.environment, timeout=harness.PATIENCE_S, check=False)
+            self.assertEqual(done.returncode, harness.SYSTEM, done.stderr)
+            self.assertIn("cannot write all of standard output: No space left on device", done.stderr)
+            self.assertEqual(done.stderr.count("error:"), 1, done.stderr)
+            self.assertEqual(self.saved_steps(), steps)
+        self.assert_nothing_left()
+
     def test_lines_are_rewritten_where_somebody_looks_and_nowhere_else(self):
         job_file = self.write_job(train__epochs=1, train__steps=1000, train__evaluate=True)
         live = self.on_a_terminal(job_file, TERM="xterm", NO_COLOR="")

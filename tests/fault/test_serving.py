@@ -252,6 +252,9 @@ class Serving(ServingTest):
         client.wait()
         self.assert_one_message(client, harness.PEER_LOST, "the server of predictions at", "is gone")
         self.assert_one_message(self.predict(server.address, "--timeout", 1), harness.TIMEOUT, "could not be reached")
+        gone = self.predict(server.address, "--timeout", 600)
+        self.assertEqual(gone.status, harness.TIMEOUT)
+        self.assertIn("does not answer yet: waiting for it, 13 s at most", gone.err)
         self.assert_nothing_left()
 
     @harness.waits

@@ -96,6 +96,7 @@ class Slices(FaultTest):
                 os.kill(other, signal.SIGCONT)
                 self.assert_one_message(job.wait(), harness.SYSTEM, f"cannot save the checkpoint {self.checkpoints}/step-",
                                         f"rank 0: cannot write {made}/", "No such file or directory")
+                self.assertEqual("--resume" in job.error(), not whole, job.error())
                 self.assert_nothing_left()
 
     def stop_before_files(self, job, rank):

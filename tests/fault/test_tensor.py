@@ -1,6 +1,7 @@
 """Jobs whose tensors are in parts on several workers: what one worker would have learnt, also where they go on with other parts,
 and after a worker is killed."""
 
+import json
 import os
 import signal
 
@@ -32,6 +33,22 @@ class Tensor(TextJob):
         self.assert_one_message(job, harness.PEER_LOST, "rank 1", f"pid {pid}", "signal 9", "--resume")
         self.assert_nothing_left()
         self.assert_can_resume(self.write_text_job("run", checkpoint__dir=str(self.checkpoints)), workers=("cpu:threads=1",))
+
+    def test_pauses_for_a_low_speed_do_not_make_each_other_longer(self):
+        """Each part pauses for what it computes, not for the other's pauses, which it waits for in every sum."""
+        for settings, ranks, steps in (({"mesh__stages": 2, "mesh__tensor": 2, "mesh__micro_batches": 2}, 4, 8),
+                                       ({"mesh__tensor": 2}, 2, 40)):
+            with self.subTest(**settings):
+                job_file = self.write_text_job(f"slow{ranks}", **settings)
+                spent = {}
+                for slow, speeds in ((False, ("1", "1")), (True, ("0.2", "0.1"))):
+                    job = self.train(job_file, "--set", f"train.steps={steps}", "--set", "train.evaluate=false",
+                                     "--report", self.folder / "run.json",
+                                     workers=[f"cpu:threads=1,speed={speed}" for speed in speeds] * (ranks // 2)).wait()
+                    self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+                    spent[slow] = json.loads((self.folder / "run.json").read_text())["elapsed_s"]
+                self.assertLess(spent[True], 15 * spent[False] + 2)
+                self.assert_nothing_left()
 
     def test_what_cannot_be_says_what_would(self):
         for settings, status, part in (

@@ -134,7 +134,7 @@ Replicas draw_replicas(Dice& dice, job::MeshConfig& mesh) {
     for (auto& count : replicas.of_stage) count = 1 + dice.below(2);
     mesh.stage_replicas = replicas.of_stage;
     replicas.uneven = std::ranges::min(replicas.of_stage) != std::ranges::max(replicas.of_stage);
-  } else if (dice.chance(50)) {
+  } else if (!mesh.stage_tensor.empty() || dice.chance(50)) {  // interleaved hangs on it, too
     mesh.replicas = replicas.of_stage.front();
   }
   return replicas;

@@ -68,8 +68,16 @@ class Stalls(JobOnHosts):
         print(f"a stall of {stall_s} s: the next step {took:.1f} s after it")
         self.assertLess(took, stall_s + SPARE_S)
 
-    def survive(self, **settings):
-        jobs = self.begin(**settings)
+    def begin_with_server(self, **settings):
+        """A server on the first host, the only worker on the second one."""
+        job_file = self.write_job(checkpoint__every_steps=1, checkpoint__keep=1, train__global_batch=256, parallel__mode="server",
+                                  **settings)
+        first = self.serve(job_file, "--worker", "none")
+        second = self.join(1, "--worker", ONE)
+        self.wait_for_checkpoint(first)
+        return first, second
+
+    def survive(self, jobs):
         for seconds in (0.5, 2, 5):
             self.assert_goes_on(jobs, seconds)
         self.assertIn(TOLD, jobs[0].err + jobs[1].err)
@@ -79,13 +87,25 @@ class Stalls(JobOnHosts):
         self.assert_nothing_left()
 
     def test_all_reduce(self):
-        self.survive()
+        self.survive(self.begin())
 
     def test_shards(self):
-        self.survive(zero__level=3)
+        self.survive(self.begin(zero__level=3))
 
     def test_stages(self):
-        self.survive(mesh__stages=2, mesh__micro_batches=4)
+        self.survive(self.begin(mesh__stages=2, mesh__micro_batches=4))
+
+    def test_server(self):
+        self.survive(self.begin_with_server())
+
+    def test_too_long_for_a_server(self):
+        """Its job waits for other workers, for as long as they may be in coming."""
+        first, second = self.begin_with_server(parallel__timeout_s=10, cluster__join_timeout_s=10)
+        self.stall(12)
+        self.assert_one_message(second.wait(), harness.PEER_LOST, "server 0 ", "parallel.timeout_s")
+        self.assert_one_message(first.wait(), harness.TIMEOUT, "no worker was there for 10 s (cluster.join_timeout_s)")
+        self.assertRegex(first.out + first.err, r"worker 0 .* is lost: .*; the job goes on without it")
+        self.assert_nothing_left()
 
     def test_too_long(self):
         for settings in ({}, {"mesh__stages": 2, "mesh__micro_batches": 4}):
@@ -113,7 +133,8 @@ class Stalls(JobOnHosts):
         python = str(harness.REPOSITORY / ".venv" / "bin" / "python")
         return [self.start(program=self.network.command(rank, [python, str(script)]), environment={
             "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": self.network.address(0), "MASTER_PORT": "29571",
-            "BIMETAL_TOKEN_FILE": str(self.token), "BIMETAL_ISLAND": f"host{rank}", "PYTHONPATH": str(harness.REPOSITORY / "build" / "python")})
+            "BIMETAL_TOKEN_FILE": str(self.token), "BIMETAL_ISLAND": f"host{rank}",
+            "PYTHONPATH": str(harness.REPOSITORY / "build" / "python")})
             for rank in range(2)]
 
     def test_python(self):

@@ -94,7 +94,9 @@ int run_program(int argc, char** argv) {
   try {
     remember_arguments({argv + 1, argv + argc});
     show_warnings();
-    return run(argc, argv);
+    const int status = run(argc, argv);
+    if (status == kSuccess) require_printed();
+    return status;
   } catch (const std::exception& exception) {
     const auto error = as_error(exception);
     print_error(error);

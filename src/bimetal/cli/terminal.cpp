@@ -3,12 +3,18 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdio>
 
 #include "bimetal/base/console.h"
+#include "bimetal/base/error.h"
 
 namespace bimetal::cli {
 namespace {
+
+/// errno's number of the last output that was lost; 0: none was.
+std::atomic<int> why_dropped{0};
 
 constexpr const char* kClearLine = "\r\x1b[K";
 
@@ -67,8 +73,15 @@ void print_to_errors(std::string_view line) {
 }
 
 void write_to(std::FILE* stream, std::string_view text) noexcept {
-  std::fwrite(text.data(), 1, text.size(), stream);
-  std::fflush(stream);
+  errno = 0;
+  const bool written = std::fwrite(text.data(), 1, text.size(), stream) == text.size();
+  if (std::fflush(stream) == 0 && written) return;
+  const bool nobody_reads = errno == EPIPE || errno == EIO;
+  if (stream == stdout && !nobody_reads) why_dropped = errno;
+}
+
+void require_printed() {
+  if (const int why = why_dropped) throw system_error("cannot write all of standard output", why);
 }
 
 std::string cut_to(const std::string& text, int columns) {

@@ -58,6 +58,10 @@ void print_to_errors(std::string_view line);
 /// or terminal) is no reason to end a job.
 void write_to(std::FILE* stream, std::string_view text) noexcept;
 
+/// To be called at the end. Error(System) if something for standard output was dropped for another
+/// reason: who reads that file later would miss it.
+void require_printed();
+
 /// The first `columns` characters of UTF-8 text, ending in "…" where it was cut.
 std::string cut_to(const std::string& text, int columns);
 

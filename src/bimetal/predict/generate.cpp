@@ -34,8 +34,11 @@ std::int64_t draw(torch::Tensor logits, const Sampling& sampling, torch::Generat
                 "the model foretells NaN or infinity: its weights are of no use (a learning rate "
                 "that was too high?)");
   }
-  if (sampling.temperature == 0) return logits.argmax().item<std::int64_t>();
-  logits = logits / sampling.temperature;
+  // By less than the smallest normal number division gives infinities and NaN.
+  if (sampling.temperature < std::numeric_limits<double>::min()) {
+    return logits.argmax().item<std::int64_t>();
+  }
+  logits = (logits - logits.max()) / sampling.temperature;  // the likeliest one's stays finite
   if (sampling.top_k > 0 && sampling.top_k < logits.numel()) {
     const auto least = std::get<0>(logits.topk(sampling.top_k)).min();
     logits = logits.masked_fill(logits < least, -std::numeric_limits<double>::infinity());

@@ -6,16 +6,20 @@
 #include <asio/use_awaitable.hpp>
 #include <system_error>
 
+#include "bimetal/base/log.h"
 #include "bimetal/net/link/credentials.h"
 #include "bimetal/rendezvous/store.h"
 
 namespace bimetal::serving {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 /// A server says something every 250 ms while a client waits.
 constexpr std::chrono::seconds kSilence{10};
+
+/// A server that begins just now is waited for. Later nobody is there, whatever an answer may take.
+constexpr std::chrono::seconds kReach{15};
+/// So long nothing is said of it.
+constexpr std::chrono::seconds kQuiet{2};
 
 /// Messages that may lie here unread: pieces of a text come in bursts to a slow reader, but nobody
 /// is sent more than a text has.
@@ -92,6 +96,15 @@ bool ClientConnection::silent() const {
   return session_ && session_->heard() + kSilence < Clock::now();
 }
 
+/// Once for each connect().
+void ClientConnection::tell_of_waiting(Clock::time_point since, Deadline deadline) {
+  if (session_ || told_ || deadline.expired() || Clock::now() < since + kQuiet) return;
+  told_ = true;
+  const auto left = std::chrono::round<std::chrono::seconds>(deadline.remaining());
+  log(LogLevel::warning, "{} does not answer yet: waiting for it, {} s at most", name(),
+      left.count());
+}
+
 /// A task that disconnect() runs out may have been woken by an answer just before.
 ClientSession& ClientConnection::session() const {
   if (session_) return *session_;
@@ -155,12 +168,14 @@ void ClientConnection::connect(Deadline deadline) {
   disconnect();
   address_ = options_.server;
   sequence_ = 0;
+  const auto reached = min(deadline, Deadline::after(kReach));
+  told_ = false;
   try {
-    run(greet(deadline), deadline);
+    run(greet(reached), reached);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::ProtocolMismatch) throw;
-    ask_directory(error, deadline);
-    run(greet(deadline), deadline);
+    ask_directory(error, reached);
+    run(greet(reached), reached);
   }
 }
 

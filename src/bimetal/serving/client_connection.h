@@ -85,6 +85,7 @@ class ClientConnection {
   [[noreturn]] void answered_amiss() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kLook{250};
 
   asio::awaitable<bool> greet(Deadline deadline);
@@ -94,12 +95,14 @@ class ClientConnection {
   ClientSession& session() const;
   bool silent() const;
   bool still_there();
+  void tell_of_waiting(Clock::time_point since, Deadline deadline);
 
   const ClientOptions options_;
   net::Endpoint address_;  ///< of who answers, once that is known
   asio::io_context io_{1};
   std::shared_ptr<ClientSession> session_;
   std::uint64_t sequence_ = 0;
+  bool told_ = false;  ///< that nobody answers yet
 };
 
 template <typename Result>
@@ -113,10 +116,12 @@ Result ClientConnection::run(asio::awaitable<Result> task, Deadline deadline) {
     done = true;
   });
   io_.restart();
+  const auto began = Clock::now();
   bool quiet = false;
   while (!done && !deadline.expired() && !quiet) {
     io_.run_one_until(min(deadline, Deadline::after(kLook)).time());
     quiet = silent();
+    tell_of_waiting(began, deadline);
   }
   const bool in_time = done;
   if (!in_time || failure) disconnect();

@@ -5,6 +5,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
+#include "bimetal/parallel/tensor/tensor_store.h"
 #include "bimetal/train/profile/phase.h"
 
 namespace bimetal::train {
@@ -83,8 +84,11 @@ progress::RankFigures TrainingStep::compute(const data::EpochSampler::Step& plan
   const auto spent = [&] {
     return watch.seconds() - store_->wait_seconds() + update_.update_seconds();
   };
-  // A stage has paused after each of its actions.
-  if (!options_.stage) device::pause_for_speed(options_.speed, spent());
+  // A stage has paused after each of its actions. Of tensors in parts the sums are no reason to: in
+  // them this rank waits for the others' pauses, and pauses would make each other longer.
+  const auto* const parts = dynamic_cast<const parallel::tensor::TensorStore*>(store_.get());
+  const double summing = parts != nullptr ? parts->sum_seconds() : 0;
+  if (!options_.stage) device::pause_for_speed(options_.speed, spent() - summing);
   mine.compute_seconds = spent();
   return mine;
 }

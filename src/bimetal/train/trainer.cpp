@@ -288,6 +288,7 @@ progress::Report run_training(const job::JobConfig& job, comm::Group group,
   const int rank = group.rank();
   try {
     require_deterministic(job, group.size());
+    require_counts(job, group.size());
     require_meeting(job, group.size(), options);
     const auto own = job::as_worker_has_it(job, options.worker);
     const auto settled = with_mesh(own, group, options, observer);

@@ -116,6 +116,19 @@ TEST(MeshPlan, CutsAModelThatFitsOnNeitherByWhatEachHas) {
   EXPECT_THAT(alone->reason, HasSubstr("a lacks"));
 }
 
+// Or the table of meshes would say something else of a device alone than that of whole steps.
+TEST(MeshPlan, UnitsTakeTogetherWhatAWholeStepTakes) {
+  auto facts = unequal_units();
+  for (auto& unit : facts.units) unit.forward_s.fixed = 1e-3;
+  take_whole_step(facts, 0.5, 24, 10);
+  auto input = input_of(facts, 24);
+  input.micro_batch = 10;
+  const auto cluster = apart({1}, {64 * kGiB}, kFastLink);
+  const auto alone = choose_data(input, cluster, {0}, {});
+  ASSERT_TRUE(alone);
+  EXPECT_NEAR(alone->compute_s, 0.5, 1e-9);
+}
+
 TEST(MeshPlan, StatesGoToADiskWhereNoStagesFitElse) {
   const auto model =
       transformer_facts({.layers = 12, .width = 768, .context = 512, .vocabulary = 8192});

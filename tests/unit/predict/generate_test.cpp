@@ -37,7 +37,10 @@ std::vector<std::int64_t> drawn(const Sampling& sampling) {
 }
 
 TEST(Generate, TakesTheLikeliestAtTemperatureZero) {
-  EXPECT_THAT(drawn({.tokens = 9, .temperature = 0}), ElementsAre(1, 2, 3, 4, 5, 6, 7, 0, 1));
+  for (const double temperature : {0.0, 1e-320, 1e-300}) {
+    EXPECT_THAT(drawn({.tokens = 9, .temperature = temperature}),
+                ElementsAre(1, 2, 3, 4, 5, 6, 7, 0, 1));
+  }
   EXPECT_THAT(drawn({.tokens = 3, .top_k = 1}), ElementsAre(1, 2, 3));
 }
 

@@ -1,6 +1,5 @@
 // Real lack of memory: a worker of its own process, granted less than its share needs.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/api/include/torch/utils.h>

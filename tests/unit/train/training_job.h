@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <fstream>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <string>

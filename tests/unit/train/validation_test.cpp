@@ -4,10 +4,6 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 
-#include <numeric>
-#include <set>
-
-#include "bimetal/base/error.h"
 #include "bimetal/data/held_out.h"
 #include "unit/train/training_job.h"
 

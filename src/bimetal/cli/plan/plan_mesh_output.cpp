@@ -11,6 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/cli/plan/mesh_picture.h"
 #include "bimetal/cli/table.h"
+#include "bimetal/job/keys_in.h"
 #include "bimetal/plan/memory/memory_plan.h"
 #include "bimetal/plan/mesh/cluster_file.h"
 #include "bimetal/plan/mesh/mesh_advice.h"
@@ -210,7 +211,7 @@ void write_timeline(const plan::MeshInput& input, const plan::Cluster& cluster,
 
 void simulate_cluster(const Simulated& request, const plan::MeshInput* measured, double teraflops) {
   auto described = plan::read_cluster(request.cluster);
-  plan::MeshInput input;
+  plan::MeshInput input{.said = job::keys_in({})};
   if (measured) {
     input = *measured;
     input.facts.resize(1);

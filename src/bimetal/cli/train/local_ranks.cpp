@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <numeric>
+#include <system_error>
 
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
@@ -144,7 +146,10 @@ void announce_stop() {
 Error with_resume_hint(const launch::JobFailed& failure) {
   std::string text = failure.what();
   if (!failure.rescue().empty()) text += fmt::format("\n  Of zero.copies: {}", failure.rescue());
-  if (const auto& checkpoint = failure.last_checkpoint(); !checkpoint.empty()) {
+  // What was saved may have gone with what the job has failed of.
+  std::error_code gone;
+  if (const auto& checkpoint = failure.last_checkpoint();
+      std::filesystem::is_directory(checkpoint, gone)) {
     text += fmt::format("\n  Last checkpoint: {0}; go on with --resume {0}", checkpoint);
   }
   return {failure.code(), text, failure.rank()};

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/cli/train/profile_output.h"
 #include "bimetal/cli/train/rank_monitor.h"
 #include "bimetal/cli/train/rank_observer.h"
@@ -116,6 +117,7 @@ int train_and_report(const RankRun& run, launch::StatusReporter& status) {
     print_end(terminal, report, observer.last_checkpoint(),
               all_here ? run.job.cluster.workers : std::vector<std::string>());
   }
+  require_printed();
   return report.interrupted ? kInterrupted : kSuccess;
 }
 

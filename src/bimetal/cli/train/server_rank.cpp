@@ -152,6 +152,7 @@ int run_server(const ServerArguments& arguments, LaunchedRank place, launch::Sta
   terminal.clear();
   if (!arguments.report.empty()) progress::write_report(report, arguments.report);
   if (!arguments.no_summary) print_end(terminal, report, observer.last_checkpoint());
+  require_printed();
   return report.interrupted ? kInterrupted : kSuccess;
 }
 

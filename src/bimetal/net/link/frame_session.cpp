@@ -7,8 +7,9 @@
 namespace bimetal::net {
 namespace {
 
-// Beyond it the kernel gives a connection up of which nothing is acknowledged.
-constexpr std::chrono::milliseconds kPathTimeout{3000};
+// Beyond it the kernel gives a connection up of which nothing is acknowledged. Who uses it knows
+// better, and sooner, how long its other side may be silent.
+constexpr std::chrono::milliseconds kPathTimeout{std::chrono::minutes(5)};
 
 }  // namespace
 

@@ -19,6 +19,20 @@ std::string kinds(const MemoryUse& use) {
       bytes_text(use.activations), bytes_text(use.buffers), bytes_text(use.program));
 }
 
+bool asks_mesh(const std::vector<std::string>& keys) {
+  return std::ranges::any_of(keys, [](const auto& key) { return key.starts_with("mesh."); });
+}
+
+/// What to change of the job for this way.
+std::string changes(const MemoryInput& input, const KeptJob& way) {
+  const auto text = unsaid(keys_of(way.keeping), input.said);
+  const bool otherwise = std::ranges::any_of(input.ranks, [&](const RankMemory& rank) {
+    return rank.optimizer != way.keeping.optimizer || rank.parameters != way.keeping.parameters;
+  });
+  if (way.unlike) return text + ", offloaded as each rank has it";
+  return input.said_by_workers && otherwise ? text + ", and no offload_… in --worker" : text;
+}
+
 const KeptJob& nearest(const MemoryPlan& plan) {
   return *std::ranges::min_element(plan.ways, {}, &KeptJob::most_missing);
 }
@@ -39,7 +53,7 @@ std::vector<std::string> what_would_help(const MemoryInput& input, const MemoryP
   const auto& close = nearest(plan);
   std::vector<std::string> lines = {
       fmt::format("Nothing that Bimetal can do makes it fit. Nearest comes {}: {}.",
-                  describe(close, true), short_of(input, close))};
+                  changes(input, close), short_of(input, close))};
   const auto pieces = at_least(input, false);
   const bool larger = std::ranges::any_of(
       input.ranks, [](const RankMemory& rank) { return rank.load.at_once > 1; });
@@ -47,7 +61,7 @@ std::vector<std::string> what_would_help(const MemoryInput& input, const MemoryP
     const auto other = plan_memory(pieces);
     if (other.best) {
       lines.push_back(fmt::format("With train.micro_batch=1 it would fit: {}.",
-                                  describe(other.ways[*other.best], true)));
+                                  changes(input, other.ways[*other.best])));
       return lines;
     }
   }
@@ -67,26 +81,40 @@ std::string bytes_text(double bytes) {
   return fmt::format("{:.0f} MiB", bytes / (1 << 20));
 }
 
-std::string describe(const Keeping& keeping, bool as_keys) {
-  std::vector<std::string> parts;
-  if (as_keys) {
-    parts.push_back(fmt::format("zero.level={}", keeping.level));
-    if (keeping.optimizer != Place::Device) {
-      parts.push_back(fmt::format("zero.offload_optimizer=\"{}\"", name_of(keeping.optimizer)));
-    }
-    if (keeping.parameters != Place::Device) {
-      parts.push_back(fmt::format("zero.offload_parameters=\"{}\"", name_of(keeping.parameters)));
-    }
-    if (keeping.update_in_backward) parts.push_back("zero.update=\"backward\"");
-    // "auto", which repeats steps, does not go with it.
-    const bool says_none = keeping.update_in_backward && keeping.recomputed_at_once == 0;
-    if (says_none) parts.push_back("train.recompute=\"none\"");
-    if (keeping.recomputed_at_once == 1) parts.push_back("train.recompute=\"all\"");
-    if (keeping.recomputed_at_once > 1) {
-      parts.push_back(fmt::format("train.recompute={}", keeping.recomputed_at_once));
-    }
-    return fmt::format("{}", fmt::join(parts, ", "));
+std::vector<std::string> keys_of(const Keeping& keeping) {
+  const auto at_once = keeping.recomputed_at_once;
+  const auto recompute = at_once == 0   ? std::string("\"none\"")
+                         : at_once == 1 ? std::string("\"all\"")
+                                        : fmt::format("{}", at_once);
+  return {fmt::format("zero.level={}", keeping.level),
+          fmt::format("zero.offload_optimizer=\"{}\"", name_of(keeping.optimizer)),
+          fmt::format("zero.offload_parameters=\"{}\"", name_of(keeping.parameters)),
+          fmt::format("zero.copies={}", keeping.copies),
+          fmt::format("zero.update=\"{}\"", keeping.update_in_backward ? "backward" : "step"),
+          fmt::format("train.recompute={}", recompute)};
+}
+
+std::string unsaid(const std::vector<std::string>& keys, const std::set<std::string>& said) {
+  const auto asks = [&](const char* key) { return std::ranges::find(keys, key) != keys.end(); };
+  // Which recomputes where that is needed, but repeats steps for it.
+  const bool may_repeat = !asks("zero.update=\"backward\"") &&
+                          (asks("mesh.stages=1") || asks("mesh.tensor=1") || !asks_mesh(keys));
+  std::vector<std::string> left;
+  for (const auto& key : keys) {
+    const bool automatic = key == "train.recompute=\"none\"" && may_repeat &&
+                           said.contains("train.recompute=\"auto\"");
+    if (!automatic && !said.contains(key)) left.push_back(key);
   }
+  const bool on_disk = asks("zero.offload_optimizer=\"disk\"") ||
+                       asks("zero.offload_parameters=\"disk\"");
+  if (on_disk && said.contains("zero.offload_path=\"\"")) {
+    left.push_back("zero.offload_path=\"FOLDER\" (on a fast disk)");
+  }
+  return left.empty() ? "as the job file has it" : fmt::format("{}", fmt::join(left, ", "));
+}
+
+std::string describe(const Keeping& keeping) {
+  std::vector<std::string> parts;
   parts.push_back(keeping.level == 0 ? "all on every rank"
                                      : fmt::format("level {}", keeping.level));
   const auto keeps = [&](std::string_view what, Place place) {
@@ -105,26 +133,38 @@ std::string describe(const Keeping& keeping, bool as_keys) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-std::string describe(const KeptJob& way, bool as_keys) {
-  const auto text = describe(way.keeping, as_keys);
+std::string describe(const KeptJob& way) {
+  const auto text = describe(way.keeping);
   return way.unlike ? text + ", offloaded as each rank has it" : text;
 }
 
 std::string memory_advice(const MemoryInput& input, const MemoryPlan& plan) {
   std::vector<std::string> lines;
   const auto& asked = plan.asked();
-  if (!asked.fits()) {
+  const bool surely = fits_surely(input, asked), fails = clearly_fails(input, plan);
+  if (!surely && !fails) {
+    // Free memory is never the same twice: neither answer would be the next run's.
+    lines.push_back(
+        fmt::format("As the job file has it, this takes about all the memory there is: a plan may "
+                    "be wrong by {:.0f} %, and so it may fit or not.",
+                    100 * kDoubt));
+    lines.push_back(plan.sure ? fmt::format("What fits for sure: {}.",
+                                            changes(input, plan.ways[*plan.sure]))
+                              : "Nothing that Bimetal can do leaves clearly more room.");
+    return fmt::format("{}", fmt::join(lines, "\n"));
+  }
+  if (fails) {
     lines.push_back(
         fmt::format("As the job file has it, this does not fit: {}.", short_of(input, asked)));
   }
-  if (!plan.best) {
+  const auto best = plan.sure ? plan.sure : plan.best;
+  if (!best) {
     for (auto& line : what_would_help(input, plan)) lines.push_back(std::move(line));
-  } else if (*plan.best != 0) {
-    const auto& best = plan.ways[*plan.best];
+  } else if (*best != 0) {
     lines.push_back(fmt::format(
         "{}: {}.",
-        asked.fits() ? "It would be faster otherwise, and fit, too" : "The cheapest that fits",
-        describe(best, true)));
+        fails ? "The cheapest that fits" : "It would be faster otherwise, and fit, too",
+        changes(input, plan.ways[*best])));
   } else {
     lines.push_back("It fits as the job file has it, and nothing that fits is cheaper.");
   }

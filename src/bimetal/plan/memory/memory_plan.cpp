@@ -223,6 +223,19 @@ bool lacks_much(double needed, double missing) {
   return missing > kDoubt * (needed - missing);
 }
 
+bool fits_surely(const MemoryInput& input, const KeptJob& way) {
+  auto uses = way.uses;
+  for (auto& use : uses) {
+    for (auto* bytes : {&use.parameters, &use.gradients, &use.optimizer, &use.activations,
+                        &use.buffers, &use.host}) {
+      *bytes *= 1 + kDoubt;
+    }
+  }
+  return std::ranges::all_of(
+      missing_room(input, way.keeping, uses),
+      [](const Room& missing) { return missing.device <= 0 && missing.host <= 0; });
+}
+
 bool clearly_fails(const MemoryInput& input, const MemoryPlan& plan) {
   const auto& asked = plan.asked();
   const auto missing = missing_room(input, asked.keeping, asked.uses);
@@ -240,12 +253,13 @@ MemoryPlan plan_memory(const MemoryInput& input) {
   MemoryPlan plan;
   plan.ways.push_back(kept_as_asked(input));
   for (const auto& keeping : ways_of(input)) plan.ways.push_back(kept_alike(input, keeping));
+  // What was asked for is first: another must be cheaper to be taken.
+  const auto take_cheaper = [&](std::optional<std::size_t>& best, std::size_t i) {
+    if (!best || plan.ways[i].added_s < plan.ways[*best].added_s * (1 - kWorthwhile)) best = i;
+  };
   for (std::size_t i = 0; i < plan.ways.size(); ++i) {
-    if (!plan.ways[i].fits()) continue;
-    // What was asked for is first: another must be cheaper to be taken.
-    if (!plan.best || plan.ways[i].added_s < plan.ways[*plan.best].added_s * (1 - kWorthwhile)) {
-      plan.best = i;
-    }
+    if (plan.ways[i].fits()) take_cheaper(plan.best, i);
+    if (fits_surely(input, plan.ways[i])) take_cheaper(plan.sure, i);
   }
   double plainest = plan.ways.front().added_s;
   for (const auto& way : plan.ways) plainest = std::min(plainest, way.added_s);

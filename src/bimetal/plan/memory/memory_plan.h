@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,9 @@ struct MemoryInput {
   bool shardable = true;     ///< false: the job has something that refuses levels
   bool offloads = true;      ///< its optimizer can be kept on a disk
   bool in_backward = false;  ///< level 3 may update in backward: zero.update
+  /// The job's keys as it has them, "zero.level=1": what advice need not say.
+  std::set<std::string> said = {};
+  bool said_by_workers = false;  ///< some worker's spec offloads, which goes before the job's keys
 };
 
 /// How this rank of it keeps the job as configured.
@@ -76,6 +80,7 @@ struct KeptJob {
 struct MemoryPlan {
   std::vector<KeptJob> ways = {};   ///< the one that was asked for first, then from level 0 on
   std::optional<std::size_t> best;  ///< the cheapest that fits; nothing: none does
+  std::optional<std::size_t> sure;  ///< the cheapest that fits_surely()
   const KeptJob& asked() const { return ways.front(); }
 };
 
@@ -106,13 +111,21 @@ inline constexpr double kDoubt = 0.1;
 /// not by all that is in its pool.
 bool lacks_much(double needed, double missing);
 
+/// Whether it fits even if it needs so much more.
+bool fits_surely(const MemoryInput& input, const KeptJob& way);
+
 /// Whether what was asked for fails by more than that.
 bool clearly_fails(const MemoryInput& input, const MemoryPlan& plan);
 
-/// "ZeRO level 3, recomputing each unit, optimizer state on disk", as keys of the job file with
-/// `as_keys`: "zero.level=3, train.recompute=\"all\"".
-std::string describe(const Keeping& keeping, bool as_keys = false);
-std::string describe(const KeptJob& way, bool as_keys = false);
+/// "level 3, states on disk, recomputed".
+std::string describe(const Keeping& keeping);
+std::string describe(const KeptJob& way);
+
+/// The job file's keys that ask for it, whatever else a job has: "zero.level=3", ….
+std::vector<std::string> keys_of(const Keeping& keeping);
+
+/// Those of `keys` that a job does not say already, in one line.
+std::string unsaid(const std::vector<std::string>& keys, const std::set<std::string>& said);
 
 /// Whether what was asked for fits; where it does not, by how much and what would help. Lines.
 std::string memory_advice(const MemoryInput& input, const MemoryPlan& plan);

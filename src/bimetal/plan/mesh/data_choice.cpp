@@ -233,6 +233,19 @@ std::vector<double> shards_by_memory(const Cluster& cluster, const std::vector<i
   return shards;
 }
 
+void take_whole_step(ModelFacts& facts, double step_s, double samples, double at_once) {
+  const auto pass = pass_of(facts, /*slower=*/1, /*recomputed=*/false);
+  const double passes = std::ceil(samples / at_once);
+  const double by_units = passes * pass.fixed + samples * pass.per_sample;
+  if (!(by_units > 0 && step_s > 0)) return;
+  for (auto& unit : facts.units) {
+    for (auto* const seconds : {&unit.forward_s, &unit.backward_s}) {
+      seconds->fixed *= step_s / by_units;
+      seconds->per_sample *= step_s / by_units;
+    }
+  }
+}
+
 double seconds_per_sample(const MeshInput& input, const Cluster& cluster, int device,
                           double at_once) {
   const auto& own = cluster.device(device);

@@ -15,6 +15,11 @@ std::optional<MeshChoice> choose_data(const MeshInput& input, const Cluster& clu
                                       const std::vector<int>& devices, const Keeping& keeping,
                                       bool may_idle = false);
 
+/// Units that were measured one by one, so that all of them together take what a whole step does
+/// of so many samples, so many of them at once: seconds, without an update. Nothing of what is not
+/// known.
+void take_whole_step(ModelFacts& facts, double step_s, double samples, double at_once);
+
 /// Of what is in shards, the part of each of these devices: in proportion to their memory.
 std::vector<double> shards_by_memory(const Cluster& cluster, const std::vector<int>& devices);
 

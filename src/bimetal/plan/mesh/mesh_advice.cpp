@@ -191,8 +191,9 @@ std::string describe(const Cluster& cluster, const MeshChoice& choice) {
                      choice.micro_batches == 1 ? "" : "es", kept(choice.keeping));
 }
 
-std::string keys_of(const MeshChoice& choice) {
-  std::vector<std::string> keys;
+std::vector<std::string> key_list(const MeshChoice& choice) {
+  std::vector<std::string> keys = {"mesh.stages=1", "mesh.cuts=[]", "mesh.schedule=\"1f1b\"",
+                                   "mesh.micro_batches=0", "compression.activations=\"none\""};
   const auto counts = choice.replicas();
   if (choice.scheme == Scheme::Pipeline) {
     auto cuts = choice.begins();
@@ -206,16 +207,23 @@ std::string keys_of(const MeshChoice& choice) {
   if (choice.most_parts() > 1) {
     keys.push_back(counts_key("tensor", choice.parts()));
     keys.push_back(weights_key(choice));
+  } else {
+    keys.insert(keys.end(), {"mesh.tensor=1", "mesh.tensor_weights=\"equal\""});
   }
-  if (std::ranges::max(counts) > 1 && choice.scheme != Scheme::Data) {
-    keys.push_back(counts_key("replicas", counts));
+  if (choice.most_parts() == 1 || choice.keeping.level > 0 || !all_alike(choice.parts())) {
+    keys.push_back("mesh.sequence_parallel=false");
   }
+  const bool several = std::ranges::max(counts) > 1 && choice.scheme != Scheme::Data;
+  keys.push_back(several ? counts_key("replicas", counts) : "mesh.replicas=\"auto\"");
   if (const auto most = choice.most_at_once(); most > 0) {
     keys.push_back(fmt::format("train.micro_batch={}", most));
   }
-  // Of a job that asks for a level, too.
-  keys.push_back(describe(choice.keeping, /*as_keys=*/true));
-  return fmt::format("{}", fmt::join(keys, ", "));
+  std::ranges::move(keys_of(choice.keeping), std::back_inserter(keys));
+  return keys;
+}
+
+std::string keys_of(const MeshChoice& choice) {
+  return fmt::format("{}", fmt::join(key_list(choice), ", "));
 }
 
 std::string sums_text(const MeshChoice& choice) {
@@ -275,7 +283,7 @@ std::string mesh_advice(const Cluster& cluster, const MeshPlan& plan) {
     lines.push_back(fmt::format("No use was found for {} more device{}: it would not be faster.",
                                 idle, plural(idle)));
   }
-  lines.push_back(fmt::format("In the job file: {}.", keys_of(best)));
+  lines.push_back(fmt::format("In the job file: {}.", unsaid(key_list(best), plan.said)));
   const bool ordered = best.scheme == Scheme::Pipeline || best.scheme == Scheme::Tensor;
   if (ordered && used <= kNamedInOrder) {
     std::vector<std::string> names;

@@ -10,7 +10,7 @@ namespace bimetal::plan {
 /// "pipeline of 3 stages", "2 devices, level 1", "cuda:0 alone".
 std::string describe(const Cluster& cluster, const MeshChoice& choice);
 
-/// Keys of the job file that ask for it: "mesh.stages=2, mesh.cuts=[7], …".
+/// The job file's keys that ask for it, whatever else a job has: "mesh.stages=2, mesh.cuts=[7]", ….
 std::string keys_of(const MeshChoice& choice);
 
 /// Of a choice with tensors in parts: "sums of activations take 12.0 ms of a step, over a link of

@@ -233,6 +233,7 @@ MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster, std::optional
   if (asked && asked->choice) found.choices.push_back(*asked->choice);
   auto plan = sort_out(std::move(found), input.most);
   plan.asked = std::move(asked);
+  plan.said = input.said;
   explain(cluster, plan);
   return plan;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct MeshInput {
   ActivationBytes activations = {};
   bool offloads = false;   ///< states may be kept on disks
   bool uneven = true;      ///< stages may have replicas of their own number
+  std::set<std::string> said = {};  ///< MemoryInput::said
   bool parts = true;       ///< tensors may be in parts, as far as the facts say how
   bool own_parts = true;   ///< and stages in parts of their own number
   int most_level = 3;      ///< of ZeRO that the job goes with
@@ -131,6 +133,7 @@ struct MeshPlan {
   std::vector<MeshChoice> others;       ///< the fastest of those that do not fit
   std::optional<LowerPrecision> lower = {};  ///< nothing: not measured, or nothing fits
   std::size_t tried = 0;
+  std::set<std::string> said = {};  ///< the input's
 };
 
 /// `asked`: is one of those that are compared. Errors: InvalidArgument for facts that do not go

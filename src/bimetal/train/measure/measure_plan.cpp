@@ -13,11 +13,13 @@
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/combinations.h"
+#include "bimetal/job/keys_in.h"
 #include "bimetal/job/mesh_keys.h"
 #include "bimetal/parallel/data/bucket_plan.h"
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/pipeline/activation_codec.h"
 #include "bimetal/plan/link_probe.h"
+#include "bimetal/plan/mesh/data_choice.h"
 #include "bimetal/plan/mesh/mesh_advice.h"
 #include "bimetal/task/catalog/unit_operations.h"
 #include "bimetal/train/choose_precision.h"
@@ -173,7 +175,23 @@ void take_cluster(const job::JobConfig& job, const device::Place& place, comm::G
   plan.mesh_input.bucket_mb = static_cast<int>(job.parallel.bucket_mb);
   plan.mesh_input.activations = activation_bytes(job, place.dtype);
   plan.mesh_input.offloads = plan.memory_input.offloads;
+  plan.mesh_input.said = job::keys_in(job);
   plan.mesh_input.evaluates = plan.memory_input.ranks.front().load.evaluates;
+}
+
+/// Meshes are planned by units, and sharing the whole model by its steps: both of the same time.
+void take_steps(const std::vector<plan::PlanWorker>& workers, double batch_weight,
+                plan::MeshInput& input) {
+  const auto samples = static_cast<double>(input.global_batch);
+  const auto at_once =
+      input.micro_batch > 0 ? static_cast<double>(input.micro_batch) : samples;
+  for (std::size_t r = 0; r < workers.size(); ++r) {
+    auto& facts = input.facts[r];
+    const auto& cost = workers[r].cost;
+    if (!cost.known()) continue;
+    const double update = facts.update_s * static_cast<double>(facts.elements());
+    plan::take_whole_step(facts, cost.seconds(batch_weight) - update, samples, at_once);
+  }
 }
 
 std::vector<plan::LinkSpeed> links_of(comm::Group group) {
@@ -337,6 +355,7 @@ MeasuredPlan measure_plan(const job::JobConfig& of_all, comm::Group group,
     result.memory_input.link = input.link;
     result.memory = plan::plan_memory(result.memory_input);
     take_cluster(job, here.place, group, links_of(group), result);
+    take_steps(input.workers, static_cast<double>(input.global_batch), result.mesh_input);
     auto asked = for_these ? std::optional(asked_mesh(job, result)) : std::nullopt;
     result.mesh = plan::plan_mesh(result.mesh_input, *result.cluster, std::move(asked));
     if (for_these) take_lower_precision(job, group, options, here, result, observer);

@@ -14,6 +14,7 @@
 #include "bimetal/device/device.h"
 #include "bimetal/device/host.h"
 #include "bimetal/job/combinations.h"
+#include "bimetal/job/keys_in.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/measure/model_size.h"
 #include "bimetal/train/measure/unit_measure.h"
@@ -337,6 +338,7 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
   input.asked = {.level = static_cast<int>(job.zero.level),
                  .copies = static_cast<int>(job.zero.copies),
                  .update_in_backward = job.zero.update == "backward"};
+  input.said = job::keys_in(job);
   const auto& optimizer = job.train.optimizer;
   input.offloads = optimizer == "adam" || optimizer == "adamw";
   input.shardable = may_shard(job) && group.size() > 1;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/job/mesh_keys.h"
 #include "bimetal/progress/worker_summary.h"
 #include "bimetal/train/choose_precision.h"
 
@@ -63,6 +64,35 @@ std::vector<double> weights_of_stage(const job::MeshConfig& mesh, const parallel
 }
 
 }  // namespace
+
+void require_counts(const job::JobConfig& job, int ranks) {
+  if (job::is_open(job.mesh) || job.parallel.mode == "server") return;
+  const auto shape = shape_of(job.mesh, ranks);
+  part_weights(job.mesh, shape, {});
+  const bool meshed = shape.stages * shape.tensor > 1;
+  const char* const whom = meshed ? "replicas of a mesh" : "ranks";
+  const auto replicas = static_cast<std::size_t>(shape.replicas);
+  const auto balance = job.parallel.weights.size();
+  const auto require = [](bool right, const std::string& why) {
+    if (!right) throw Error(ErrorCode::InvalidArgument, why);
+  };
+  require(!shape.even() || balance == 0 || balance == replicas,
+          fmt::format("parallel.balance has {} weights for {} {}: give one for each", balance,
+                      replicas, whom));
+  require(shape.even() || balance == 0 || balance == static_cast<std::size_t>(ranks),
+          fmt::format("parallel.balance has {} weights: where the stages have replicas or parts of "
+                      "their own number, give one for each of the {} workers",
+                      balance, ranks));
+  require(job.zero.weights.empty() || job.zero.weights.size() == replicas,
+          fmt::format("zero.shards has {} weights for {} {}: give one for each",
+                      job.zero.weights.size(), replicas, whom));
+  const auto chunks = job.mesh.schedule == "interleaved" ? job.mesh.chunks : 1;
+  const auto pieces = static_cast<std::size_t>(job.mesh.stages * chunks);
+  require(job.mesh.cuts.empty() || job.mesh.cuts.size() + 1 == pieces,
+          fmt::format("mesh.cuts has {} units for {} pieces of the model: give the {} units at "
+                      "which those but the first begin, or none",
+                      job.mesh.cuts.size(), pieces, pieces - 1));
+}
 
 parallel::MeshShape shape_of(const job::MeshConfig& mesh, int ranks) {
   return parallel::fit_mesh({.stages = static_cast<int>(mesh.stages),

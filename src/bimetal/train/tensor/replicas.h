@@ -63,6 +63,10 @@ class Replicas {
 parallel::PartWeights part_weights(const job::MeshConfig& mesh, const parallel::MeshShape& shape,
                                    std::span<const double> alone);
 
+/// Whether lists of the job that have a number for each rank, replica, part or piece have as many
+/// as such a job has on so many ranks; open meshes are not looked at. Error(InvalidArgument).
+void require_counts(const job::JobConfig& job, int ranks);
+
 /// Error(Unsupported), on every rank, unless those that have a replica's tensors in parts compute
 /// in one precision: they add up what they compute. Collective over `mesh`.
 void require_one_precision(const parallel::Mesh* mesh, precision::Precision mine,

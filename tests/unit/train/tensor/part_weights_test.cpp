@@ -5,12 +5,12 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/train/tensor/replicas.h"
+#include "support/errors.h"
 
 namespace bimetal::train {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr std::array<double, 6> kAlone = {9, 9, 1, 3, 2, 4};
 
@@ -36,13 +36,47 @@ TEST(PartWeights, OfOtherStagesAreTheirOwn) {
   mesh.tensor_weights = {2, 1};
   EXPECT_THAT(part_weights(mesh, shape, kAlone), ElementsAre(ElementsAre(1), ElementsAre(2, 1)));
   mesh.tensor_weights = {3, 2, 1};
-  try {
-    part_weights(mesh, shape, {});
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr("has 3 weights, and stage 1 of 2 has 2 ranks"));
-  }
+  expect_error(ErrorCode::InvalidArgument, {"has 3 weights, and stage 1 of 2 has 2 ranks"},
+               [&] { part_weights(mesh, shape, {}); });
+}
+
+// Before any data is looked for.
+TEST(Counts, OfListsAreThoseOfTheRanks) {
+  const auto refusal = [](auto change, int ranks) -> std::string {
+    job::JobConfig job;
+    change(job);
+    try {
+      require_counts(job, ranks);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+      return error.what();
+    }
+    return "";
+  };
+  const auto of_ranks = [](job::JobConfig& job) { job.parallel.weights = {3, 1}; };
+  EXPECT_EQ(refusal(of_ranks, 2), "");
+  EXPECT_THAT(refusal(of_ranks, 3), HasSubstr("balance has 2 weights for 3 ranks"));
+  const auto of_replicas = [](job::JobConfig& job) {
+    job.mesh.stages = 2;
+    job.mesh.cuts = {1};
+    job.zero.weights = job.parallel.weights = {3, 1};
+  };
+  EXPECT_EQ(refusal(of_replicas, 4), "");
+  EXPECT_THAT(refusal(of_replicas, 2), HasSubstr("balance has 2 weights for 1 replicas of a mesh"));
+  const auto of_workers = [](job::JobConfig& job) {
+    job.mesh.stages = 2;
+    job.mesh.stage_replicas = {1, 2};
+    job.parallel.weights = {3, 1};
+  };
+  EXPECT_THAT(refusal(of_workers, 3), HasSubstr("one for each of the 3 workers"));
+  const auto of_shards = [](job::JobConfig& job) { job.zero.weights = {3, 1}; };
+  EXPECT_THAT(refusal(of_shards, 3), HasSubstr("zero.shards has 2 weights for 3 ranks"));
+  const auto of_pieces = [](job::JobConfig& job) {
+    job.mesh.stages = 2;
+    job.mesh.schedule = "interleaved";
+    job.mesh.cuts = {1};
+  };
+  EXPECT_THAT(refusal(of_pieces, 2), HasSubstr("mesh.cuts has 1 units for 4 pieces"));
 }
 
 }  // namespace

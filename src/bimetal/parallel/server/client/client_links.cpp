@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
 #include "bimetal/net/tcp/run_handlers.h"
 #include "bimetal/net/tcp/spawn.h"
 #include "bimetal/parallel/server/client/client_impl.h"
@@ -22,6 +23,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kWatchEvery{200};
 constexpr milliseconds kLookWhetherToGiveUp{100};
+constexpr milliseconds kNamedFirst{2000};
+// What is told of: shorter ones happen on every network.
+constexpr milliseconds kLongSilence{3000};
 /// A copy waits for the other servers, and asks whether another one leads.
 constexpr milliseconds kToTakeOver{10000};
 
@@ -194,7 +198,8 @@ bool Client::Impl::wait_ticks(std::unique_lock<std::mutex>& lock,
                               const std::function<bool()>& arrived) {
   const bool copies = links.size() > static_cast<std::size_t>(shards);
   const auto patience = copies ? 2 * options.timeout + kToTakeOver : options.timeout;
-  const auto last = arrivals.ticks + patience / kWatchEvery + 1;
+  // watch() names a silent server, and may have heard it later than this began to wait.
+  const auto last = arrivals.ticks + (patience + kNamedFirst) / kWatchEvery + 1;
   while (!arrived() && arrivals.ticks <= last) {
     const auto before = arrivals.ticks;
     wait_until(
@@ -211,12 +216,27 @@ void Client::Impl::fail(const Error& error) {
   arrivals.changed.notify_all();
 }
 
+/// While it lasts, and once it is over.
+void Client::Impl::tell_silence(ServerLink& server, milliseconds silence) const {
+  using Seconds = std::chrono::duration<double>;
+  if (silence >= server.told + kLongSilence) {
+    server.told += kLongSilence;
+    log(LogLevel::warning,
+        "waiting for {}: nothing for {} s (it is given up after {:g}; parallel.timeout_s)",
+        server.name(), silence.count() / 1000, Seconds(options.timeout).count());
+  } else if (silence.count() == 0 && std::exchange(server.told, {}).count() > 0) {
+    log(LogLevel::warning, "{} is back", server.name());
+  }
+}
+
 /// Counts time in ticks of its own thread: a process that was stopped has waited for nobody.
 asio::awaitable<void> Client::Impl::watch() {
   while (!stopping) {
     for (const auto& server : links) {
       if (!server->link || server->gone) continue;
-      if (server->silence.after(kWatchEvery, server->link->heard()) > options.timeout) {
+      const auto silence = server->silence.after(kWatchEvery, server->link->heard());
+      tell_silence(*server, silence);
+      if (silence > options.timeout) {
         server->link->close();
         server->on_closed(Error(ErrorCode::PeerLost,
                                 "nothing was heard of it within "

@@ -77,6 +77,7 @@ class ServerLink final : public LinkHandler {
   std::deque<IncomingParameters*> asked;
   bool gone = false;
   Silence silence;
+  std::chrono::milliseconds told{0};  ///< of the silence that lasts
 
   std::span<std::byte> place(const net::FrameHeader& header) override;
   void on_message(const net::FrameHeader& header, std::span<const std::byte> body) override;
