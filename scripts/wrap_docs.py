@@ -10,7 +10,7 @@ WIDTH = 120
 ITEM = re.compile(r"( *)([-*+]|\d+\.) +(?=\S)")
 FENCE = re.compile(r" *(```|~~~)")
 MARK = re.compile(r" ([-*+#>|]|\d+[.)]) ")  # would begin a list or the like at a line's beginning
-KEPT = re.compile(r" *([|#>]|<[a-z/!]|!\[|::: |\[[^]]+\]: )")
+KEPT = re.compile(r" *([|#>]|<[a-z/!]|!\[|::: |\[[^]^][^]]*\]: )")
 
 
 def filled(lines: list[str]) -> list[str]:
@@ -43,7 +43,7 @@ def wrapped(text: str) -> str:
             flush()
             out.append(line)
             fence = match.group(1)
-        elif not line.strip() or KEPT.match(line) or (not paragraph and line.startswith("    ") and not ITEM.match(line) and not inside_item(out)):
+        elif not line.strip() or KEPT.match(line) or (not paragraph and is_code(line, out)):
             flush()
             out.append(line)
         else:
@@ -54,14 +54,16 @@ def wrapped(text: str) -> str:
     return "\n".join(out) + "\n"
 
 
-def inside_item(lines: list[str]) -> bool:
-    """Whether an indented line goes on with a list, rather than being code."""
-    for line in reversed(lines):
-        if ITEM.match(line):
-            return True
-        if line.strip() and not line.startswith(" "):
+def is_code(line: str, before: list[str]) -> bool:
+    """Whether a line is code by its indentation, rather than going on with a list."""
+    if not line.startswith("    ") or ITEM.match(line):
+        return False
+    for earlier in reversed(before):
+        if ITEM.match(earlier):
             return False
-    return False
+        if earlier.strip() and not earlier.startswith(" "):
+            return True
+    return True
 
 
 def main() -> None:

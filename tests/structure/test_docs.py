@@ -97,7 +97,7 @@ def commands(path: pathlib.Path) -> list[tuple[str, list[str]]]:
             if at is None or at + 1 >= len(words) or not re.fullmatch(r"[a-z-]+", words[at + 1]):
                 continue
             rest = words[at + 2:]
-            end = next((n for n, word in enumerate(rest) if word == "--" or set(word) <= set("|&;")), len(rest))
+            end = next((n for n, word in enumerate(rest) if word == "--" or word.endswith(".py") or set(word) <= set("|&;")), len(rest))
             found.append((words[at + 1], [word.partition("=")[0] for word in rest[:end] if word.startswith("--")]))
     return found
 
