@@ -311,15 +311,15 @@ TEST_F(Checkpoint, RefusesAFormatOfTheFuture) {
 }
 
 TEST_F(Checkpoint, RefusesToSaveWhatItCouldNotLoad) {
-  const auto code_of = [&](const torch::optim::Optimizer& optimizer, std::int64_t keep) {
+  const auto refusal_of = [&](const torch::optim::Optimizer& optimizer, std::int64_t keep) {
     return code_of([&] { save_checkpoint(folder_.path(), net_, optimizer, state_at(1), keep); });
   };
   torch::optim::RMSprop other(net_.parameters());
-  EXPECT_EQ(code_of(other, 1), ErrorCode::Unsupported);
+  EXPECT_EQ(refusal_of(other, 1), ErrorCode::Unsupported);
   SmallNet stranger;
   torch::optim::SGD of_stranger(stranger.parameters(), torch::optim::SGDOptions(0.1));
-  EXPECT_EQ(code_of(of_stranger, 1), ErrorCode::InvalidArgument);
-  EXPECT_EQ(code_of(sgd_, 0), ErrorCode::InvalidArgument);
+  EXPECT_EQ(refusal_of(of_stranger, 1), ErrorCode::InvalidArgument);
+  EXPECT_EQ(refusal_of(sgd_, 0), ErrorCode::InvalidArgument);
   EXPECT_TRUE(names_in(folder_.path()).empty());
 }
 

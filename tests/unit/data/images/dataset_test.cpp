@@ -150,16 +150,16 @@ TEST_F(Dataset, BatchesMayBeEmpty) {
 
 TEST_F(Dataset, BatchesRefuseWhatCannotBe) {
   const ImageDataset set = load_dataset("mnist", folder_.path()).train;
-  const auto code_of = [&](const torch::Tensor& indices, torch::Dtype dtype) {
+  const auto refusal = [&](const torch::Tensor& indices, torch::Dtype dtype) {
     return code_of([&] { make_batch(set, indices, dtype); });
   };
-  EXPECT_EQ(code_of(torch::tensor({7}, torch::kInt64), torch::kFloat32),
+  EXPECT_EQ(refusal(torch::tensor({7}, torch::kInt64), torch::kFloat32),
             ErrorCode::InvalidArgument);
-  EXPECT_EQ(code_of(torch::tensor({-1}, torch::kInt64), torch::kFloat32),
+  EXPECT_EQ(refusal(torch::tensor({-1}, torch::kInt64), torch::kFloat32),
             ErrorCode::InvalidArgument);
-  EXPECT_EQ(code_of(torch::tensor({1}, torch::kInt32), torch::kFloat32),
+  EXPECT_EQ(refusal(torch::tensor({1}, torch::kInt32), torch::kFloat32),
             ErrorCode::InvalidArgument);
-  EXPECT_EQ(code_of(torch::tensor({1}, torch::kInt64), torch::kInt64), ErrorCode::InvalidArgument);
+  EXPECT_EQ(refusal(torch::tensor({1}, torch::kInt64), torch::kInt64), ErrorCode::InvalidArgument);
 }
 
 TEST(FashionMnist, IsRealWhereItIsInstalled) {
