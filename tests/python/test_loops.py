@@ -34,10 +34,10 @@ class Out:
 
 
 class Net(nn.Module):
-    def __init__(self, seed, activation, hides):
+    def __init__(self, seed, hides):
         super().__init__()
         torch.manual_seed(seed)
-        self.net = nn.Sequential(nn.Linear(4, 8), activation(), nn.Linear(8, 4)).double()
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.PReLU(), nn.Linear(8, 4)).double()
         self.hides, self.may_freeze = hides, [self.net[0].bias, *self.net[1].parameters()]
 
     def encode(self, x):
@@ -87,9 +87,7 @@ class Loop:
     resumes: bool = False
 
     def nets(self):
-        # Of what is "inside" for bimetal.tensor a penalty would count on each rank (docs/tensor.md): there is none of it then.
-        activation = nn.Tanh if self.loss is with_penalty else nn.PReLU
-        made = [Net(seed, activation, self.loss is of_object) for seed in range(2 if self.loss is two else 1)]
+        made = [Net(seed, self.loss is of_object) for seed in range(2 if self.loss is two else 1)]
         self.freeze(made[0], 0)
         return made
 
@@ -203,7 +201,7 @@ class Zero(Ddp):
 
 class Tensor(Alone):
     def wrap(self):
-        plan = {"net.0": "columns", "net.2": "rows"} | ({} if self.loop.loss is with_penalty else {"net.1": "inside"})
+        plan = {"net.0": "columns", "net.2": "rows", "net.1": "inside"}
         self.cut = [bimetal.tensor.parts(net, optimizer, plan=plan, weights=[3, 1])
                     for net, optimizer in zip(self.nets, self.optimizers, strict=True)]
 

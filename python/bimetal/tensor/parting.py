@@ -19,7 +19,7 @@ from bimetal.tensor.layers import Columns, Rows
 from bimetal.tensor.own_loss import OwnLoss, has_own_loss
 from bimetal.tensor.parted import Part, Parted
 from bimetal.tensor.plan import Layer, Plan, plan_for
-from bimetal.tensor.region import Region
+from bimetal.tensor.region import Region, SharedParameter
 from bimetal.tensor.vocabulary import Embeddings, Logits
 from bimetal.zero.optimizer import require_by_element, take_pieces
 
@@ -50,7 +50,7 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
             - "count": a whole number that a module keeps of what is cut. Those called ``num_heads``, ``n_head``, ``heads`` and the
               like beside a layer that is cut by heads become this rank's by themselves.
             - "inside": a module or parameter that every rank uses for its own heads or columns, as a norm of each head: its
-              gradients are summed.
+              gradients are summed, but for what a penalty on it adds.
 
             None: as is known of Hugging Face's GPT-2, Llama, Mistral, Qwen2 and Qwen3.
         weights: how large the ranks' parts are: "equal", in proportion to "speed" (of float32 products, measured now), or to
@@ -141,10 +141,8 @@ def _replace(module: nn.Module, plan: Plan, ranks: _C.PartRanks, rank: int, weig
     for count in plan.counts:
         here = _C.whole_parts(count.pieces, weights)[rank]
         setattr(count.module, count.attribute, getattr(count.module, count.attribute) // count.pieces * here)
-    for parameter in plan.inside.values():
-        trained = parameter.requires_grad
-        parameter.requires_grad_(True).register_hook(ranks.sum)  # also of one that is unfrozen later
-        parameter.requires_grad_(trained)
+    for name, parameter in plan.inside.items():
+        SharedParameter(module, name, parameter, ranks)
 
 
 def _replace_vocabulary(layer: Layer, ranks: _C.PartRanks, rank: int, weights: list[float]) -> None:

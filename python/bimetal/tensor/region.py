@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from bimetal import _C
+from bimetal._errors import error
 from bimetal.tensor.draws import Draws
 
 
@@ -60,3 +61,40 @@ class Region:
 
     def _parent_ends(self, *_: object) -> None:
         self._end()
+
+
+class SharedParameter:
+    """A parameter that each rank uses for its own part of what is cut: its gradients of these uses are summed over the ranks. What
+    comes from elsewhere, as a penalty's, is the same on all ranks and counts once.
+
+    Uses are those in the forward of the modules that have it. A gradient without any of these is an error.
+    """
+
+    def __init__(self, root: nn.Module, name: str, parameter: nn.Parameter, ranks: _C.PartRanks):
+        self._name, self._ranks, self._used = name, ranks, False
+        for module in root.modules():
+            for own, candidate in module._parameters.items():
+                if candidate is parameter:
+                    self._within(module, own)
+        trained = parameter.requires_grad
+        parameter.requires_grad_(True).register_hook(self._require_used)  # also of one that is unfrozen later
+        parameter.requires_grad_(trained)
+
+    def _within(self, owner: nn.Module, own: str) -> None:
+        # An attribute of the instance comes before what Module.__getattr__ finds, and is in no state_dict().
+        def begin(module: nn.Module, *_: object) -> None:
+            parameter = module._parameters[own]
+            if parameter is not None and parameter.requires_grad and torch.is_grad_enabled():
+                module.__dict__[own] = self._ranks.shared(parameter)
+                self._used = True
+
+        def end(module: nn.Module, *_: object) -> None:
+            module.__dict__.pop(own, None)
+
+        owner.register_forward_pre_hook(begin)
+        owner.register_forward_hook(end, always_call=True)
+
+    def _require_used(self, _: torch.Tensor) -> None:
+        if not self._used:
+            raise error(f"{self._name} is inside for bimetal.tensor.parts(), and is used outside of the forward of the module that "
+                        f"has it, where its gradients are not summed: call that module", "unsupported")
