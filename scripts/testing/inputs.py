@@ -74,11 +74,15 @@ def modules_of(file):
         if at in found:
             continue
         found.add(at)
-        waiting += [module for name in imported_names(at) for module in located(name, at)]
+        waiting += imported_by(at)
     return frozenset(found)
 
 
 @functools.cache
+def imported_by(file):
+    return frozenset(module for name in imported_names(file) for module in located(name, file))
+
+
 def imported_names(file):
     names = set()
     for node in ast.walk(ast.parse(file.read_text())):

@@ -4,6 +4,7 @@
 How it runs programs is in tests/support/test_suites.py.
 """
 
+import functools
 import pathlib
 import re
 import sys
@@ -35,13 +36,14 @@ class Levels(unittest.TestCase):
         self.assertEqual(names("endurance"), ["long"])
 
     def test_every_line_of_make_test_names_cases_that_there_are(self):
+        text_of = functools.cache(lambda file: "".join(path.read_text() for path in inputs.modules_of(file)))
         for line in (ROOT / "tests/make_test.txt").read_text().splitlines():
             if not line or line.startswith("#"):
                 continue
             folder, topic, *case = line.split(".")
             file = ROOT / "tests" / folder / f"test_{topic}.py"
             self.assertTrue(file.exists(), line)
-            text = "".join(path.read_text() for path in inputs.modules_of(file))
+            text = text_of(file)
             self.assertTrue(not case or re.search(rf"\bclass {case[0]}\b", text), line)
             self.assertTrue(len(case) < 2 or case[1] in self.names_of_methods(text) or self.is_made(case[1], text), line)
 
