@@ -28,7 +28,7 @@ enum class Optimizer { sgd_momentum, adam, adamw, lars, lamb };
 /// llama8: of eight heads, and four of keys and values, in place of half as many.
 enum class Learns { images, resnet, resnet_batch_norm, tokens, gpt2, llama, llama8 };
 
-constexpr int training_steps = 20;
+constexpr int training_steps = 11;  ///< an epoch has nine
 
 struct TrainingPlan {
   Learns learns = Learns::images;
