@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,8 +21,6 @@
 
 namespace bimetal::cli {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::vector<std::string>& own_arguments() {
   static std::vector<std::string> arguments;

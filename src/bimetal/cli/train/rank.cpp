@@ -26,17 +26,6 @@
 namespace bimetal::cli {
 namespace {
 
-/// Of the first rank of a machine that has joined: its terminal shows the job, too.
-class GuestObserver final : public ProgressPrinter {
- public:
-  GuestObserver(Terminal& terminal, launch::StatusReporter& status)
-      : ProgressPrinter(terminal, progress_line), status_(status) {}
-  void on_rescue(const progress::Rescue& rescue) override { status_.rescue(rescue); }
-
- private:
-  launch::StatusReporter& status_;
-};
-
 /// Of a rank beside one that shows the rest.
 class RescueObserver final : public progress::Observer {
  public:
@@ -83,10 +72,13 @@ progress::Report train_in(comm::Group group, const RankRun& run, progress::Obser
   return report;
 }
 
+/// The first rank of a machine that has joined: its terminal shows the job, too.
 int train_as_guest(const RankRun& run, launch::StatusReporter& status) {
   Terminal terminal;
-  GuestObserver observer(terminal, status);
-  const auto report = train_in(join_group(run.env, run.job), run, observer);
+  ProgressPrinter printer(terminal, progress_line);
+  RescueObserver rescues(status);
+  progress::Observers observers({&printer, &rescues});
+  const auto report = train_in(join_group(run.env, run.job), run, observers);
   terminal.clear();
   if (!report.workers.empty()) print_summary(terminal, report, {});
   return report.interrupted ? kInterrupted : kSuccess;
