@@ -1,5 +1,5 @@
 #pragma once
-// The memory that a rank needs to train a model, by kind: docs/planning.md derives it. Pure.
+// The memory that a rank needs to train a model, by kind: docs/plan_model.md derives it. Pure.
 
 #include <algorithm>
 #include <cstddef>
