@@ -1,7 +1,7 @@
 #pragma once
-// Where a rank's parameters, gradients and their sums over the ranks live: whole on every rank
-// (data/replicated_model.h), or in shards (shard/sharded_model.h). What a training step needs of
-// either.
+// Where a rank's parameters, gradients and their sums over the ranks are kept: whole on every rank
+// (data/replicated_model.h), or in shards (shard/sharded_model.h). This is the interface that a
+// training step needs of either.
 
 #include <torch/csrc/api/include/torch/types.h>
 

@@ -1,8 +1,8 @@
 #pragma once
 // Data parallelism with unequal batches. Gradients are summed over the ranks in buckets while
-// backward still runs (Li et al., "PyTorch Distributed", VLDB 2020, §3.2), each rank's sum of
-// losses divided by the weight W of the whole batch, so that what comes out is the gradient of the
-// mean over all samples, or tokens, of it: docs/balance.md.
+// backward still runs (Li et al., "PyTorch Distributed", VLDB 2020, §3.2). Each rank's sum of
+// losses is divided by the weight W of the whole batch. So the result is the gradient of the mean
+// over all its samples, or tokens: docs/balance.md.
 
 #include <torch/csrc/api/include/torch/types.h>
 

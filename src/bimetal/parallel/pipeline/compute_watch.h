@@ -1,5 +1,5 @@
 #pragma once
-// Times what a rank computes, without what it waits for other ranks meanwhile.
+// Times a rank's computation without its waits for other ranks.
 
 #include <algorithm>
 #include <functional>

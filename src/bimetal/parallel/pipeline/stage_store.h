@@ -1,6 +1,6 @@
 #pragma once
-// The parameters of a stage, as a step of the whole job sees them: replicas of the stage sum their
-// gradients by a store of their own, and stages that have a tensor in common sum theirs.
+// The parameters of a stage, as a step of the whole job sees them. Replicas of the stage sum their
+// gradients by a store of their own. Stages that have a tensor in common sum its gradients.
 
 #include <chrono>
 #include <memory>

@@ -1,7 +1,6 @@
 #pragma once
-// What a stage of a pipeline does in a step, as a list of actions: the same for who runs it, who
-// tests it and who plans with it. Pure functions of a few numbers, so that every rank knows the
-// lists of all.
+// The actions of a pipeline stage in a step, as a list. Running, testing and planning use the same
+// list. Pure functions of a few numbers, so that every rank knows the lists of all.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
-// A server process: it listens for workers, keeps its shard, and, as server 0, coordinates the job.
-// One thread does all of that; the calls below hand things over to it.
+// A server process. It listens for workers, keeps its shard, and coordinates the job if it is
+// server 0. One thread does all of that; the calls below pass work to it.
 
 #include <chrono>
 #include <cstdint>

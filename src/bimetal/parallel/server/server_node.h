@@ -1,5 +1,5 @@
 #pragma once
-// Everything of a server that lives on its one thread. Private to parameter_server.cpp.
+// All of a server's state on its one thread. Private to parameter_server.cpp.
 
 #include <asio/awaitable.hpp>
 #include <asio/cancellation_signal.hpp>

@@ -1,5 +1,5 @@
 #pragma once
-// What a ShardedModel is made of, for the files that implement it.
+// The parts of a ShardedModel, for the files that implement it.
 
 #include <torch/csrc/api/include/torch/types.h>
 

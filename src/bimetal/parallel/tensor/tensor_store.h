@@ -1,6 +1,6 @@
 #pragma once
-// Parameters that live in parts on several tensor ranks, and on as many replicas of these as there
-// are: what a step needs of them beside what the replicas do.
+// Parameters that are in parts on several tensor ranks, and on as many replicas of these as there
+// are. It adds what a step needs to the replicas' own store.
 
 #include <cstdint>
 #include <memory>

@@ -1,7 +1,7 @@
 #pragma once
-// One connection between a worker and a server, or between servers: a session (net/link/session.h)
-// that also sends heartbeats by itself, places tensors in their receiver's memory, and takes them
-// by way of shared memory where there is some.
+// One connection between a worker and a server, or between servers. It is a session
+// (net/link/session.h) that also sends heartbeats by itself and places tensors in their receiver's
+// memory. It uses shared memory for them if there is some.
 
 #include <asio/awaitable.hpp>
 #include <asio/ip/tcp.hpp>

@@ -1,6 +1,6 @@
 #pragma once
-// How long nothing has been heard of the other side of a connection. Counted in ticks of one's own:
-// a process that was stopped itself has heard nothing either.
+// The time since the other side of a connection was last heard. It is counted in ticks of this
+// process, because a process that was stopped itself has heard nothing either.
 
 #include <chrono>
 
