@@ -12,15 +12,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
 
-from peers import PATIENCE_S, Kind, Peer
+from peers import PATIENCE_S, WINE, Kind, Peer, main
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-WINE = [os.path.join(HERE, "wine.sh"), os.environ.get("WINE_FOLDER", ""), "run"]
 LAUNCHER = Kind("Windows", "BIMETAL_LITE_WINDOWS", WINE)
 PROGRAMS = pathlib.Path(os.environ.get("WINDOWS_TEST_PROGRAMS", ""))
 RANK, USER = str(PROGRAMS / "launched_rank.exe"), str(PROGRAMS / "console_user.exe")
@@ -206,9 +203,4 @@ class WindowsLaunch(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
-    program = unittest.main(verbosity=2, exit=False)
-    if program.result.skipped and program.result.wasSuccessful():
-        print("; ".join(sorted({reason for _, reason in program.result.skipped})))
-        sys.exit(77 if len(program.result.skipped) == program.result.testsRun else 0)
-    sys.exit(not program.result.wasSuccessful())
+    main()
