@@ -64,7 +64,8 @@ class Mesh(TextJob):
                 self.assertEqual([plan.status, plan.error()], [run.status, run.error()])
         unknown = self.start("plan", "--details", stages, *workers, "--set", "parallel.balance=equal").wait()
         self.assertRegex(unknown.out, 'as the job says  +not planned: meshes are planned with parallel.balance = "auto"')
-        alike = self.start("plan", "--details", self.write_text_job("alike", mesh__stages=2, mesh__tensor=[2, 2]), *workers, *workers).wait()
+        job_file = self.write_text_job("alike", mesh__stages=2, mesh__tensor=[2, 2])
+        alike = self.start("plan", "--details", job_file, *workers, *workers).wait()
         self.assertRegex(alike.out, r"as the job says: 2 stages, tensors in parts on 2, \w+ × ")
 
     def test_a_killed_worker_is_named_and_others_go_on(self):
