@@ -255,6 +255,7 @@ class Engine(unittest.TestCase):
         self.assertTrue(all(0.99 < part < 1 for part in factor), factor)
 
     def test_bfloat16_is_computed_in(self):
+        torch.manual_seed(0)  # from some starts 4 steps are less than bfloat16 tells apart
         model = nn.Linear(4, 1)
         engine, _, loader, _ = start_engine(model, torch.ones(64, 4), {"bf16": {"enabled": True}})
         losses = []

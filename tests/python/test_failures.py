@@ -2,7 +2,6 @@
 
 import datetime
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -20,8 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import bimetal
 from bimetal import _build, _torch_check
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "fault"))
-from harness import own_address  # noqa: E402
+from searches import harness
 
 
 def told(error, since):
@@ -181,7 +179,7 @@ class Failures(unittest.TestCase):
 
     def test_without_a_token_ranks_stay_on_loopback_and_plain(self):
         self.assertEqual(self.started()[0], [2, 2])
-        for environment in ({"MASTER_ADDR": own_address()}, {"BIMETAL_ENCRYPTION": "on"}):
+        for environment in ({"MASTER_ADDR": harness.own_address()}, {"BIMETAL_ENCRYPTION": "on"}):
             for error in self.started(**environment)[0]:
                 self.assertEqual(error["code"], "unauthorized", error)
                 for word in ("bimetal token FILE", "BIMETAL_TOKEN_FILE=FILE", "torchrun"):
@@ -193,7 +191,7 @@ class Failures(unittest.TestCase):
             self.assertNotIn("fifteen letters", error["text"])
 
     def test_a_plain_job_beyond_loopback_says_so_once(self):
-        secret = {"BIMETAL_TOKEN": "a secret of enough letters", "MASTER_ADDR": own_address()}
+        secret = {"BIMETAL_TOKEN": "a secret of enough letters", "MASTER_ADDR": harness.own_address()}
         for encryption, notices in (("off", 1), ("on", 0)):
             sums, outputs = self.started(**secret, BIMETAL_ENCRYPTION=encryption)
             self.assertEqual(sums, [2, 2])

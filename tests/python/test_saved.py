@@ -1,21 +1,15 @@
 """Folders that are copied, and checkpoints in the order of their saving: processes are killed, clocks set back."""
 
 import os
-import pathlib
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from unittest import mock
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "fault"))
-
-import harness  # noqa: E402
-
-import bimetal  # noqa: E402
-from bimetal.runs import folders, saved  # noqa: E402
+import bimetal
+from bimetal.runs import folders, saved
+from searches import harness
 
 DAY_S = 24 * 3600
 

@@ -49,8 +49,8 @@ def trained(name, changed, options):
 TRAININGS = {
     2: [("gpt2", {}, {"weights": [3, 1]}), ("gpt2", UNTIED, {"weights": [1, 3], "checkpointing": "saved tensors"}),
         ("gpt2", {}, {"follow": 0}), ("llama", {}, {"weights": [3, 1]}),
-        ("llama", TIED, {"weights": [1, 2], "checkpointing": "saved tensors"}), ("mistral", {}, {}), ("qwen3", TIED, {"weights": [3, 1]}), ("plain", {}, {"weights": [3, 1], "apart": True}),
-        ("plain", {}, {"weights": [1, 2]})],
+        ("llama", TIED, {"weights": [1, 2], "checkpointing": "saved tensors"}), ("mistral", {}, {}), ("qwen3", TIED, {"weights": [3, 1]}),
+        ("plain", {}, {"weights": [3, 1], "apart": True}), ("plain", {}, {"weights": [1, 2]})],
     3: [("gpt2", {}, {"weights": [1, 2, 1]}), ("llama", {}, {"weights": [5, 2, 1], "follow": 0}), ("llama", TIED, {}),
         ("plain", {}, {"weights": [5, 2, 1], "apart": True}), ("plain", {}, {"weights": [1, 1, 2]})],
 }

@@ -6,15 +6,12 @@ Exits with 77, which CTest counts as skipped, where transformers is not installe
 import importlib.util
 import json
 import os
-import pathlib
 import re
 import shutil
 import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "fault"))
-
-import harness
+from searches import harness
 
 if not all(map(importlib.util.find_spec, ("transformers", "safetensors", "tokenizers"))):
     print("skipped: transformers is not installed; make setup-tests installs it")

@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -202,6 +203,8 @@ class Failing(SearchTest):
         os.kill(job.pid, signal.SIGKILL)
         job.wait()
         harness.wait_until(lambda: not self.processes(), "the end of its trials")
+        for scratch in self.temporary.iterdir():  # whoever was killed could not remove it
+            shutil.rmtree(scratch)
 
 
 class Wrong(SearchTest):
