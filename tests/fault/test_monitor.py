@@ -356,13 +356,6 @@ class Monitor(FaultTest):
         self.addCleanup(server.shutdown)
         return "127.0.0.1:%d" % server.server_address[1]
 
-    def test_a_killed_rank_0_takes_the_monitor_along(self):
-        job = self.watched()
-        self.wait_for_step(job, 5)
-        os.kill(self.ranks_of(job)[0], signal.SIGKILL)
-        job.done(harness.PEER_LOST)
-        self.assert_port_is_free(job.address)
-
 
 def command_line(pid):
     try:
