@@ -96,10 +96,13 @@ bool all_in_one_precision(comm::Group group, std::optional<Precision> mine, Dead
 
 RankPrecisions::RankPrecisions(comm::Group group, const job::JobConfig& job,
                                const job::WorkerSpec& worker, const device::Place& place,
-                               const task::Task& task, progress::Observer& observer)
+                               const task::Task& task, progress::Observer& observer,
+                               std::optional<Precision> known)
     : scaler_(precision::scaler_options(job.train)) {
-  if (job::precision_of(job, worker) == "auto") observer.on_phase("measuring precisions");
-  mine_ = choose_precision(job, worker, place, task);
+  if (!known && job::precision_of(job, worker) == "auto") {
+    observer.on_phase("measuring precisions");
+  }
+  mine_ = known ? *known : choose_precision(job, worker, place, task);
   all_ = gather(std::move(group), mine_, milliseconds_of(job.parallel.timeout_s));
 }
 

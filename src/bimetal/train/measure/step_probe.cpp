@@ -84,7 +84,7 @@ balance::CostModel measure(Rehearsal& rehearsal, std::int64_t largest, double sp
 
 balance::CostModel probe_step(const job::TrainConfig& job, const task::Task& task,
                               const ProbeOptions& options) {
-  if (options.skip) return {};
+  if (options.skip || options.known.known()) return options.known;
   const auto budget = std::chrono::duration<double>(options.budget).count();
   auto largest = std::min(job.global_batch, task.training()->size());
   for (; largest > 0; largest /= 4) {

@@ -22,8 +22,9 @@ struct ProbeOptions {
   precision::Precision precision = precision::Precision::float32;
   double speed = 1.0;  ///< emulated: see device::pause_for_speed
   std::chrono::milliseconds budget{800};
-  bool update = true;  ///< steps end with the optimizer's
-  bool skip = false;   ///< the model is known not to fit: its cost stays unknown
+  bool update = true;             ///< steps end with the optimizer's
+  bool skip = false;              ///< the model is known not to fit: its cost stays unknown
+  balance::CostModel known = {};  ///< from before: nothing is measured
 };
 
 /// t(b) = α + β·b of one step (forward, backward, update) of `task` on this device, b being the
