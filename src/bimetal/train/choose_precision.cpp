@@ -11,7 +11,7 @@
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/out_of_memory.h"
 #include "bimetal/job/combinations.h"
-#include "bimetal/train/measure/rehearsal.h"
+#include "bimetal/train/measure/step_probe.h"
 
 namespace bimetal::train {
 namespace {

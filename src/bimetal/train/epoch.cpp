@@ -13,7 +13,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/c10d/form_islands.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
-#include "bimetal/train/gradient_compression.h"
+#include "bimetal/train/setup.h"
 
 namespace bimetal::train {
 

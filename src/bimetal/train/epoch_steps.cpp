@@ -16,7 +16,7 @@
 #include "bimetal/parallel/mesh/named_error.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/train/epoch.h"
-#include "bimetal/train/out_of_memory.h"
+#include "bimetal/train/notices.h"
 
 namespace bimetal::train {
 

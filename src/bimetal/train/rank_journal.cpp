@@ -101,13 +101,12 @@ progress::Progress RankJournal::add(std::int64_t step, const data::BatchFeed::Pl
 progress::Report RankJournal::report(comm::Group group, std::int64_t steps,
                                      std::chrono::milliseconds timeout) const {
   const auto alone = expected_alone();
-  const auto summaries =
-      progress::gather_summaries(group,
-                                 {.elapsed_seconds = run_.journal.elapsed_seconds(),
-                                  .communicate_seconds = communicate_seconds_,
-                                  .wait_seconds = wait_seconds_,
-                                  .bytes_sent = group.bytes_sent()},
-                                 timeout);
+  progress::WorkerSummary mine;
+  mine.elapsed_seconds = run_.journal.elapsed_seconds();
+  mine.communicate_seconds = communicate_seconds_;
+  mine.wait_seconds = wait_seconds_;
+  mine.bytes_sent = group.bytes_sent();
+  const auto summaries = progress::gather_summaries(group, mine, timeout);
   double elapsed = 0;
   std::vector<progress::WorkerAtEnd> workers;
   auto gone = run_.members;

@@ -13,7 +13,7 @@
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/progress/journal.h"
 #include "bimetal/train/collective_update.h"
-#include "bimetal/train/pipeline/lanes.h"
+#include "bimetal/train/replicas.h"
 
 namespace bimetal::train {
 

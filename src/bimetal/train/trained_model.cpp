@@ -20,7 +20,7 @@
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/memory_weights.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
-#include "bimetal/train/gradient_compression.h"
+#include "bimetal/train/setup.h"
 
 namespace bimetal::train {
 namespace {

@@ -7,9 +7,9 @@
 #include "bimetal/base/error.h"
 #include "bimetal/job/combinations.h"
 #include "bimetal/progress/together.h"
-#include "bimetal/train/deterministic.h"
 #include "bimetal/train/epoch.h"
-#include "bimetal/train/error_of.h"
+#include "bimetal/train/libtorch_state.h"
+#include "bimetal/train/notices.h"
 #include "bimetal/train/pipeline/auto_mesh.h"
 #include "bimetal/train/setup.h"
 

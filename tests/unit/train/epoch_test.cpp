@@ -19,10 +19,16 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
+TrainerOptions of_one_thread() {
+  TrainerOptions options;
+  options.worker = job::parse_worker_spec("cpu:threads=1");
+  return options;
+}
+
 /// What one rank's process keeps while others come and go.
 struct Process {
   explicit Process(const job::JobConfig& job)
-      : options{.worker = job::parse_worker_spec("cpu:threads=1"), .host_name = "host"},
+      : options(of_one_thread()),
         run(job, options, recorder, choose_place(job, options), test::task_of(job)) {}
 
   TrainerOptions options;

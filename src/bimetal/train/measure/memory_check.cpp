@@ -12,8 +12,8 @@
 #include "bimetal/device/host.h"
 #include "bimetal/device/host_allocator.h"
 #include "bimetal/net/shm/shared_memory.h"
-#include "bimetal/train/measure/model_size.h"
 #include "bimetal/train/measure/unit_measure.h"
+#include "bimetal/train/setup.h"
 #include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {
