@@ -119,7 +119,9 @@ std::optional<precision::LossScalerOptions> RankPrecisions::scaler() const {
 
 void RankPrecisions::report(progress::Report& report,
                             const std::optional<precision::LossScaler>& scaler) const {
-  for (std::size_t rank = 0; rank < report.workers.size(); ++rank) {
+  // Fewer where several ranks are one worker, more where some have left.
+  const auto workers = std::min(report.workers.size(), all_.size());
+  for (std::size_t rank = 0; rank < workers; ++rank) {
     report.workers[rank].precision = precision::name_of(all_[rank]);
   }
   if (!scaler) return;
