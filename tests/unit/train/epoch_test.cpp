@@ -117,6 +117,9 @@ TEST_F(Epochs, ShardsGoOnFromTheCheckpointOfTheirLastStep) {
     make_epoch(processes, 0, [](Epoch& epoch) { train_steps(epoch, 7); });
     make_epoch(processes, 1, [](Epoch& epoch) { epoch.train(); });
     EXPECT_EQ(processes[1]->run.learnt.state.step, 20);
+    const auto whole = folder_ / ("whole" + std::to_string(level));
+    checkpoint::consolidate_checkpoint(processes[1]->recorder.checkpoints.back(), whole);
+    EXPECT_LT(test::relative_difference(expected_, test::parameters_of(whole)), 1e-12);
   }
 }
 
