@@ -74,10 +74,10 @@ BalancedSteps::BalancedSteps(std::shared_ptr<const task::Dataset> dataset,
       balancer_(make_balancer(options, sampler.mean_weight(options.global_batch), group.size())),
       feed_(std::move(dataset), sampler, group.rank(), options.global_batch,
             first_epoch + options.epochs, device),
-      journal_(balancer_, train::Lanes(group.size(), group.rank()), options.balance,
-               {.epochs = first_epoch + options.epochs,
-                .steps = planned_,
-                .global_batch = sampler.mean_weight(options.global_batch)}) {
+      run_({.epochs = first_epoch + options.epochs,
+            .steps = planned_,
+            .global_batch = sampler.mean_weight(options.global_batch)}),
+      journal_(balancer_, train::Lanes(group.size(), group.rank()), options.balance, run_) {
   feed_.draw(balancer_.shares());
 }
 

@@ -51,6 +51,7 @@ class BalancedSteps {
   std::int64_t sample_group_;
   balance::Balancer balancer_;
   data::BatchFeed feed_;
+  train::RunJournal run_;
   train::RankJournal journal_;
   std::optional<data::BatchFeed::Plan> open_;
   Batch batch_;

@@ -44,6 +44,7 @@ TrainingState go_on(TrainingState start, const TrainingState& saved, progress::O
   start.position = saved.position;
   start.error_feedback = saved.error_feedback;
   start.loss_scaler = saved.loss_scaler;
+  start.model = saved.model;
   set_random_state(saved.torch_rng);
   return start;
 }

@@ -11,7 +11,7 @@
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/device/out_of_memory.h"
 #include "bimetal/job/combinations.h"
-#include "bimetal/train/measure/rehearsal.h"
+#include "bimetal/train/measure/step_probe.h"
 
 namespace bimetal::train {
 namespace {
@@ -96,10 +96,13 @@ bool all_in_one_precision(comm::Group group, std::optional<Precision> mine, Dead
 
 RankPrecisions::RankPrecisions(comm::Group group, const job::JobConfig& job,
                                const job::WorkerSpec& worker, const device::Place& place,
-                               const task::Task& task, progress::Observer& observer)
+                               const task::Task& task, progress::Observer& observer,
+                               std::optional<Precision> known)
     : scaler_(precision::scaler_options(job.train)) {
-  if (job::precision_of(job, worker) == "auto") observer.on_phase("measuring precisions");
-  mine_ = choose_precision(job, worker, place, task);
+  if (!known && job::precision_of(job, worker) == "auto") {
+    observer.on_phase("measuring precisions");
+  }
+  mine_ = known ? *known : choose_precision(job, worker, place, task);
   all_ = gather(std::move(group), mine_, milliseconds_of(job.parallel.timeout_s));
 }
 
@@ -116,7 +119,9 @@ std::optional<precision::LossScalerOptions> RankPrecisions::scaler() const {
 
 void RankPrecisions::report(progress::Report& report,
                             const std::optional<precision::LossScaler>& scaler) const {
-  for (std::size_t rank = 0; rank < report.workers.size(); ++rank) {
+  // Fewer where several ranks are one worker, more where some have left.
+  const auto workers = std::min(report.workers.size(), all_.size());
+  for (std::size_t rank = 0; rank < workers; ++rank) {
     report.workers[rank].precision = precision::name_of(all_[rank]);
   }
   if (!scaler) return;

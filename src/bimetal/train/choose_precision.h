@@ -36,10 +36,11 @@ bool all_in_one_precision(comm::Group group, std::optional<precision::Precision>
 /// What all ranks of a run compute in. Safe from any thread.
 class RankPrecisions {
  public:
-  /// Chooses for this rank and learns of the others. Collective. Tells the observer of its phase
-  /// where it measures. Errors: choose_precision()'s.
+  /// Chooses for this rank, unless it is `known`, and learns of the others. Collective. Tells the
+  /// observer of its phase where it measures. Errors: choose_precision()'s.
   RankPrecisions(comm::Group group, const job::JobConfig& job, const job::WorkerSpec& worker,
-                 const device::Place& place, const task::Task& task, progress::Observer& observer);
+                 const device::Place& place, const task::Task& task, progress::Observer& observer,
+                 std::optional<precision::Precision> known = {});
 
   precision::Precision mine() const noexcept { return mine_; }
   /// The type of half the size that all ranks multiply matrices in; nothing: some do not, or theirs

@@ -1,8 +1,11 @@
 #include "bimetal/train/compute.h"
 
+#include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <new>
@@ -10,13 +13,41 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/out_of_memory.h"
 #include "bimetal/precision/autocast.h"
 #include "bimetal/train/profile/phase.h"
-#include "bimetal/train/recomputation.h"
 
 namespace bimetal::train {
+
+void GraphWatch::saw(const torch::Tensor& loss) {
+  if (warned_ || !loss.defined() || !loss.requires_grad()) return;
+  kept_ = last_[0].expired() ? 0 : kept_ + 1;
+  last_[0] = std::exchange(last_[1], weakly(loss.grad_fn()));
+  if (kept_ < kInARow) return;
+  warned_ = true;
+  log(LogLevel::warning,
+      "losses keep their autograd graphs after their steps, so that memory grows from step to "
+      "step: whoever adds them up or keeps them takes loss.detach(), or loss.item()");
+}
+
+std::size_t recomputed_at_once(const std::string& configured, std::size_t units) {
+  if (configured == "none" || configured == "auto") return 0;
+  if (configured == "all") return 1;
+  if (configured == "sqrt") {
+    return static_cast<std::size_t>(std::lround(std::sqrt(static_cast<double>(units))));
+  }
+  std::size_t number = 0;
+  const auto* const end = configured.data() + configured.size();
+  const auto [rest, error] = std::from_chars(configured.data(), end, number);
+  if (error == std::errc() && rest == end && number > 0) return number;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("recompute is \"{}\": take \"none\", \"all\", \"sqrt\", \"auto\", or a "
+                          "number of units of at least 1",
+                          configured));
+}
+
 namespace {
 
 constexpr std::int64_t kWholeShare = std::numeric_limits<std::int64_t>::max();

@@ -3,11 +3,16 @@
 // smaller ones where they do not fit into its memory. The one place for it, whatever becomes of the
 // gradients.
 
+#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/autograd/function.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,9 +24,49 @@
 #include "bimetal/task/draws.h"
 #include "bimetal/task/segments.h"
 #include "bimetal/task/task.h"
-#include "bimetal/train/graph_watch.h"
 
 namespace bimetal::train {
+
+// Finds losses whose autograd graph outlives their step: a task that adds them up, or keeps them in
+// a list, makes memory grow from step to step, which nothing else tells.
+
+/// Knows whether a graph's node is still there. torch 2.11 counts nodes by shared_ptr.
+template <class Node>
+std::weak_ptr<Node> weakly(const std::shared_ptr<Node>& node) {
+  return node;
+}
+template <class Node>
+c10::weak_intrusive_ptr<Node> weakly(const c10::intrusive_ptr<Node>& node) {
+  return c10::weak_intrusive_ptr<Node>(node);
+}
+
+/// Use from one thread.
+class GraphWatch {
+ public:
+  /// A step's loss, before its backward. Logs one warning in its life, when three graphs in a row
+  /// were still there two steps later. (The last one may be kept: it is replaced.)
+  void saw(const torch::Tensor& loss);
+
+  bool has_warned() const noexcept { return warned_; }
+
+ private:
+  using Node = decltype(torch::autograd::Edge::function);
+  using Graph = decltype(weakly(std::declval<Node>()));
+
+  static constexpr int kInARow = 3;
+
+  std::array<Graph, 2> last_ = {weakly(Node()), weakly(Node())};  ///< the older one first
+  int kept_ = 0;
+  bool warned_ = false;
+};
+
+// train.recompute: which activations are dropped after forward and computed again for backward.
+
+/// Units that are computed again together, as task::Segments takes it, in a model of `units`; 0:
+/// none are. `configured`, as in the job file: "none"; "all": each unit by itself; "sqrt": √units
+/// together, after Chen et al. 2016, §4.1; a number: so many together; "auto": none, until there is
+/// no memory for that. Error(InvalidArgument) for anything else.
+std::size_t recomputed_at_once(const std::string& configured, std::size_t units);
 
 /// Most samples that a rank computes at once.
 class MicroBatch {

@@ -1,6 +1,8 @@
 #include "bimetal/train/rank_journal.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "bimetal/progress/worker_summary.h"
 
@@ -23,13 +25,16 @@ std::vector<double> alone_rates(const balance::Balancer& balancer) {
 }
 
 RankJournal::RankJournal(const balance::Balancer& balancer, const Lanes& lanes,
-                         balance::Policy policy, const progress::Journal::Plan& plan)
-    : balancer_(balancer),
-      lanes_(lanes),
-      journal_(plan),
-      totals_(static_cast<std::size_t>(lanes.ranks())) {
+                         balance::Policy policy, RunJournal& run, std::vector<int> numbers)
+    : balancer_(balancer), lanes_(lanes), run_(run), numbers_(std::move(numbers)) {
+  if (numbers_.empty()) {
+    numbers_.resize(static_cast<std::size_t>(lanes_.ranks()));
+    std::iota(numbers_.begin(), numbers_.end(), 0);
+    run_.members.resize(numbers_.size());
+  }
+  for (std::size_t rank = 0; rank < numbers_.size(); ++rank) before_.push_back(totals_of(rank));
   record_.policy = policy_name(policy);
-  record_.global_batch = plan.global_batch;
+  record_.global_batch = run_.global_batch;
   for (const auto& device : balancer.devices()) {
     record_.probes.push_back({device.cost.alpha(), device.cost.beta()});
   }
@@ -37,7 +42,7 @@ RankJournal::RankJournal(const balance::Balancer& balancer, const Lanes& lanes,
 
 /// Nobody has measured what a stage would do alone.
 std::vector<double> RankJournal::expected_alone() const {
-  return lanes_.shared() ? std::vector<double>(totals_.size()) : alone_rates(balancer_);
+  return lanes_.shared() ? std::vector<double>(numbers_.size()) : alone_rates(balancer_);
 }
 
 void RankJournal::keep_for_replay(std::span<const progress::RankFigures> figures) {
@@ -58,7 +63,7 @@ void RankJournal::add_repeated(const StepResult& result) {
   // Smaller pieces alone are no matter for the balancer.
   const auto too_large = [](const auto& rank) { return rank.fit == progress::Fit::too_large; };
   if (std::ranges::any_of(result.figures, too_large)) keep_for_replay(result.figures);
-  journal_.add_repeated();
+  run_.journal.add_repeated();
   communicate_seconds_ += result.communicate_seconds;
   wait_seconds_ += result.wait_seconds;
 }
@@ -69,52 +74,63 @@ progress::Progress RankJournal::add(std::int64_t step, const data::BatchFeed::Pl
   communicate_seconds_ += result.communicate_seconds;
   wait_seconds_ += result.wait_seconds;
   const auto alone = expected_alone();
+  const auto shares = lanes_.by_rank(balancer_.shares());
   progress::StepDone done{.number = step,
                           .epoch = plan.samples.epoch,
                           .weight = plan.samples.weight(),
-                          .shares = lanes_.by_rank(balancer_.shares())};
+                          .shares = std::vector<std::int64_t>(run_.members.size())};
   std::vector<progress::WorkerState> workers;
-  for (std::size_t rank = 0; rank < totals_.size(); ++rank) {
+  for (const auto& member : run_.members) workers.push_back({member.totals, /*here=*/false});
+  for (std::size_t rank = 0; rank < numbers_.size(); ++rank) {
+    const auto number = static_cast<std::size_t>(numbers_[rank]);
     const auto& figures = result.figures[rank];
-    auto& totals = totals_[rank];
+    const auto& before = before_[rank];
+    auto& totals = totals_of(rank);
     totals.samples += figures.batch;
     totals.compute_s += figures.compute_seconds;
-    totals.communicate_s = figures.communicate_seconds;
-    totals.wait_s = figures.wait_seconds;
-    totals.bytes_sent = figures.bytes_sent;
+    totals.communicate_s = before.communicate_s + figures.communicate_seconds;
+    totals.wait_s = before.wait_s + figures.wait_seconds;
+    totals.bytes_sent = before.bytes_sent + figures.bytes_sent;
     done.loss_sum += figures.loss_sum;
-    workers.push_back({.totals = totals, .expected_alone = alone[rank]});
+    done.shares[number] = shares[rank];
+    workers[number] = {.totals = totals, .expected_alone = alone[rank]};
   }
-  return journal_.add(done, workers);
+  return run_.journal.add(done, workers);
 }
 
-progress::Report RankJournal::report(comm::Group group, std::int64_t steps, const std::string& host,
-                                     const std::string& device,
+progress::Report RankJournal::report(comm::Group group, std::int64_t steps,
                                      std::chrono::milliseconds timeout) const {
   const auto alone = expected_alone();
-  const auto summaries = progress::gather_summaries(group,
-                                                    {.host = host,
-                                                     .device = device,
-                                                     .elapsed_seconds = journal_.elapsed_seconds(),
-                                                     .communicate_seconds = communicate_seconds_,
-                                                     .wait_seconds = wait_seconds_,
-                                                     .bytes_sent = group.bytes_sent()},
-                                                    timeout);
+  progress::WorkerSummary mine;
+  mine.elapsed_seconds = run_.journal.elapsed_seconds();
+  mine.communicate_seconds = communicate_seconds_;
+  mine.wait_seconds = wait_seconds_;
+  mine.bytes_sent = group.bytes_sent();
+  const auto summaries = progress::gather_summaries(group, mine, timeout);
   double elapsed = 0;
   std::vector<progress::WorkerAtEnd> workers;
+  auto gone = run_.members;
+  const auto add = [&](int number, const progress::WorkerState& state) {
+    auto& member = gone[static_cast<std::size_t>(number)];
+    workers.push_back({.number = number, .place = std::move(member.place), .state = state});
+  };
   for (std::size_t rank = 0; rank < summaries.size(); ++rank) {
     const auto& summary = summaries[rank];
+    const auto& before = before_[rank];
     // Every rank's clock shows nearly the same; the slowest makes the report equal on all.
     elapsed = std::max(elapsed, summary.elapsed_seconds);
-    auto totals = totals_[rank];
-    totals.communicate_s = summary.communicate_seconds;
-    totals.wait_s = summary.wait_seconds;
-    totals.bytes_sent = summary.bytes_sent;
-    workers.push_back({.number = static_cast<int>(rank),
-                       .place = {summary.host, summary.device},
-                       .state = {.totals = totals, .expected_alone = alone[rank]}});
+    auto totals = totals_of(rank);
+    totals.communicate_s = before.communicate_s + summary.communicate_seconds;
+    totals.wait_s = before.wait_s + summary.wait_seconds;
+    totals.bytes_sent = before.bytes_sent + summary.bytes_sent;
+    add(numbers_[rank], {.totals = totals, .expected_alone = alone[rank]});
   }
-  auto report = journal_.report(steps, workers, elapsed);
+  for (int number = 0; number < static_cast<int>(gone.size()); ++number) {
+    if (std::ranges::find(numbers_, number) != numbers_.end()) continue;
+    add(number, {.totals = gone[static_cast<std::size_t>(number)].totals, .here = false});
+  }
+  auto report = run_.journal.report(steps, workers, elapsed);
+  report.world_size = static_cast<int>(summaries.size());
   report.balance = record_;
   return report;
 }

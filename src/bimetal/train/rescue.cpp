@@ -13,7 +13,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/comm/exchange.h"
-#include "bimetal/train/training_run.h"
+#include "bimetal/train/epoch.h"
 
 namespace bimetal::train {
 namespace {
@@ -42,7 +42,7 @@ bool follows_from_a_loss(const Error& error) {
 }
 
 /// What goes wrong in it is told, and takes nothing away from what has happened.
-void TrainingRun::rescue(const Error& loss) {
+void Epoch::rescue(const Error& loss) {
   if (!options_.meet_again || !trained_.store()->keeps_copies()) return;
   observer_.on_rescue({.state = State::Saving});
   // Whoever waits for this one, and has seen nothing yet; with what has been seen first.
@@ -57,7 +57,7 @@ void TrainingRun::rescue(const Error& loss) {
     const auto path = trained_.save_without(left.lost, left.group, busiest);
     if (left.group.rank() > 0) return;
     observer_.on_rescue(
-        {.state = State::Saved, .lost = left.lost, .step = state_.step, .path = path.string()});
+        {.state = State::Saved, .lost = left.lost, .step = state().step, .path = path.string()});
   } catch (const Error& error) {
     const bool left_out =
         !met && error.code() == ErrorCode::PeerLost && error.rank() == group_.rank();
@@ -71,15 +71,14 @@ void TrainingRun::rescue(const Error& loss) {
 /// Nobody updates before all have what the update takes, copies included: who has not heard that
 /// they have follows those who did. More than one step apart ranks never are. Returns which of
 /// `left` has the largest share by its own account, as shares may be a step apart, too.
-int TrainingRun::go_even(comm::Group left) {
+int Epoch::go_even(comm::Group left) {
   auto& update = step_.update();
-  const auto mine = std::max(state_.step, update.updated());
+  const auto mine = std::max(state().step, update.updated());
   const auto share = balancer_.shares()[static_cast<std::size_t>(lanes_.mine())];
   Numbers told = {static_cast<double>(mine), static_cast<double>(share)};
   const auto figures = update.agreed_numbers();
   told.insert(told.end(), figures.begin(), figures.end());
-  const auto all =
-      gather_numbers(told, left, Deadline::after(milliseconds_of(job_.parallel.timeout_s)));
+  const auto all = gather_numbers(told, left, Deadline::after(run_.timeout()));
   const auto ahead = *std::ranges::max_element(all, {}, [](const auto& one) { return one[0]; });
   const auto busiest =
       std::ranges::max_element(all, {}, [](const auto& one) { return one[1]; }) - all.begin();
@@ -87,10 +86,7 @@ int TrainingRun::go_even(comm::Group left) {
   if (mine < last) {
     update.catch_up(last, std::span(ahead).subspan(2), trained_.optimizer());
   }
-  if (state_.step != last) {
-    state_.step = last;
-    state_.position = current_->after;
-  }
+  if (state().step != last) commit(last, current_->after);
   return static_cast<int>(busiest);
 }
 

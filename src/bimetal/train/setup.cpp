@@ -4,6 +4,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -52,8 +53,8 @@ std::shared_ptr<const task::JobTask> load_shared_task(comm::Group group, const j
   // Files have been compared, which a task that brings its data has none of.
   if (task::is_python_task(job)) job::require_same_facts(group, task->facts(), timeout);
   if (job.data.name == "images" && !task::is_python_task(job)) {
-    observer.on_notice(fmt::format("{} images in {} classes to train on",
-                                   task->training()->size(), task->description().classes));
+    observer.on_notice(fmt::format("{} images in {} classes to train on", task->training()->size(),
+                                   task->description().classes));
   }
   for (const auto& notice : task->notices()) observer.on_notice(notice);
   return task;
@@ -129,6 +130,42 @@ StartingModel make_starting_model(const job::JobConfig& job,
   });
   if (!hollow) return {make_seeded_model(*task, seed, place)};
   return {std::move(*hollow), by_units};
+}
+
+ModelSize size_of_model(const task::Task& task) {
+  ModelSize size;
+  for (const auto& parameter : make_model_of_sizes(task).parameters()) {
+    size.by_units = size.by_units || parallel::shard::is_hollow(parameter);
+    size.elements += static_cast<double>(parameter.numel());
+  }
+  return size;
+}
+
+namespace {
+
+bool corrects_momentum(const job::JobConfig& job, int world_size) {
+  return world_size > 1 && job.compression.gradients == "topk" && job.train.optimizer == "sgd";
+}
+
+}  // namespace
+
+comm::CompressedAllReduceOptions gradient_compression(const job::JobConfig& job, int world_size) {
+  comm::CompressedAllReduceOptions options;
+  options.compression.scheme = comm::scheme_of(job.compression.gradients);
+  options.compression.links = comm::compressed_links_of(job.compression.links);
+  options.compression.density = job.compression.topk_density;
+  options.compression.momentum = corrects_momentum(job, world_size) ? job.train.momentum : 0;
+  // Beyond what a rank may be, it is refused by its own check.
+  options.compression.rank =
+      static_cast<int>(std::min<std::int64_t>(job.compression.powersgd_rank, 1 << 30));
+  options.warmup_steps = job.compression.topk_warmup_steps;
+  return options;
+}
+
+job::TrainConfig optimizer_config(const job::JobConfig& job, int world_size) {
+  job::TrainConfig config = job.train;
+  if (corrects_momentum(job, world_size)) config.momentum = 0;
+  return config;
 }
 
 }  // namespace bimetal::train

@@ -3,10 +3,12 @@
 
 #include <memory>
 
+#include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/device/place.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/task/catalog/job_task.h"
+#include "bimetal/task/task.h"
 #include "bimetal/train/trainer.h"
 
 namespace bimetal::train {
@@ -43,5 +45,24 @@ StartingModel make_starting_model(const job::JobConfig& job,
 /// before. Leaves torch's default generators just behind them.
 task::Model make_seeded_model(const task::Task& task, std::uint64_t seed,
                               const device::Place& place);
+
+// How large a task's model is, before anybody makes one to train.
+
+struct ModelSize {
+  double elements = 0;    ///< of its parameters
+  bool by_units = false;  ///< it can be made unit by unit, so that it is never whole
+};
+
+/// Makes a model whose parameters have no memory, or one that has, where it is not made by units.
+ModelSize size_of_model(const task::Task& task);
+
+// What a job's compression of gradients means for the exchange and for the optimizer.
+
+/// With topk, SGD's momentum is applied before the largest elements are chosen (momentum
+/// correction: docs/compression.md); a rank alone chooses nothing.
+comm::CompressedAllReduceOptions gradient_compression(const job::JobConfig& job, int world_size);
+
+/// job.train, without a momentum that gradient_compression() has taken over.
+job::TrainConfig optimizer_config(const job::JobConfig& job, int world_size);
 
 }  // namespace bimetal::train

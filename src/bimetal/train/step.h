@@ -15,8 +15,8 @@
 #include "bimetal/task/task.h"
 #include "bimetal/train/collective_update.h"
 #include "bimetal/train/compute.h"
-#include "bimetal/train/pipeline/lanes.h"
 #include "bimetal/train/pipeline/stage_compute.h"
+#include "bimetal/train/replicas.h"
 
 namespace bimetal::train {
 

@@ -20,7 +20,7 @@
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/memory_weights.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
-#include "bimetal/train/gradient_compression.h"
+#include "bimetal/train/setup.h"
 
 namespace bimetal::train {
 namespace {
@@ -78,6 +78,15 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const job::JobConfig& jo
   return task.make_optimizer(model.parameters());
 }
 
+/// Of SGD, the only one whose momentum depends on the ranks: optimizer_config().
+void set_momentum(torch::optim::Optimizer& optimizer, double momentum) {
+  for (auto& group : optimizer.param_groups()) {
+    if (auto* const sgd = dynamic_cast<torch::optim::SGDOptions*>(&group.options())) {
+      sgd->momentum(momentum);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
@@ -100,29 +109,45 @@ std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
   return std::vector<double>(ranks, 1.0);
 }
 
-TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group, const task::JobTask& task,
-                           const StartingModel& start,
-                           const std::optional<std::filesystem::path>& resume,
-                           progress::Observer& observer,
+TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group,
+                           const std::shared_ptr<const task::JobTask>& task,
+                           const device::Place& place, Learnt& learnt, progress::Observer& observer,
                            const parallel::ReplicatedModelOptions& options,
                            const std::vector<double>& shards,
                            std::shared_ptr<const parallel::Mesh> mesh, const ChosenCuts& cuts,
                            std::optional<torch::Dtype> half)
-    : job_(job),
-      group_(std::move(group)),
-      half_(half),
-      whole_(start.model),
-      optimizer_(make_optimizer(job_, group_.size(), task, whole_)),
-      mesh_(std::move(mesh)) {
-  if (mesh_) {
-    begin_in_mesh(start, cuts, resume, shards, options,
-                  operations_of_replica(task, job_.train.global_batch, mesh_->shape()), observer);
-  } else if (job_.zero.level > 0) {
-    begin_in_shards(start, resume, shards, observer);
+    : job_(job), group_(std::move(group)), half_(half), learnt_(learnt), mesh_(std::move(mesh)) {
+  if (!mesh_ && job_.zero.level == 0) {
+    begin_whole(task, place, observer, options);
   } else {
-    state_ = checkpoint::starting_point(group_, job_, resume, whole_, *optimizer_, observer);
-    store_ = std::make_shared<parallel::ReplicatedModel>(whole_, group_, options);
+    const auto start = make_starting_model(job_, task, place);
+    whole_ = start.model;
+    optimizer_ = make_optimizer(job_, group_.size(), *task, whole_);
+    if (mesh_) {
+      begin_in_mesh(start, cuts, shards, options,
+                    operations_of_replica(*task, job_.train.global_batch, mesh_->shape()),
+                    observer);
+    } else {
+      begin_in_shards(start, shards, observer);
+    }
   }
+  learnt_.begun = true;
+}
+
+void TrainedModel::begin_whole(const std::shared_ptr<const task::JobTask>& task,
+                               const device::Place& place, progress::Observer& observer,
+                               const parallel::ReplicatedModelOptions& options) {
+  if (!learnt_.begun) {
+    learnt_.model = make_starting_model(job_, task, place).model;
+    learnt_.optimizer = make_optimizer(job_, group_.size(), *task, learnt_.model);
+    learnt_.state = checkpoint::starting_point(group_, job_, learnt_.saved, learnt_.model,
+                                               *learnt_.optimizer, observer);
+  } else if (!task->has_optimizer()) {
+    set_momentum(*learnt_.optimizer, optimizer_config(job_, group_.size()).momentum);
+  }
+  whole_ = learnt_.model;
+  optimizer_ = learnt_.optimizer;
+  store_ = std::make_shared<parallel::ReplicatedModel>(whole_, group_, options);
 }
 
 /// Where all goes on, once it is certain that it can.
@@ -133,14 +158,21 @@ void TrainedModel::begin_at(checkpoint::SharedReader& saved, progress::Observer&
     checkpoint::require_same_model(opened, whole_);
     checkpoint::log_changed_settings(opened, optimizer_facts_);
   });
-  state_ = checkpoint::starting_point(group_, job_, saved, observer);
+  auto state = checkpoint::starting_point(group_, job_, saved, observer);
+  if (learnt_.begun && state.step != learnt_.state.step) {
+    throw Error(
+        ErrorCode::Unsupported,
+        fmt::format("other ranks cannot go on after step {} with a model in shards or parts "
+                    "that was saved last after step {}: set checkpoint.dir, so that it is "
+                    "saved before ranks leave",
+                    learnt_.state.step, state.step));
+  }
+  learnt_.state = std::move(state);
 }
 
-void TrainedModel::begin_in_shards(const StartingModel& start,
-                                   const std::optional<std::filesystem::path>& resume,
-                                   const std::vector<double>& weights,
+void TrainedModel::begin_in_shards(const StartingModel& start, const std::vector<double>& weights,
                                    progress::Observer& observer) {
-  checkpoint::SharedReader saved(group_, resume);
+  checkpoint::SharedReader saved(group_, learnt_.saved);
   begin_at(saved, observer);
   if (saved.found()) take_whole(saved, uncut_of(whole_));
   cut(group_, weights, static_cast<bool>(start.values), observer);
@@ -156,11 +188,10 @@ void TrainedModel::begin_in_shards(const StartingModel& start,
 
 /// Each rank reads its own part of a checkpoint, and no more.
 void TrainedModel::begin_in_mesh(const StartingModel& start, const ChosenCuts& cuts,
-                                 const std::optional<std::filesystem::path>& resume,
                                  const std::vector<double>& shards,
                                  const parallel::ReplicatedModelOptions& options,
                                  const Operations& operations, progress::Observer& observer) {
-  checkpoint::SharedReader saved(group_, resume);
+  checkpoint::SharedReader saved(group_, learnt_.saved);
   begin_at(saved, observer);
   if (saved.found()) {
     require_known_states(saved, whole_.named_parameters());
@@ -272,7 +303,8 @@ std::filesystem::path TrainedModel::save() {
 
 std::filesystem::path TrainedModel::save_unwatched() {
   if (sharded_ || mesh_) return save_own_slices();
-  return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_, state_);
+  return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_,
+                                            learnt_.state);
 }
 
 /// Of this rank's part of the model what is in pieces.
@@ -301,7 +333,7 @@ std::filesystem::path TrainedModel::save_own_slices() {
   });
   if (first && (!mesh_ || mesh_->place().tensor == 0)) add_whole(own, kept_whole());
   if (sharded_) own.written = [this] { sharded_->let_go_of_kept(); };
-  return checkpoint::save_slices(group_, job_.checkpoint, own, optimizer_facts_, state_);
+  return checkpoint::save_slices(group_, job_.checkpoint, own, optimizer_facts_, learnt_.state);
 }
 
 /// Who keeps a copy of what is lost gives it, with its own.
@@ -317,7 +349,7 @@ std::filesystem::path TrainedModel::save_without(int lost, comm::Group left, int
   if (left.rank() == 0) add_whole(own, kept_whole());
   std::filesystem::path path;
   comm::do_watched(left, timeout, "what a lost rank had was being saved", [&] {
-    path = checkpoint::save_slices(left, job_.checkpoint, own, optimizer_facts_, state_);
+    path = checkpoint::save_slices(left, job_.checkpoint, own, optimizer_facts_, learnt_.state);
   });
   return path;
 }
@@ -325,13 +357,13 @@ std::filesystem::path TrainedModel::save_without(int lost, comm::Group left, int
 void TrainedModel::require_finite(comm::Group among) const {
   const auto timeout = milliseconds_of(job_.parallel.timeout_s);
   if (!sharded_) {
-    return checkpoint::require_finite_parameters(among, whole_, state_.step, timeout);
+    return checkpoint::require_finite_parameters(among, whole_, learnt_.state.step, timeout);
   }
   task::ModelState kept;
   for (const auto& piece : sharded_->pieces()) {
     kept.parameters.push_back({piece.parameter, piece.tensor});
   }
-  checkpoint::require_finite_parameters(among, kept, state_.step, timeout);
+  checkpoint::require_finite_parameters(among, kept, learnt_.state.step, timeout);
 }
 
 }  // namespace bimetal::train

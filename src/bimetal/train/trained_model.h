@@ -1,6 +1,7 @@
 #pragma once
-// The model of a run, its optimizer and where both live: whole on every rank, in shards, or each
-// rank its part of a mesh. What begins at a checkpoint, and becomes the next one.
+// The model of a run, its optimizer and where both live among the ranks of an epoch: whole on every
+// rank, in shards, or each rank its part of a mesh. What begins at a checkpoint, and becomes the
+// next one.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
@@ -31,6 +32,18 @@
 
 namespace bimetal::train {
 
+/// What a run has learnt, whoever trains it. A model that every rank has whole is trained where it
+/// is, with its optimizer: both are here after each step, whatever becomes of the other ranks.
+/// Shards and parts of a mesh end with the ranks that have them: they are here as a checkpoint of
+/// `state.step`, in `saved`, which those ranks have written before they part.
+struct Learnt {
+  bool begun = false;
+  task::Model model = {};                                   ///< whole, or none
+  std::shared_ptr<torch::optim::Optimizer> optimizer = {};  ///< of it
+  checkpoint::TrainingState state = {};
+  std::optional<std::filesystem::path> saved = {};  ///< before the first epoch: what to begin with
+};
+
 /// What weighs the ranks' shards: zero.shards. `speeds`: of each rank, any unit. Collective where
 /// memory decides: what each rank's `device` has free. Error(InvalidArgument) for weights that are
 /// not one for each rank.
@@ -49,17 +62,19 @@ struct StagePlan {
 /// Use from one thread.
 class TrainedModel {
  public:
-  /// A model of `task` with the values of rank 0's checkpoint `resume`, or its own; every rank's
-  /// become those. Hollow ones are for level 3 and stages. `shards`: as shard_weights() has them.
-  /// Collective. Errors: those of checkpoint::starting_point, and of the store's constructor;
-  /// Unsupported for shards of a task with an optimizer of its own. `mesh`: as make_mesh() has it;
-  /// with one, each rank keeps its part alone, as `cuts` has them. `half`: as
-  /// RankPrecisions::half_of_all() has it.
-  TrainedModel(const job::JobConfig& job, comm::Group group, const task::JobTask& task,
-               const StartingModel& start, const std::optional<std::filesystem::path>& resume,
-               progress::Observer& observer, const parallel::ReplicatedModelOptions& options,
-               const std::vector<double>& shards, std::shared_ptr<const parallel::Mesh> mesh,
-               const ChosenCuts& cuts, std::optional<torch::Dtype> half);
+  /// `learnt`, which must outlive it, among the ranks of `group`: a model of `task` on `place` with
+  /// the values of rank 0's checkpoint, or its own, where nothing has begun; every rank's become
+  /// those of rank 0. `shards`: as shard_weights() has them. Collective. Errors: those of
+  /// checkpoint::starting_point, and of the store's constructor; Unsupported for shards of a task
+  /// with an optimizer of its own, and for shards or parts that have been trained since the
+  /// checkpoint. `mesh`: as make_mesh() has it; with one, each rank keeps its part alone, as `cuts`
+  /// has them. `half`: as RankPrecisions::half_of_all() has it.
+  TrainedModel(const job::JobConfig& job, comm::Group group,
+               const std::shared_ptr<const task::JobTask>& task, const device::Place& place,
+               Learnt& learnt, progress::Observer& observer,
+               const parallel::ReplicatedModelOptions& options, const std::vector<double>& shards,
+               std::shared_ptr<const parallel::Mesh> mesh, const ChosenCuts& cuts,
+               std::optional<torch::Dtype> half);
 
   /// What to compute with; a stage's own units.
   const task::Model& model() const noexcept { return sharded_ ? sharded_->model() : whole_; }
@@ -71,7 +86,6 @@ class TrainedModel {
   /// nullptr: nothing is in shards.
   const parallel::shard::ShardedModel* sharded() const noexcept { return sharded_.get(); }
   const std::shared_ptr<parallel::ParameterStore>& store() const noexcept { return store_; }
-  checkpoint::TrainingState& state() noexcept { return state_; }
 
   /// Where the model is cut into stages: this rank's of it, and its store.
   const parallel::pipeline::StageModel& stage() const noexcept { return stage_; }
@@ -98,13 +112,13 @@ class TrainedModel {
   void require_finite(comm::Group among) const;
 
  private:
-  void begin_in_shards(const StartingModel& start,
-                       const std::optional<std::filesystem::path>& resume,
-                       const std::vector<double>& weights, progress::Observer& observer);
+  void begin_whole(const std::shared_ptr<const task::JobTask>& task, const device::Place& place,
+                   progress::Observer& observer, const parallel::ReplicatedModelOptions& options);
+  void begin_in_shards(const StartingModel& start, const std::vector<double>& weights,
+                       progress::Observer& observer);
   void cut(comm::Group group, const std::vector<double>& weights, bool hollow,
            progress::Observer& observer);
   void begin_in_mesh(const StartingModel& start, const ChosenCuts& cuts,
-                     const std::optional<std::filesystem::path>& resume,
                      const std::vector<double>& shards,
                      const parallel::ReplicatedModelOptions& options, const Operations& operations,
                      progress::Observer& observer);
@@ -120,9 +134,9 @@ class TrainedModel {
   comm::Group group_;
   const std::optional<torch::Dtype> half_;
   task::Model whole_;  ///< its parameters are views of the shards' flat tensors where there are any
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
   checkpoint::OptimizerFacts optimizer_facts_;  ///< where slices are saved: of the whole model's
-  checkpoint::TrainingState state_;
+  Learnt& learnt_;
   std::shared_ptr<parallel::ParameterStore> store_;
   std::shared_ptr<parallel::shard::ShardedModel> sharded_;  ///< the same, from level 1 on
   std::shared_ptr<const parallel::Mesh> mesh_;              ///< where the model is cut

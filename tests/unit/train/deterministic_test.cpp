@@ -1,10 +1,9 @@
-#include "bimetal/train/deterministic.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/base/error.h"
+#include "bimetal/train/libtorch_state.h"
 
 namespace bimetal::train {
 namespace {

@@ -1,5 +1,3 @@
-#include "bimetal/train/graph_watch.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "bimetal/base/log.h"
+#include "bimetal/train/compute.h"
 
 namespace bimetal::train {
 namespace {

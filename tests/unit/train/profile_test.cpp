@@ -7,10 +7,8 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/train/profile/clock_offsets.h"
 #include "bimetal/train/profile/operations.h"
 #include "bimetal/train/profile/rank_profile.h"
-#include "bimetal/train/profile/rank_trace.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::train {

@@ -1,5 +1,3 @@
-#include "bimetal/train/random_states.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "bimetal/net/solo_mesh.h"
+#include "bimetal/train/libtorch_state.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::train {

@@ -1,5 +1,3 @@
-#include "bimetal/train/recomputation.h"
-
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 

@@ -13,6 +13,7 @@ namespace {
 
 using test::parameters_of;
 using test::run_job;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -70,6 +71,14 @@ TEST_F(Resume, GoesOnWithTheScheduleBitForBit) {
   const auto rest = train("rest", 2, 0, part);
   EXPECT_EQ(last_.reports[0].steps, 20);
   expect_equal_bits(parameters_of(whole), parameters_of(rest));
+}
+
+TEST_F(Resume, TellsOfImagesThatAreNormalisedOtherwise) {
+  const auto first = train("first", 1, 1);
+  job_.data.mean = {0.25};
+  job_.data.stddev = {0.5};
+  train("rest", 1, 2, first);
+  EXPECT_THAT(last_.recorders[0].notices, Contains(HasSubstr("normalised by data.mean")));
 }
 
 TEST_F(Resume, AScheduledStepIsAStepAtThatRate) {

@@ -1,5 +1,3 @@
-#include "bimetal/train/measure/shadow_batch.h"
-
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/api/include/torch/utils.h>
@@ -9,6 +7,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/task/catalog/image_classification.h"
+#include "bimetal/train/measure/step_probe.h"
 
 namespace bimetal::train {
 namespace {

@@ -17,8 +17,8 @@
 #include "bimetal/parallel/tensor/tensor_task.h"
 #include "bimetal/predict/mesh/model_in_parts.h"
 #include "bimetal/predict/mesh/through_stages.h"
+#include "bimetal/train/replicas.h"
 #include "bimetal/train/setup.h"
-#include "bimetal/train/tensor/replicas.h"
 
 namespace bimetal::cli {
 namespace {

@@ -20,7 +20,7 @@
 #include "bimetal/device/device.h"
 #include "bimetal/predict/mesh/model_in_parts.h"
 #include "bimetal/predict/mesh/text_in_parts.h"
-#include "bimetal/train/tensor/replicas.h"
+#include "bimetal/train/replicas.h"
 
 namespace bimetal::cli {
 namespace {

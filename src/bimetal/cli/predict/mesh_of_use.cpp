@@ -10,7 +10,7 @@
 #include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
 #include "bimetal/job/mesh_keys.h"
-#include "bimetal/train/tensor/replicas.h"
+#include "bimetal/train/replicas.h"
 
 namespace bimetal::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "bimetal/rendezvous/bootstrap.h"
 #include "bimetal/rendezvous/failure_note.h"
 #include "bimetal/rendezvous/survivors.h"
-#include "bimetal/train/tensor/replicas.h"
+#include "bimetal/train/replicas.h"
 
 namespace bimetal::cli {
 namespace {

@@ -1,19 +1,121 @@
 #include "bimetal/train/measure/dry_run.h"
 
+#include <c10/core/Allocator.h>
 #include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <span>
 #include <utility>
 
 #include "bimetal/device/device.h"
 #include "bimetal/parallel/data/gradient_hooks.h"
 #include "bimetal/parallel/shard/fences.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/precision/autocast.h"
 #include "bimetal/task/draws.h"
 
 namespace bimetal::train {
+
+class AllocationWatch::Counter final : public c10::MemoryReportingInfoBase {
+ public:
+  explicit Counter(const c10::Device& device) : type_(device.type()) {}
+
+  void reportMemoryUsage(void* /*ptr*/, std::int64_t size, std::size_t /*allocated*/,
+                         std::size_t /*reserved*/, c10::Device device) override {
+    if (device.type() != type_) return;
+    const std::lock_guard lock(mutex_);
+    now_ += size;
+    peak_ = std::max(peak_, now_);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  std::int64_t now() {
+    const std::lock_guard lock(mutex_);
+    return now_;
+  }
+  std::int64_t take_peak() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(peak_, now_);
+  }
+
+ private:
+  const c10::DeviceType type_;
+  std::mutex mutex_;
+  std::int64_t now_ = 0, peak_ = 0;
+};
+
+AllocationWatch::AllocationWatch(const c10::Device& device)
+    : counter_(std::make_shared<Counter>(device)),
+      guard_(c10::DebugInfoKind::PROFILER_STATE, counter_) {}
+
+std::int64_t AllocationWatch::now() const {
+  return counter_->now();
+}
+
+std::int64_t AllocationWatch::take_peak() {
+  return counter_->take_peak();
+}
+
+std::optional<UnitMemory> UnitMemory::make(const task::Task& task, const torch::Device& device,
+                                           torch::Dtype dtype) {
+  auto model = task.make_model_by_units([&](const task::Unit& unit) {
+    task::Model{{unit}}.to(device, dtype);
+    for (const auto& [name, tensor] : unit.parameters) parallel::shard::hollow_out(tensor);
+  });
+  if (!model) return std::nullopt;
+  return UnitMemory(std::move(*model));
+}
+
+UnitMemory::UnitMemory(task::Model model) : model_(std::move(model)) {
+  std::map<const void*, std::size_t> known;
+  for (const auto& unit : model_.units) {
+    auto& own = of_unit_.emplace_back();
+    for (const auto& [name, tensor] : unit.parameters) {
+      const auto [place, fresh] = known.emplace(tensor.unsafeGetTensorImpl(), parts_.size());
+      if (fresh) {
+        parts_.push_back({tensor});
+      } else {
+        parts_[place->second].shared = true;
+      }
+      own.push_back(place->second);
+    }
+  }
+}
+
+void UnitMemory::hold(std::size_t unit) {
+  const torch::NoGradGuard no_grad;
+  for (const auto index : of_unit_[unit]) {
+    auto& part = parts_[index];
+    if (part.there) continue;
+    auto* const storage = part.tensor.storage().unsafeGetStorageImpl();
+    storage->set_data_ptr(
+        c10::GetAllocator(part.tensor.device().type())->allocate(storage->nbytes()));
+    part.tensor.variable_data().zero_();  // without its count of changes: autograd has saved it
+    part.there = true;
+    held_ += static_cast<std::int64_t>(storage->nbytes());
+  }
+}
+
+void UnitMemory::drop(Part& part) {
+  if (!part.there) return;
+  parallel::shard::hollow_out(part.tensor);
+  part.there = false;
+  held_ -= static_cast<std::int64_t>(part.tensor.storage().unsafeGetStorageImpl()->nbytes());
+}
+
+void UnitMemory::drop(std::size_t unit) {
+  for (const auto index : of_unit_[unit]) {
+    if (!parts_[index].shared) drop(parts_[index]);
+  }
+}
+
+void UnitMemory::drop_all() {
+  for (auto& part : parts_) drop(part);
+}
+
 namespace {
 
 constexpr double kTimedFor = 1.0;  // seconds, for each number of samples

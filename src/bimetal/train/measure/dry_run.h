@@ -2,8 +2,11 @@
 // Micro-batches of a model that is made for it, and what is to be seen of them at the boundaries of
 // its units.
 
+#include <c10/core/Device.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,11 +15,63 @@
 
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/task/task.h"
-#include "bimetal/train/measure/allocation_watch.h"
 #include "bimetal/train/measure/unit_measure.h"
-#include "bimetal/train/measure/unit_memory.h"
 
 namespace bimetal::train {
+
+// Counts what libtorch allocates on a device while something runs.
+
+/// Counts from its construction to its destruction, for this thread and the autograd threads that
+/// work for it. Tensors that were there before must outlive it: libtorch warns of memory that is
+/// freed without having been counted. Use from one thread.
+class AllocationWatch {
+ public:
+  explicit AllocationWatch(const c10::Device& device);
+
+  /// Bytes allocated and not freed since the construction.
+  std::int64_t now() const;
+  /// The most since the last call, or the construction.
+  std::int64_t take_peak();
+
+ private:
+  class Counter;
+  std::shared_ptr<Counter> counter_;
+  c10::DebugInfoGuard guard_;
+};
+
+// A model of which one unit's parameters are in memory at a time: what a dry run needs where the
+// whole is too large for this rank.
+
+/// Its parameters have sizes and types, and zeros for values while they are held. What several
+/// units use is held from its first use to drop_all(). Use from one thread.
+class UnitMemory {
+ public:
+  /// Nothing: the task makes its models whole.
+  static std::optional<UnitMemory> make(const task::Task& task, const torch::Device& device,
+                                        torch::Dtype dtype);
+
+  const task::Model& model() const noexcept { return model_; }
+
+  void hold(std::size_t unit);
+  void drop(std::size_t unit);
+  void drop_all();
+  std::int64_t held_bytes() const noexcept { return held_; }
+
+ private:
+  struct Part {
+    torch::Tensor tensor;
+    bool shared = false;
+    bool there = false;
+  };
+
+  explicit UnitMemory(task::Model model);
+  void drop(Part& part);
+
+  task::Model model_;
+  std::vector<Part> parts_;
+  std::vector<std::vector<std::size_t>> of_unit_;  ///< indices of parts
+  std::int64_t held_ = 0;
+};
 
 /// Of one unit, of one number of samples: bytes and seconds.
 struct UnitRun {

@@ -25,12 +25,11 @@
 #include "bimetal/train/choose_precision.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/measure/memory_measure.h"
-#include "bimetal/train/measure/mesh_wish.h"
-#include "bimetal/train/measure/model_size.h"
 #include "bimetal/train/measure/rank_device.h"
 #include "bimetal/train/measure/step_probe.h"
+#include "bimetal/train/pipeline/auto_mesh.h"
+#include "bimetal/train/replicas.h"
 #include "bimetal/train/setup.h"
-#include "bimetal/train/tensor/replicas.h"
 #include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {
@@ -183,8 +182,7 @@ void take_cluster(const job::JobConfig& job, const device::Place& place, comm::G
 void take_steps(const std::vector<plan::PlanWorker>& workers, double batch_weight,
                 plan::MeshInput& input) {
   const auto samples = static_cast<double>(input.global_batch);
-  const auto at_once =
-      input.micro_batch > 0 ? static_cast<double>(input.micro_batch) : samples;
+  const auto at_once = input.micro_batch > 0 ? static_cast<double>(input.micro_batch) : samples;
   for (std::size_t r = 0; r < workers.size(); ++r) {
     auto& facts = input.facts[r];
     const auto& cost = workers[r].cost;

@@ -12,8 +12,8 @@
 #include "bimetal/device/host.h"
 #include "bimetal/device/host_allocator.h"
 #include "bimetal/net/shm/shared_memory.h"
-#include "bimetal/train/measure/model_size.h"
 #include "bimetal/train/measure/unit_measure.h"
+#include "bimetal/train/setup.h"
 #include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {
@@ -130,10 +130,10 @@ void MemoryCheck::report(progress::Report& report) {
       .all_gather(comm::buffer(std::span(mine)), comm::buffer(std::span(peaks)),
                   Deadline::after(milliseconds_of(job_.parallel.timeout_s)))
       .wait();
-  for (auto& worker : report.workers) {
-    const auto rank = static_cast<std::size_t>(worker.rank);
-    if (!plan_.empty()) worker.memory = plan_[rank];
-    worker.memory.peak = peaks[rank];
+  for (std::size_t rank = 0; rank < peaks.size(); ++rank) {
+    auto& memory = report.workers[rank].memory;
+    if (!plan_.empty()) memory = plan_[rank];
+    memory.peak = peaks[rank];
   }
 }
 

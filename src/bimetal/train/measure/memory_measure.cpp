@@ -16,9 +16,8 @@
 #include "bimetal/job/combinations.h"
 #include "bimetal/job/keys_in.h"
 #include "bimetal/train/compute.h"
-#include "bimetal/train/measure/model_size.h"
 #include "bimetal/train/measure/unit_measure.h"
-#include "bimetal/train/recomputation.h"
+#include "bimetal/train/setup.h"
 
 namespace bimetal::train {
 namespace {

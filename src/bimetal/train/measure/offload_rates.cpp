@@ -109,9 +109,9 @@ void OffloadRates::report(comm::Group group, progress::Report& report,
                 .kept_bytes = copy_.written.bytes, .read = copy_.read, .written = copy_.written});
   }
   const auto all = comm::all_gather_bytes(group, encode_offload(mine), Deadline::after(timeout));
-  for (auto& worker : report.workers) {
-    auto offload = decode_offload(all[static_cast<std::size_t>(worker.rank)]);
-    if (offload.states || offload.parameters) worker.offload = std::move(offload);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    auto offload = decode_offload(all[rank]);
+    if (offload.states || offload.parameters) report.workers[rank].offload = std::move(offload);
   }
 }
 

@@ -1,17 +1,56 @@
 #include "bimetal/train/measure/step_probe.h"
 
+#include <c10/core/StreamGuard.h>
+#include <torch/csrc/api/include/torch/types.h>
+
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <exception>
 #include <limits>
 
 #include "bimetal/base/stopwatch.h"
+#include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/host_allocator.h"
 #include "bimetal/device/out_of_memory.h"
 #include "bimetal/device/probe.h"
-#include "bimetal/train/measure/rehearsal.h"
+#include "bimetal/device/staging.h"
+#include "bimetal/optim/optimizers.h"
 
 namespace bimetal::train {
+
+Rehearsal::Rehearsal(const job::TrainConfig& job, const task::Task& task,
+                     const torch::Device& device, torch::Dtype dtype,
+                     precision::Precision precision, bool update)
+    : data_(task.training()),
+      device_(device),
+      model_(task.make_model()),
+      compute_(
+          task, model_, device,
+          {.micro_batch = job.micro_batch, .precision = precision, .recompute = job.recompute}),
+      update_(update) {
+  model_.to(device, dtype);
+  optimizer_ = optim::make_optimizer(job, model_.parameters());
+  // The job's rate may be one at which a model without its warm-up bursts, whose numbers, too small
+  // to be normal, take a CPU a hundred times as long.
+  optim::set_learning_rate(*optimizer_, 0.0);
+}
+
+double Rehearsal::step(std::int64_t samples) {
+  const auto batch = task::to_device(task::batch_of(*data_, 0, samples), device_);
+  const double part = 1 / static_cast<double>(weight(samples));
+  device::synchronize(device_);
+  const Stopwatch watch;
+  optimizer_->zero_grad();
+  compute_.run(batch, [&](const torch::Tensor& loss_sum, bool) {
+    loss_sum.backward(torch::full_like(loss_sum, part));
+  });
+  if (update_) optimizer_->step();
+  device::synchronize(device_);
+  return watch.seconds();
+}
+
 namespace {
 
 constexpr std::int64_t kFirstBatch = 16;
@@ -84,7 +123,7 @@ balance::CostModel measure(Rehearsal& rehearsal, std::int64_t largest, double sp
 
 balance::CostModel probe_step(const job::TrainConfig& job, const task::Task& task,
                               const ProbeOptions& options) {
-  if (options.skip) return {};
+  if (options.skip || options.known.known()) return options.known;
   const auto budget = std::chrono::duration<double>(options.budget).count();
   auto largest = std::min(job.global_batch, task.training()->size());
   for (; largest > 0; largest /= 4) {
@@ -125,6 +164,62 @@ std::vector<double> probe_products(comm::Group group, const torch::Device& devic
   group.all_gather(comm::buffer(std::span(mine)), comm::buffer(std::span(all))).wait();
   if (std::ranges::find(all, 0.0) != all.end()) return std::vector<double>(all.size(), 1.0);
   return all;
+}
+
+namespace {
+
+/// How many of the first samples weigh as much, or all of them.
+std::int64_t samples_of_weight(const task::Dataset& data, std::int64_t weight) {
+  std::int64_t samples = 0;
+  while (weight > 0 && samples < data.size()) weight -= data.weight(samples++);
+  return samples;
+}
+
+/// Not behind the job's own work, nor before it.
+double step_aside(Rehearsal& rehearsal, std::int64_t samples, const torch::Device& device) {
+  std::optional<c10::StreamGuard> aside;
+  if (!device.is_cpu()) aside.emplace(device::stream_of_its_own(device));
+  return rehearsal.step(samples);
+}
+
+}  // namespace
+
+void ShadowBatch::begin(std::int64_t weight) try {
+  if (under_way() || !fits_) return;
+  if (!rehearsal_) {
+    // Here and not on the other thread: the initial parameters are drawn from the generator that
+    // the job's own random numbers come from.
+    const auto before = checkpoint::random_state();
+    rehearsal_.emplace(job_, task_, options_.device, options_.dtype, options_.precision,
+                       options_.update);
+    checkpoint::set_random_state(before);
+    device::synchronize(options_.device);
+  }
+  const auto samples = samples_of_weight(*task_.training(), weight);
+  weight_ = rehearsal_->weight(samples);
+  running_ = std::async(std::launch::async, [this, samples] {
+    return step_aside(*rehearsal_, samples, options_.device);
+  });
+} catch (...) {
+  if (!device::is_out_of_memory(std::current_exception())) throw;
+  fits_ = false;
+  rehearsal_.reset();
+}
+
+progress::ShadowFigures ShadowBatch::take() try {
+  if (!under_way() || running_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    return {};
+  }
+  return {.batch = weight_, .seconds = running_.get() / options_.speed};
+} catch (...) {
+  if (!device::is_out_of_memory(std::current_exception())) throw;
+  fits_ = false;
+  rehearsal_.reset();
+  return {};
+}
+
+void ShadowBatch::rest() {
+  if (rehearsal_ && !under_way()) rehearsal_.reset();
 }
 
 }  // namespace bimetal::train

@@ -2,19 +2,51 @@
 // Measures, before the first step, how long this job's steps take on each device, so that already
 // the first shares fit.
 
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <chrono>
 #include <cstdint>
+#include <future>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/precision/precision.h"
+#include "bimetal/progress/rank_figures.h"
 #include "bimetal/task/task.h"
+#include "bimetal/train/compute.h"
 
 namespace bimetal::train {
+
+// Steps of a job that train nothing: for measuring how long they take.
+
+/// A task's model and a job's optimizer, which moves nothing. Use from one thread at a time.
+class Rehearsal {
+ public:
+  /// Draws from torch's default generator. `task` must outlive it. `update`: steps end with the
+  /// optimizer's, whose state is what needs most memory.
+  Rehearsal(const job::TrainConfig& job, const task::Task& task, const torch::Device& device,
+            torch::Dtype dtype, precision::Precision precision, bool update = true);
+
+  /// Seconds of one step (forward, backward and, if asked for, update) on the first `samples`
+  /// samples of the training data; emulated slowness is not in them.
+  double step(std::int64_t samples);
+
+  /// Of these samples.
+  std::int64_t weight(std::int64_t samples) const { return task::weight_of(*data_, 0, samples); }
+
+ private:
+  std::shared_ptr<const task::Dataset> data_;
+  torch::Device device_;
+  task::Model model_;
+  Compute compute_;
+  bool update_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+};
 
 struct ProbeOptions {
   torch::Device device{torch::kCPU};
@@ -22,8 +54,9 @@ struct ProbeOptions {
   precision::Precision precision = precision::Precision::float32;
   double speed = 1.0;  ///< emulated: see device::pause_for_speed
   std::chrono::milliseconds budget{800};
-  bool update = true;  ///< steps end with the optimizer's
-  bool skip = false;   ///< the model is known not to fit: its cost stays unknown
+  bool update = true;             ///< steps end with the optimizer's
+  bool skip = false;              ///< the model is known not to fit: its cost stays unknown
+  balance::CostModel known = {};  ///< from before: nothing is measured
 };
 
 /// t(b) = α + β·b of one step (forward, backward, update) of `task` on this device, b being the
@@ -41,5 +74,44 @@ std::vector<balance::Device> probe_devices(comm::Group group, const job::TrainCo
 /// Where no steps are measured: what each rank's device does of float32 products, times the
 /// `speed` that is emulated here; in any unit. Ones where somebody cannot tell. Collective.
 std::vector<double> probe_products(comm::Group group, const torch::Device& device, double speed);
+
+// How a rank without samples goes on measuring itself: one batch now and then, beside the others'
+// work, whose gradient nobody uses (docs/balance.md, "Zero shares").
+
+/// Computes on a thread (and, on an accelerator, a stream) of its own with a model of its own, so
+/// that it holds nobody up, however long it takes, and touches neither the job's parameters and
+/// buffers nor its sampler and random numbers. Use from one thread.
+class ShadowBatch {
+ public:
+  /// `job` and `task` must outlive it. options.budget is not used.
+  ShadowBatch(const job::TrainConfig& job, const task::Task& task, const ProbeOptions& options)
+      : job_(job), task_(task), options_(options) {}
+  /// Waits for the batch under way.
+  ~ShadowBatch() = default;
+  ShadowBatch(const ShadowBatch&) = delete;
+  ShadowBatch& operator=(const ShadowBatch&) = delete;
+
+  /// Starts on samples of about that weight > 0; does nothing while another batch is under way, or
+  /// after one did not fit into memory.
+  void begin(std::int64_t weight);
+
+  /// What has been measured since the last call, emulated slowness included; nothing otherwise.
+  /// Rethrows what went wrong, but for a lack of memory.
+  progress::ShadowFigures take();
+
+  /// Gives the memory back, once nothing is under way: the rank has samples again.
+  void rest();
+
+ private:
+  bool under_way() const { return running_.valid(); }
+
+  const job::TrainConfig& job_;
+  const task::Task& task_;
+  ProbeOptions options_;
+  std::optional<Rehearsal> rehearsal_;
+  bool fits_ = true;
+  std::int64_t weight_ = 0;
+  std::future<double> running_;  ///< last: ends before what it uses
+};
 
 }  // namespace bimetal::train

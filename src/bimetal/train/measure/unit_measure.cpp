@@ -17,7 +17,6 @@
 #include "bimetal/train/compute.h"
 #include "bimetal/train/measure/dry_run.h"
 #include "bimetal/train/measure/part_measure.h"
-#include "bimetal/train/measure/split_measure.h"
 
 namespace bimetal::train {
 namespace {

@@ -12,8 +12,8 @@
 #include "bimetal/parallel/marked_wait.h"
 #include "bimetal/precision/autocast.h"
 #include "bimetal/predict/mesh/through_stages.h"
+#include "bimetal/train/compute.h"
 #include "bimetal/train/profile/phase.h"
-#include "bimetal/train/recomputation.h"
 
 namespace bimetal::train {
 namespace {

@@ -26,7 +26,7 @@
 #include "bimetal/task/task.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/pipeline/dealer.h"
-#include "bimetal/train/pipeline/lanes.h"
+#include "bimetal/train/replicas.h"
 
 namespace bimetal::train {
 

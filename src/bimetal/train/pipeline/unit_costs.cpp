@@ -1,8 +1,8 @@
 #include "bimetal/train/pipeline/unit_costs.h"
 
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/api/include/torch/autograd.h>
 #include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <memory>
@@ -15,7 +15,6 @@
 #include "bimetal/precision/autocast.h"
 #include "bimetal/task/draws.h"
 #include "bimetal/train/measure/dry_run.h"
-#include "bimetal/train/measure/unit_memory.h"
 
 namespace bimetal::train {
 namespace {

@@ -13,7 +13,6 @@
 
 #include "bimetal/base/atomic_file.h"
 #include "bimetal/comm/exchange.h"
-#include "bimetal/train/profile/clock_offsets.h"
 #include "bimetal/train/profile/rank_profile.h"
 
 namespace bimetal::train {

@@ -6,7 +6,7 @@
 #include "bimetal/checkpoint/shared_checkpoint.h"
 #include "bimetal/progress/together.h"
 #include "bimetal/train/server/server_process.h"
-#include "bimetal/train/server/shard_state.h"
+#include "bimetal/train/server/server_setup.h"
 
 namespace bimetal::train {
 namespace {

@@ -15,7 +15,6 @@
 #include "bimetal/task/catalog/python_tasks.h"
 #include "bimetal/train/server/server_process.h"
 #include "bimetal/train/server/server_setup.h"
-#include "bimetal/train/server/shard_state.h"
 
 namespace bimetal::train {
 

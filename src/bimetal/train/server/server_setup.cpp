@@ -2,19 +2,28 @@
 
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
+#include <torch/csrc/api/include/torch/optim.h>
 #include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/checkpoint/optimizer_state.h"
+#include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/data/sampler.h"
 #include "bimetal/job/same_job.h"
 #include "bimetal/optim/optimizers.h"
+#include "bimetal/task/model_state.h"
 
 namespace bimetal::train {
+
 std::function<std::int64_t(std::int64_t epoch, std::int64_t offset, std::int64_t count)>
 weights_in_order(const task::Dataset& dataset, std::uint64_t seed) {
   auto weights = task::weights_of(dataset);
@@ -61,6 +70,118 @@ std::vector<std::string> common_facts(const job::JobConfig& job, const task::Tas
     facts.push_back(c10::str(name, " ", tensor.sizes(), " ", tensor.scalar_type()));
   }
   return facts;
+}
+
+namespace {
+
+using parallel::server::Body;
+using parallel::server::Piece;
+using parallel::server::ServerState;
+using parallel::server::ShardPlan;
+using parallel::server::ShardStore;
+
+std::string name_of(std::uint32_t piece) {
+  return fmt::format("piece{}", piece);
+}
+
+/// The pieces as a model's parameters, so that what knows models knows them.
+task::ModelState as_model(const ShardStore& store) {
+  task::ModelState model;
+  for (std::size_t i = 0; i < store.pieces().size(); ++i) {
+    model.parameters.push_back({name_of(store.pieces()[i]), store.piece_tensors()[i]});
+  }
+  return model;
+}
+
+/// A field of a parameter's state that has one number for each of its elements.
+bool is_elementwise(const torch::Tensor& field) {
+  return field.dim() > 0;
+}
+
+/// "piece12.exp_avg" → 12, "exp_avg"; the second is empty for the parameter itself.
+std::pair<std::uint32_t, std::string> parse_part(const std::string& name, const ShardPlan& plan) {
+  constexpr std::string_view kPrefix = "piece";
+  const auto dot = std::min(name.find('.'), name.size());
+  std::uint32_t piece = 0;
+  const char* const end = name.data() + dot;
+  const auto parsed = name.starts_with(kPrefix)
+                          ? std::from_chars(name.data() + kPrefix.size(), end, piece)
+                          : std::from_chars_result{nullptr, std::errc::invalid_argument};
+  if (parsed.ec != std::errc() || parsed.ptr != end || piece >= plan.pieces.size()) {
+    throw Error(ErrorCode::CorruptData, fmt::format("no piece is called '{}'", name));
+  }
+  return {piece, dot < name.size() ? name.substr(dot + 1) : std::string()};
+}
+
+/// Writes a piece's part of a field into the whole tensor, which is made when its first part comes.
+void place_part(const Piece& piece, const torch::Tensor& part, const torch::Tensor& like,
+                torch::Tensor& whole) {
+  if (!is_elementwise(part)) {
+    whole = part;
+    return;
+  }
+  if (part.numel() != piece.count) {
+    throw Error(ErrorCode::CorruptData, "a part of a tensor has another length than its piece");
+  }
+  if (!whole.defined()) whole = torch::zeros(like.sizes(), part.scalar_type());
+  whole.flatten().narrow(0, piece.offset, piece.count).copy_(part.flatten());
+}
+
+}  // namespace
+
+Body shard_state(ShardStore& store) {
+  checkpoint::TensorMap all;
+  for (std::size_t i = 0; i < store.pieces().size(); ++i) {
+    all[name_of(store.pieces()[i])] = store.piece_tensors()[i];
+  }
+  if (!all.empty()) all.merge(checkpoint::optimizer_tensors(store.optimizer(), as_model(store)));
+  return checkpoint::encode_safetensors(all);
+}
+
+void assemble_state(std::span<const ServerState> states, const ShardPlan& plan,
+                    const task::ModelState& model, torch::optim::Optimizer& optimizer) {
+  const auto& named = model.parameters;
+  std::vector<torch::Tensor> values(named.size());
+  checkpoint::TensorMap learnt;
+  for (const ServerState& state : states) {
+    try {
+      for (const auto& [name, part] : checkpoint::decode_safetensors(state.bytes, "it")) {
+        const auto [number, field] = parse_part(name, plan);
+        const Piece& piece = plan.pieces[number];
+        const auto& parameter = named[piece.tensor];
+        auto& whole = field.empty() ? values[piece.tensor] : learnt[parameter.name + "." + field];
+        place_part(piece, part, parameter.tensor, whole);
+      }
+    } catch (const Error& error) {
+      throw Error(error.code(),
+                  fmt::format("the state that server {} has sent: {}", state.shard, error.what()),
+                  state.shard);
+    }
+  }
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    if (values[i].defined()) named[i].tensor.detach().copy_(values[i]);
+  }
+  optimizer.state() = checkpoint::optimizer_states(learnt, optimizer, model, "the servers' state");
+}
+
+void restore_shard(ShardStore& store, const torch::optim::Optimizer& optimizer,
+                   const task::ModelState& model) {
+  if (store.pieces().empty()) return;
+  const auto learnt = checkpoint::optimizer_tensors(optimizer, model);
+  const auto& named = model.parameters;
+  checkpoint::TensorMap parts;
+  for (std::size_t i = 0; i < store.pieces().size(); ++i) {
+    const auto number = store.pieces()[i];
+    const Piece& piece = store.plan().pieces[number];
+    for (const auto& [field, part] :
+         checkpoint::part_of_state(learnt, named[piece.tensor].name, piece.offset, piece.count)) {
+      parts[name_of(number) + "." + field] =
+          is_elementwise(part) ? part.view_as(store.piece_tensors()[i]) : part;
+    }
+  }
+  store.optimizer().state() = checkpoint::optimizer_states(
+      parts, store.optimizer(), as_model(store), "the checkpoint's part for this server");
 }
 
 }  // namespace bimetal::train

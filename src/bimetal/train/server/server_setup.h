@@ -1,14 +1,19 @@
 #pragma once
 // What servers and workers of a job must make alike.
 
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
+
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "bimetal/job/job_config.h"
 #include "bimetal/parallel/server/link/link.h"
+#include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_plan.h"
+#include "bimetal/parallel/server/shard_store.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/server/server_job.h"
@@ -28,5 +33,20 @@ parallel::server::ShardPlan plan_of_model(const job::JobConfig& job, const task:
 /// Settings, a digest of the data, and every parameter's name, shape and type, for people to read.
 std::vector<std::string> common_facts(const job::JobConfig& job, const task::Task& task,
                                       const task::ModelState& model);
+
+// Between whole tensors, as checkpoints hold them, and the pieces that parameter servers keep.
+
+/// A server's parameters and what its optimizer has learnt, as bytes.
+parallel::server::Body shard_state(parallel::server::ShardStore& store);
+
+/// Puts the servers' states together into `model` and `optimizer`, whose parameters are those of
+/// the plan, in its order. Error(CorruptData), naming the server, for bytes that do not fit.
+void assemble_state(std::span<const parallel::server::ServerState> states,
+                    const parallel::server::ShardPlan& plan, const task::ModelState& model,
+                    torch::optim::Optimizer& optimizer);
+
+/// Gives `store`'s optimizer its part of what `optimizer` has learnt about `model`.
+void restore_shard(parallel::server::ShardStore& store, const torch::optim::Optimizer& optimizer,
+                   const task::ModelState& model);
 
 }  // namespace bimetal::train

@@ -20,14 +20,13 @@
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/train/choose_precision.h"
 #include "bimetal/train/compute.h"
-#include "bimetal/train/deterministic.h"
-#include "bimetal/train/error_of.h"
-#include "bimetal/train/gradient_compression.h"
+#include "bimetal/train/libtorch_state.h"
+#include "bimetal/train/measure/step_probe.h"
+#include "bimetal/train/notices.h"
 #include "bimetal/train/server/job_data.h"
 #include "bimetal/train/server/server_job.h"
 #include "bimetal/train/server/server_setup.h"
 #include "bimetal/train/setup.h"
-#include "bimetal/train/measure/step_probe.h"
 
 namespace bimetal::train {
 namespace {

@@ -1,5 +1,3 @@
-#include "bimetal/train/pipeline/cut_links.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "bimetal/parallel/pipeline/measured_cut.h"
+#include "bimetal/train/pipeline/choose_cuts.h"
 #include "support/in_process_mesh.h"
 #include "support/thread_ranks.h"
 

@@ -1,6 +1,6 @@
-#include "bimetal/train/pipeline/lanes.h"
-
 #include <gtest/gtest.h>
+
+#include "bimetal/train/replicas.h"
 
 namespace bimetal::train {
 namespace {

@@ -13,7 +13,7 @@
 #include "bimetal/plan/mesh/stage_memory.h"
 #include "bimetal/precision/autocast.h"
 #include "bimetal/task/segments.h"
-#include "bimetal/train/measure/allocation_watch.h"
+#include "bimetal/train/measure/dry_run.h"
 #include "bimetal/train/measure/unit_measure.h"
 #include "support/thread_ranks.h"
 

@@ -10,7 +10,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/train/tensor/replicas.h"
+#include "bimetal/train/replicas.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::train {

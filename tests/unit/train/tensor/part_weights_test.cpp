@@ -4,7 +4,7 @@
 #include <array>
 
 #include "bimetal/base/error.h"
-#include "bimetal/train/tensor/replicas.h"
+#include "bimetal/train/replicas.h"
 #include "support/errors.h"
 
 namespace bimetal::train {

@@ -1,22 +1,28 @@
 #pragma once
-// Which ranks of a job compute one replica of its model together (mesh.tensor), and, where there
-// are no stages, stand for one device wherever samples are dealt out, counted and reported.
+// Whose part of the samples a rank computes: a replica of the model is a rank, or several that
+// compute together and stand for one device.
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "bimetal/balance/balancer.h"
 #include "bimetal/balance/shares.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/precision/precision.h"
 #include "bimetal/progress/observer.h"
+#include "bimetal/progress/rank_figures.h"
 
 namespace bimetal::train {
+
+// Which ranks of a job compute one replica of its model together (mesh.tensor), and, where there
+// are no stages, stand for one device wherever samples are dealt out, counted and reported.
 
 /// The mesh that `mesh` asks for in a job of `ranks` ranks; its stages have a number. Errors: those
 /// of parallel::fit_mesh.
@@ -71,5 +77,40 @@ void require_counts(const job::JobConfig& job, int ranks);
 /// in one precision: they add up what they compute. Collective over `mesh`.
 void require_one_precision(const parallel::Mesh* mesh, precision::Precision mine,
                            Deadline deadline);
+
+// Who computes which part of a step's samples: each rank its own, or, where a model is cut, the
+// ranks of a replica one part together, and where stages have replicas of their own number all
+// ranks the whole of it. Such a part is a lane: samplers and balancers deal with lanes.
+
+/// A value; the same on every rank but for mine().
+class Lanes {
+ public:
+  Lanes(const parallel::MeshShape& shape, int rank);
+  /// A lane for each rank.
+  Lanes(int ranks, int rank) : Lanes(parallel::MeshShape{.replicas = ranks}, rank) {}
+
+  int count() const noexcept { return shape_.even() ? shape_.replicas : 1; }
+  int ranks() const noexcept { return shape_.ranks(); }
+  int mine() const noexcept { return of(rank_); }
+  int of(int rank) const noexcept {
+    return shape_.even() ? parallel::place_of(shape_, rank).replica : 0;
+  }
+  /// Several ranks compute one.
+  bool shared() const noexcept { return ranks() > count(); }
+
+  /// What this rank says that it has computed of samples of its lane: of `weight`, which its stages
+  /// share evenly, and their ranks, so that all together each is counted once.
+  std::int64_t counted(std::int64_t weight) const;
+
+  /// Of each rank what its lane has.
+  std::vector<std::int64_t> by_rank(const std::vector<std::int64_t>& by_lane) const;
+
+  /// What ranks have told of a step, by lane: one is as fast as the slowest of its ranks.
+  std::vector<balance::StepFigures> learnt(std::span<const progress::RankFigures> figures) const;
+
+ private:
+  parallel::MeshShape shape_;
+  int rank_;
+};
 
 }  // namespace bimetal::train

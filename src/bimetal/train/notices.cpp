@@ -1,4 +1,4 @@
-#include "bimetal/train/error_of.h"
+#include "bimetal/train/notices.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -7,9 +7,10 @@
 
 #include "bimetal/base/to_error.h"
 #include "bimetal/device/out_of_memory.h"
-#include "bimetal/train/deterministic.h"
+#include "bimetal/train/libtorch_state.h"
 
 namespace bimetal::train {
+
 namespace {
 
 /// Of a thread that cannot be started, too, which may be for want of memory or of leave.
@@ -32,6 +33,30 @@ Error error_of(const std::exception& exception, const std::string& who, std::opt
                fmt::format("{}{}: {}", who, memory ? " ran out of memory" : "",
                            refused ? *refused : first_line(exception)),
                rank);
+}
+
+std::string remedy(const progress::RankFigures& rank, std::int64_t cap) {
+  switch (rank.fit) {
+    case progress::Fit::try_recomputing: return "it computes activations again for backward";
+    case progress::Fit::try_smaller_pieces: return "it computes them in smaller micro-batches";
+    case progress::Fit::too_large: return fmt::format("its share is capped at {}", cap);
+    case progress::Fit::fits: break;
+  }
+  return {};
+}
+
+void IdleRanks::tell(const balance::Shares& shares, std::int64_t global_batch,
+                     progress::Observer& observer) {
+  idle_.resize(shares.size());
+  for (std::size_t rank = 0; rank < shares.size(); ++rank) {
+    const bool idle = shares[rank] == 0;
+    if (idle && !idle_[rank]) {
+      observer.on_notice(
+          fmt::format("rank {} gets no samples: the others finish a batch of {} sooner without it",
+                      rank, global_batch));
+    }
+    idle_[rank] = idle;
+  }
 }
 
 }  // namespace bimetal::train

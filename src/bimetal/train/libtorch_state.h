@@ -1,6 +1,5 @@
 #pragma once
-// torch's own generators, from which layers draw whose numbers are not the sample's: jobs with
-// parallel.exact = "relaxed".
+// What of libtorch's own state in this process a run sets: its choice of kernels, its generators.
 
 #include <chrono>
 #include <cstdint>
@@ -12,6 +11,31 @@
 #include "bimetal/progress/observer.h"
 
 namespace bimetal::train {
+
+// train.deterministic: the same bits in every run of a job, or an error.
+
+/// Error(Unsupported) for a deterministic job whose workers' shares follow from measured times.
+void require_deterministic(const job::JobConfig& job, int ranks);
+
+/// While it lives, libtorch takes deterministic kernels alone if the job asks for them, in this
+/// process. One at a time.
+class Deterministic {
+ public:
+  explicit Deterministic(const job::TrainConfig& job);
+  ~Deterministic();
+  Deterministic(const Deterministic&) = delete;
+  Deterministic& operator=(const Deterministic&) = delete;
+
+ private:
+  bool on_;
+};
+
+/// If an error of libtorch says that an operation has no deterministic kernel: what to tell the
+/// user, with its name.
+std::optional<std::string> nondeterministic_operation(const std::string& error);
+
+// torch's own generators, from which layers draw whose numbers are not the sample's: jobs with
+// parallel.exact = "relaxed".
 
 /// Which ranks' default generators (the CPU's) are in the same state, for people to read; nothing
 /// if none are. The same on every rank. Collective.

@@ -1,54 +1,72 @@
 #pragma once
-// One rank's training run, from its start to its report. Private to this folder: run_training() is
-// what others call.
+// A training among ranks that stay the same: an epoch of membership, not of the data. Private to
+// this folder and its tests: run_training() is what others call.
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "bimetal/balance/balancer.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/c10d/island.h"
-#include "bimetal/checkpoint/best_checkpoint.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/data/batch_feed.h"
-#include "bimetal/job/job_config.h"
 #include "bimetal/parallel/tensor/tensor_task.h"
-#include "bimetal/progress/loss_trend.h"
-#include "bimetal/progress/observer.h"
 #include "bimetal/train/choose_precision.h"
-#include "bimetal/train/deterministic.h"
-#include "bimetal/train/idle_ranks.h"
+#include "bimetal/train/libtorch_state.h"
 #include "bimetal/train/measure/memory_check.h"
 #include "bimetal/train/measure/offload_rates.h"
-#include "bimetal/train/measure/shadow_batch.h"
 #include "bimetal/train/measure/step_probe.h"
+#include "bimetal/train/notices.h"
 #include "bimetal/train/pipeline/stage_run.h"
 #include "bimetal/train/profile/step_profiler.h"
-#include "bimetal/train/random_states.h"
 #include "bimetal/train/rank_journal.h"
-#include "bimetal/train/setup.h"
+#include "bimetal/train/replicas.h"
+#include "bimetal/train/run.h"
 #include "bimetal/train/step.h"
-#include "bimetal/train/tensor/replicas.h"
 #include "bimetal/train/trained_model.h"
-#include "bimetal/train/trainer.h"
 
 namespace bimetal::train {
 
 /// Whether a rank has failed by what has become of another.
 bool follows_from_a_loss(const Error& error);
 
-/// The whole of one rank's run. Its members are made in the order of their declaration, which is
-/// the order of a run's start.
-class TrainingRun {
+/// What one rank of a group makes to go on with its run, and throws away with the group: mesh,
+/// shares, where the parameters live, the step, the feed of batches, figures. Its members are made
+/// in the order of their declaration, which is the order of an epoch's start.
+///
+///   Run run(job, …);
+///   Epoch(run, group_of_three).train();  // or next_step() as often as wanted, then hand_over()
+///   Epoch(run, group_of_two).train();    // goes on behind the last step: no sample twice or never
+///
+/// Every step that next_step() has returned from is in the run, if every rank has the whole model:
+/// parameters, optimizer, the sampler's place, loss scale. The next epoch draws shares anew. What
+/// ranks keep for each other goes with them unless hand_over() has been called by all: shards
+/// (ZeRO), parts of a mesh and the error feedback of compression. (Whoever makes an epoch of those
+/// who are left when one is lost has shards from their copies, see rescue(), or goes back to the
+/// last checkpoint; and first lets all come to the same step, as go_even() does.)
+class Epoch {
  public:
-  TrainingRun(const job::JobConfig& job, comm::Group group, const TrainerOptions& options,
-              progress::Observer& observer);
-  progress::Report run();
+  /// Goes on with `run` among the ranks of `group`, each of which has one at the same step; the
+  /// first epoch begins it. Measures what is not known of the devices. All is collective. Errors:
+  /// those of run_training().
+  Epoch(Run& run, comm::Group group);
+  ~Epoch();
+  Epoch(const Epoch&) = delete;
+  Epoch& operator=(const Epoch&) = delete;
+
+  /// Until the job is done, or somebody wants it to stop; evaluates and saves then.
+  progress::Report train();
+
+  /// False, and nothing is done, when the job is done.
+  bool next_step();
+
+  /// Between steps, before the group ends: the run gets what ranks keep for each other, by a
+  /// checkpoint where the model is in shards or parts and the job has a folder for them.
+  void hand_over();
 
  private:
   ProbeOptions probe_options() const;
@@ -60,21 +78,21 @@ class TrainingRun {
   StepOptions step_options() const;
   parallel::ReplicatedModelOptions parallel_options() const;
   std::shared_ptr<c10d::Island> find_island() const;
-  data::EpochSampler sampler() const;
-  /// Of a global batch on average: what shares add up to.
-  std::int64_t batch_weight() const { return sampler_.mean_weight(job_.train.global_batch); }
+  checkpoint::TrainingState& state() const { return run_.learnt.state; }
 
   /// No rank need have the memory for a whole model's gradients.
   bool in_pieces() const { return job_.zero.level >= 2; }
   /// Whether a rank's own time says what its share costs: not where others compute it, too.
   bool measures_alone() const { return !in_pieces() && !replicas_.in_parts() && !stages_.mesh; }
 
-  bool next_step();
+  void begin();
+  void introduce_workers();
+  progress::Report run_steps();
   progress::ShadowFigures measure_beside_work(const data::BatchFeed::Plan& plan);
   void learn_shares(std::span<const progress::RankFigures> figures);
   void repeat(const data::BatchFeed::Plan& plan, const StepResult& result);
+  void commit(std::int64_t step, const data::SamplerPosition& after);
   void record(const data::BatchFeed::Plan& plan, const StepResult& result);
-  void introduce_workers();
   void tell_who_ended_it(std::span<const progress::RankFigures> figures);
   void evaluate_now();
   void test_now();
@@ -82,23 +100,17 @@ class TrainingRun {
   bool save_due() const;
   void save_now();
   void complete_state();
-  progress::Report run_steps();
   void rescue(const Error& loss);
   int go_even(comm::Group left);
   void take_error_feedback();
-  void go_on_scaling();
 
-  const job::JobConfig& job_;
+  Run& run_;
+  const job::JobConfig& job_;  ///< the run's, as are the next two
   const TrainerOptions& options_;
   progress::Observer& observer_;
   comm::Group group_;
-  Deterministic deterministic_;
-  device::Place place_;
-  std::shared_ptr<const task::JobTask> task_;
-  /// Once the ranks know that they have the same job.
   std::shared_ptr<const parallel::Mesh> mesh_;
   Replicas replicas_;
-  data::EpochSampler sampler_;  ///< at the start of the first epoch
   MemoryCheck memory_;
   RankPrecisions precisions_;
   StagePlan stages_;
@@ -110,23 +122,14 @@ class TrainingRun {
   balance::Balancer balancer_;  ///< of lanes
   TrainedModel trained_;
   OffloadRates offload_;
-  checkpoint::TrainingState& state_;
-  std::int64_t planned_steps_;
   parallel::tensor::TensorTask computed_;  ///< the task as this rank's replica computes it
   std::shared_ptr<StageCompute> stage_;    ///< none: each replica has the whole model
   TrainingStep step_;
   data::BatchFeed feed_;
-  RankJournal journal_;
-  progress::LossTrend loss_trend_;
   ShadowBatch shadow_;
   StepProfiler profiler_;
-
-  progress::WorkerPlace place_of_replica_;
-  std::vector<std::string> hosts_;  ///< by replica
-  std::int64_t saved_step_, evaluated_step_;
-  Stopwatch since_save_;
-  std::filesystem::path saved_path_;  ///< rank 0's, of saved_step_
-  checkpoint::BestCheckpoint best_;
+  std::optional<RankJournal> journal_;  ///< once the members have numbers
+  std::vector<std::string> hosts_;      ///< by replica
   DrawsApart apart_;
   IdleRanks idle_;
   std::optional<data::BatchFeed::Plan> current_;  ///< of the step under way

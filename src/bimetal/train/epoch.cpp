@@ -1,0 +1,221 @@
+// What an epoch is made of, in the order of its start, and what it hands over.
+
+#include "bimetal/train/epoch.h"
+
+#include <fmt/format.h>
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <utility>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/c10d/form_islands.h"
+#include "bimetal/checkpoint/checkpoint_folder.h"
+#include "bimetal/train/setup.h"
+
+namespace bimetal::train {
+
+Epoch::Epoch(Run& run, comm::Group group)
+    : run_(run),
+      job_(run.job),
+      options_(run.options),
+      observer_(run.observer),
+      group_(std::move(group)),
+      mesh_(make_mesh(group_, job_.mesh)),
+      replicas_(group_, mesh_),
+      memory_(group_, job_, options_, run_.place, *run_.task),
+      precisions_(group_, job_, options_.worker, run_.place, *run_.task, observer_, run_.precision),
+      stages_(plan_stages(job_, mesh_, *run_.task, unit_probe(), run_.batch_weight(), memory_,
+                          observer_)),
+      lanes_(stages_.mesh ? Lanes(stages_.mesh->shape(), group_.rank())
+                          : Lanes(replicas_.group().size(), replicas_.group().rank())),
+      balancer_(measure_devices()),
+      trained_(job_, group_, run_.task, run_.place, run_.learnt, observer_, parallel_options(),
+               weigh_shards(), mesh_, stages_.mesh ? stages_.cuts : ChosenCuts{{0}, weigh_parts()},
+               precisions_.half_of_all()),
+      offload_(job_, trained_, observer_),
+      computed_(*run_.task, trained_.tensor_ranks()),
+      stage_(make_stage_compute(job_, computed_, stages_, trained_, unit_probe())),
+      step_(computed_, trained_.model(), trained_.optimizer(), trained_.store(), step_options()),
+      feed_(run_.task->training(), run_.sampler_here(), lanes_.mine(), job_.train.global_batch,
+            job_.train.epochs, run_.place.device),
+      shadow_(job_.train, *run_.task, probe_options()),
+      profiler_(group_, options_.profile, run_.place.device,
+                fmt::format("{}{}, {}", stages_.mesh ? stages_.name_of(group_.rank()) + ", " : "",
+                            options_.host_name, run_.place.device.str()),
+                run_.timeout()),
+      apart_(job_, group_) {
+  require_one_precision(mesh_.get(), precisions_.mine(), Deadline::after(run_.timeout()));
+  run_.precision = precisions_.mine();
+  run_.begin();
+  if (group_.rank() == 0) run_.lead();
+  take_error_feedback();
+  auto& scaler = step_.stages().scaler();
+  if (scaler && state().loss_scaler) scaler->restore(*state().loss_scaler);
+  begin();
+}
+
+/// What has been learnt of this rank's device. Gradients may lie in memory of the group.
+Epoch::~Epoch() {
+  if (measures_alone()) {
+    run_.cost = balancer_.devices()[static_cast<std::size_t>(lanes_.mine())].cost;
+  }
+  trained_.optimizer().zero_grad();
+}
+
+void Epoch::begin() {
+  introduce_workers();
+  observer_.on_phase("training");
+  run_.since_save = Stopwatch();
+  trained_.model().train();
+  idle_.tell(lanes_.by_rank(balancer_.shares()), job_.train.global_batch, observer_);
+  apart_.begin(state().step);
+  feed_.draw(balancer_.shares());
+  offload_.start();
+  journal_->start_clock();
+}
+
+void Epoch::introduce_workers() {
+  const auto places =
+      replicas_.places({options_.host_name, run_.place.device.str()}, run_.timeout());
+  for (const auto& place : places) hosts_.push_back(place.host);
+  auto group = replicas_.group();
+  const std::array<int, 1> mine = {run_.number};
+  std::vector<int> numbers(places.size());
+  group
+      .all_gather(comm::buffer(std::span(mine)), comm::buffer(std::span(numbers)),
+                  Deadline::after(run_.timeout()))
+      .wait();
+  auto& members = run_.journal->members;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    if (numbers[rank] < 0) {
+      numbers[rank] = static_cast<int>(members.size());
+      members.emplace_back();
+    }
+    auto& place = members[static_cast<std::size_t>(numbers[rank])].place;
+    place = places[rank];
+    if (stages_.mesh) place.stage = stages_.name_of(static_cast<int>(rank));
+  }
+  run_.number = numbers[static_cast<std::size_t>(group.rank())];
+  journal_.emplace(balancer_, lanes_, job_.parallel.balance, *run_.journal, numbers);
+  std::vector<progress::WorkerPlace> all;
+  for (const auto& member : members) all.push_back(member.place);
+  observer_.on_workers(all);
+}
+
+void Epoch::hand_over() {
+  auto feedback = step_.parallel().error_feedback();
+  if ((job_.zero.level > 0 || mesh_) && !job_.checkpoint.dir.empty()) {
+    save_now();
+    run_.learnt.saved = checkpoint::checkpoint_path(job_.checkpoint.dir, state().step);
+  }
+  state().error_feedback = std::move(feedback);
+}
+
+void Epoch::take_error_feedback() {
+  auto feedback = std::exchange(state().error_feedback, {});
+  if (step_.parallel().set_error_feedback(std::move(feedback), state().step)) return;
+  observer_.on_notice(
+      "the checkpoint's error feedback is of other buckets or of a compressed job: it is dropped");
+}
+
+ProbeOptions Epoch::probe_options() const {
+  return {.device = run_.place.device,
+          .dtype = run_.place.dtype,
+          .precision = precisions_.mine(),
+          .speed = options_.worker.speed,
+          .update = job_.zero.level == 0,
+          .known = run_.cost};
+}
+
+/// What was planned with; speeds are known by now.
+std::vector<double> Epoch::weigh_shards() {
+  if (job_.zero.shards == "memory" && job_.zero.weights.empty() && !memory_.shards().empty()) {
+    return memory_.shards();
+  }
+  if (!products_.empty()) return products_;
+  if (!mesh_) return shard_weights(job_, group_, run_.place.device, alone_);
+  return shard_weights(job_, mesh_->replicas(), run_.place.device, replicas_.of_this_part(alone_));
+}
+
+/// Without stages; speeds are known by now.
+parallel::PartWeights Epoch::weigh_parts() const {
+  return part_weights(job_.mesh, mesh_ ? mesh_->shape() : parallel::MeshShape{}, alone_);
+}
+
+UnitProbe Epoch::unit_probe() const {
+  return {.device = run_.place.device,
+          .dtype = run_.place.dtype,
+          .precision = precisions_.mine(),
+          .speed = options_.worker.speed};
+}
+
+/// A rehearsal has a model of its own: where whole gradients are too much, the first steps tell.
+balance::Balancer Epoch::measure_devices() {
+  // No memory plan here for a cut model: choosing the cuts has planned stages, and `bimetal plan`
+  // shows the memory of tensors in parts.
+  const bool cut = stages_.mesh || replicas_.in_parts();
+  const bool steps = !in_pieces() && !stages_.mesh;
+  if (!steps && job_.zero.level > 0 && job_.zero.shards == "speed" && job_.zero.weights.empty()) {
+    observer_.on_phase("measuring devices");
+    products_ = probe_products(mesh_ ? mesh_->replicas() : group_, run_.place.device,
+                               options_.worker.speed);
+  }
+  if (!cut) memory_.plan(precisions_.mine(), run_.batch_weight(), products_, observer_);
+  std::vector<balance::Device> devices(
+      static_cast<std::size_t>(replicas_.in_parts() ? group_.size() : lanes_.count()));
+  if (steps) {
+    observer_.on_phase("measuring devices");
+    devices = probe_devices(group_, job_.train, *run_.task, probe_options());
+  }
+  memory_.note_peak();
+  for (const auto& device : devices) alone_.push_back(device.cost.rate(run_.batch_weight()));
+  // What replicas of uneven stages get of a step is no matter of shares: see Dealer.
+  const bool dealt = stages_.mesh && !stages_.mesh->shape().even();
+  return balance::Balancer({.policy = dealt ? balance::Policy::Equal : job_.parallel.balance,
+                            .fixed_weights = job_.parallel.weights,
+                            .global_batch = run_.batch_weight()},
+                           replicas_.devices(devices));
+}
+
+/// The ranks of a replica compute the same micro-batches, on whatever kinds of devices.
+std::int64_t Epoch::limit_of_parts() const {
+  const MicroBatch own(job_.train.micro_batch, run_.place.device,
+                       task::typical_weight(*run_.task->training()));
+  return least_limit(replicas_.world(), own, Deadline::after(run_.timeout()));
+}
+
+StepOptions Epoch::step_options() const {
+  StepOptions options;
+  options.device = run_.place.device;
+  options.speed = options_.worker.speed;
+  options.micro_batch = replicas_.in_parts() ? limit_of_parts() : job_.train.micro_batch;
+  options.seed = job_.train.seed;
+  options.precision = precisions_.mine();
+  options.update.limits = optim::limits_of(job_.train);
+  options.update.scaler = precisions_.scaler();
+  options.recompute = job_.train.recompute;
+  options.parallel.timeout = run_.timeout();
+  options.stage = stage_;
+  return options;
+}
+
+parallel::ReplicatedModelOptions Epoch::parallel_options() const {
+  return {.bucket_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20)),
+          .timeout = run_.timeout(),
+          .compression = gradient_compression(job_, replicas_.group().size()),
+          .island = find_island()};
+}
+
+/// Neither a compressed exchange, which needs each rank's own gradients, nor shards and parts use
+/// islands.
+std::shared_ptr<c10d::Island> Epoch::find_island() const {
+  const bool apart = job_.compression.gradients != "none" || job_.zero.level > 0 ||
+                     replicas_.in_parts() || stages_.mesh;
+  if (apart || job_.fabric.islands == "off") return nullptr;
+  return c10d::form_islands(group_, run_.place.device, run_.timeout());
+}
+
+}  // namespace bimetal::train

@@ -1,0 +1,244 @@
+// An epoch's steps, one after the other, and what comes between them: evaluations and checkpoints.
+
+#include <fmt/format.h>
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "bimetal/base/counted.h"
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/checkpoint/starting_point.h"
+#include "bimetal/optim/optimizers.h"
+#include "bimetal/optim/schedule.h"
+#include "bimetal/parallel/mesh/named_error.h"
+#include "bimetal/predict/evaluate.h"
+#include "bimetal/train/epoch.h"
+#include "bimetal/train/notices.h"
+
+namespace bimetal::train {
+
+progress::Report Epoch::train() {
+  try {
+    return run_steps();
+  } catch (const Error& error) {
+    if (follows_from_a_loss(error)) rescue(error);
+    // What has been aborted says who has failed, in that rank's words.
+    const bool names = stages_.mesh && error.code() != ErrorCode::Aborted;
+    if (!names || !follows_from_a_loss(error)) throw;
+    throw parallel::named(error, stages_.mesh->shape(), group_.rank());
+  }
+}
+
+progress::Report Epoch::run_steps() {
+  while (!interrupted_ && next_step()) {
+  }
+  memory_.note_peak();
+  if (!profiler_.finish()) {
+    observer_.on_notice(
+        "none of the steps that were to be profiled was made: this run ended before, or went on "
+        "after them");
+  }
+  save_now();
+  if (!interrupted_) {
+    evaluate_now();
+    test_now();
+  }
+  auto report = journal_->report(replicas_.group(), state().step, run_.timeout());
+  if (const auto text = replicas_.advice(alone_, report.samples_per_s)) observer_.on_notice(*text);
+  report.interrupted = interrupted_;
+  precisions_.report(report, step_.stages().scaler());
+  report.mesh = report_of(stages_, job_.mesh);
+  if (run_.best) report.best = run_.best->best();
+  if (!replicas_.in_parts()) {
+    memory_.report(report);
+    offload_.report(group_, report, run_.timeout());
+  }
+  return report;
+}
+
+bool Epoch::next_step() {
+  if (!feed_.next() || run_.done()) return false;
+  const auto plan = *feed_.next();
+  current_ = plan;
+  const auto fetch = [this] {
+    auto batch = feed_.take();
+    feed_.draw(balancer_.shares());
+    return batch;
+  };
+  const bool stop = options_.stop_requested && options_.stop_requested();
+  const auto step = state().step + 1;
+  optim::set_learning_rate(trained_.optimizer(),
+                           optim::learning_rate_at(job_.train, step, run_.planned_steps));
+  const auto shadow = measure_beside_work(plan);
+  profiler_.begin(step);
+  const auto result = step_.run(step, plan.samples, fetch, stop, shadow, save_due());
+  if (profiler_.end(step)) journal_->start_clock();
+  if (!result.applied) {
+    repeat(plan, result);
+    return true;
+  }
+  record(plan, result);
+  learn_shares(result.figures);
+  interrupted_ = std::ranges::any_of(result.figures, &progress::RankFigures::stop_requested);
+  if (interrupted_) tell_who_ended_it(result.figures);
+  const auto every = job_.checkpoint.every_steps;
+  const bool by_clock = std::ranges::any_of(result.figures, &progress::RankFigures::save_due);
+  if (plan.ends_epoch || by_clock || (every > 0 && state().step % every == 0)) save_now();
+  if (plan.ends_epoch && !interrupted_) evaluate_now();
+  return true;
+}
+
+/// What this rank has measured since the last step, and the start of another shadow batch where it
+/// has nothing else to do.
+progress::ShadowFigures Epoch::measure_beside_work(const data::BatchFeed::Plan& plan) {
+  const auto lane = static_cast<std::size_t>(lanes_.mine());
+  const auto measured = shadow_.take();
+  const auto wanted = measures_alone() ? balancer_.shadows()[lane] : 0;
+  if (plan.samples.counts[lane] > 0) {
+    shadow_.rest();
+  } else if (wanted > 0) {
+    shadow_.begin(wanted);
+  }
+  return measured;
+}
+
+/// What has been done so far belongs to the run.
+void Epoch::commit(std::int64_t step, const data::SamplerPosition& after) {
+  state().step = step;
+  state().position = after;
+  if (const auto& scaler = step_.stages().scaler()) state().loss_scaler = scaler->state();
+}
+
+void Epoch::record(const data::BatchFeed::Plan& plan, const StepResult& result) {
+  commit(state().step + 1, plan.after);
+  if (const auto text = result.skipped ? step_.stages().notice() : std::nullopt) {
+    observer_.on_notice(*text);
+  }
+  auto done = journal_->add(state().step, plan, result);
+  if (stage_) {
+    const auto most = *std::ranges::max_element(plan.samples.counts);
+    done.pipeline = {job_.mesh.schedule, stage_->micro_batches(most)};
+  }
+  progress::tell_step(done, *run_.loss_trend, observer_);
+  apart_.look(observer_);
+}
+
+/// Every rank feeds its balancer with the same figures, and so holds the same shares.
+void Epoch::learn_shares(std::span<const progress::RankFigures> figures) {
+  if (balancer_.observe(lanes_.learnt(figures))) {
+    idle_.tell(lanes_.by_rank(balancer_.shares()), job_.train.global_batch, observer_);
+  }
+}
+
+/// The same samples again, after one rank or several ran out of memory. Only a rank that cannot
+/// compute in smaller pieces loses a part of its share.
+void Epoch::repeat(const data::BatchFeed::Plan& plan, const StepResult& result) {
+  journal_->add_repeated(result);
+  const auto too_large = [](const progress::RankFigures& rank) {
+    return rank.fit == progress::Fit::too_large;
+  };
+  if (std::ranges::any_of(result.figures, too_large)) learn_shares(result.figures);
+  for (std::size_t rank = 0; rank < result.figures.size(); ++rank) {
+    const auto& figures = result.figures[rank];
+    if (figures.fit == progress::Fit::fits) continue;
+    observer_.on_notice(
+        fmt::format("rank {} ran out of memory on {}: {}", rank, counted(figures.batch, "sample"),
+                    remedy(figures, balancer_.devices()[lanes_.of(static_cast<int>(rank))].cap)));
+  }
+  feed_.rewind(plan.before);
+  feed_.draw(balancer_.shares());
+}
+
+/// Where it was asked for, the launcher has said so: on the machine whose ranks are numbered from
+/// its first on.
+void Epoch::tell_who_ended_it(std::span<const progress::RankFigures> figures) {
+  const auto first_here = static_cast<std::size_t>(group_.rank() - options_.local_rank);
+  const auto here = static_cast<std::size_t>(options_.local_world_size);
+  for (std::size_t rank = 0; rank < std::min(figures.size(), hosts_.size()); ++rank) {
+    if (!figures[rank].stop_requested) continue;
+    if (rank >= first_here && rank < first_here + here) return;
+    observer_.on_notice(
+        fmt::format("rank {} on {} was told to stop (Ctrl-C there): the job ends after step {}",
+                    rank, hosts_[rank], state().step));
+    return;
+  }
+}
+
+/// Between epochs and at the end: with the validation data where there are any.
+void Epoch::evaluate_now() {
+  const auto validation = run_.task->validation();
+  const auto data = validation ? validation : run_.task->evaluation();
+  if (!job_.train.evaluate || !data || run_.evaluated_step == state().step) return;
+  run_.evaluated_step = state().step;
+  const auto result =
+      evaluate_with(data, validation ? progress::kValidationData : progress::kTestData);
+  if (!validation || group_.rank() != 0) return;
+  run_.best->offer(run_.saved_step == state().step ? run_.saved_path : "", state().step, result);
+}
+
+/// Once, at the end: what has been chosen by other data.
+void Epoch::test_now() {
+  if (!job_.train.evaluate || !run_.task->validation() || !run_.task->evaluation()) return;
+  evaluate_with(run_.task->evaluation(), progress::kTestData);
+  const auto best = run_.best ? run_.best->best() : std::nullopt;
+  if (!best || best->checkpoint.empty()) return;
+  observer_.on_notice(
+      fmt::format("best by validation: step {}, kept in {}", best->step, best->checkpoint));
+}
+
+progress::Evaluation Epoch::evaluate_with(std::shared_ptr<const task::Dataset> data,
+                                          std::string name) {
+  const predict::EvaluateOptions how{.device = run_.place.device,
+                                     .speed = options_.worker.speed,
+                                     .timeout = run_.timeout(),
+                                     .data = std::move(data),
+                                     .computed = [this] { trained_.end_passes(); }};
+  const auto rates = alone_rates(balancer_);
+  trained_.begin_passes();
+  auto result = stage_
+                    ? stage_->evaluate(rates, how)
+                    : predict::evaluate(computed_, trained_.model(), replicas_.group(), rates, how);
+  result.data = std::move(name);
+  journal_->add_evaluation(state().step, result);
+  observer_.on_evaluated(state().position.epoch + 1, result);
+  journal_->start_clock();
+  return result;
+}
+
+/// By rank 0's clock: ranks that went by their own would not save the same steps.
+bool Epoch::save_due() const {
+  const auto& checkpoint = job_.checkpoint;
+  return group_.rank() == 0 && !checkpoint.dir.empty() && checkpoint.every_minutes > 0 &&
+         run_.since_save.seconds() >= 60 * checkpoint.every_minutes;
+}
+
+void Epoch::save_now() {
+  if (run_.saved_step == state().step) return;
+  run_.saved_step = state().step;
+  const auto shares = balancer_.shares();
+  const auto busiest = std::ranges::max_element(shares) - shares.begin();
+  step_.broadcast_buffers(static_cast<int>(busiest));
+  trained_.require_finite();
+  if (!job_.checkpoint.dir.empty()) {
+    complete_state();
+    state().error_feedback = step_.parallel().error_feedback();
+    run_.saved_path = trained_.save();
+    state().error_feedback.clear();
+    observer_.on_checkpoint(run_.saved_path.string(), state().step);
+  }
+  run_.since_save = Stopwatch();
+  journal_->start_clock();
+}
+
+/// But for what compression has not got across.
+void Epoch::complete_state() {
+  state().shares = balancer_.shares();
+  state().torch_rng = checkpoint::random_state();
+  // The job's, not the last step's, which follows from the step's number.
+  optim::set_learning_rate(trained_.optimizer(), optim::full_rate(job_.train));
+}
+
+}  // namespace bimetal::train

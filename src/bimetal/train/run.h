@@ -1,0 +1,74 @@
+#pragma once
+// What of one rank's training outlives a change of members. Private to this folder and its tests:
+// run_training() is what others call.
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "bimetal/balance/cost_model.h"
+#include "bimetal/base/stopwatch.h"
+#include "bimetal/checkpoint/best_checkpoint.h"
+#include "bimetal/data/sampler.h"
+#include "bimetal/device/place.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/precision/precision.h"
+#include "bimetal/progress/loss_trend.h"
+#include "bimetal/progress/observer.h"
+#include "bimetal/task/catalog/job_task.h"
+#include "bimetal/train/rank_journal.h"
+#include "bimetal/train/trained_model.h"
+#include "bimetal/train/trainer.h"
+
+namespace bimetal::train {
+
+/// Epochs (epoch.h) are made of a run and a group, one after the other, and leave here what the
+/// next one goes on with. The same on every rank, but for what is said to be this rank's. A rank
+/// that is new to a run that has begun needs learnt, journal, saved_step and evaluated_step from
+/// another one. Use from one thread.
+struct Run {
+  /// `of`: with numbers for each "auto" of its mesh. `data`: as load_shared_task() has it. All that
+  /// is referred to must outlive the run.
+  Run(const job::JobConfig& of, const TrainerOptions& how, progress::Observer& to,
+      const device::Place& where, std::shared_ptr<const task::JobTask> data);
+
+  /// Once the first epoch knows where the model begins; does nothing after that.
+  void begin();
+  /// As this rank becomes rank 0 of an epoch: what it keeps for all.
+  void lead();
+
+  bool done() const { return learnt.begun && learnt.state.step >= planned_steps; }
+  /// Where the next step's samples begin.
+  data::EpochSampler sampler_here() const;
+  /// What a global batch weighs on average: what shares add up to.
+  std::int64_t batch_weight() const { return sampler.mean_weight(job.train.global_batch); }
+  std::chrono::milliseconds timeout() const;
+
+  const job::JobConfig& job;
+  const TrainerOptions& options;
+  progress::Observer& observer;
+  device::Place place;  ///< this rank's
+  std::shared_ptr<const task::JobTask> task;
+  data::EpochSampler sampler;  ///< at the start of the first epoch of the data
+  Learnt learnt;
+
+  // Of this rank's device, so that a later epoch need not measure it again.
+  std::optional<precision::Precision> precision;
+  balance::CostModel cost;
+
+  // History.
+  std::int64_t planned_steps = 0;
+  std::optional<RunJournal> journal;
+  std::optional<progress::LossTrend> loss_trend;
+  int number = -1;  ///< this rank's among the members; -1: it has none yet
+
+  // Checkpoints and evaluations.
+  std::int64_t saved_step = 0, evaluated_step = -1;
+  Stopwatch since_save;
+  std::filesystem::path saved_path;                ///< rank 0's, of saved_step
+  std::optional<checkpoint::BestCheckpoint> best;  ///< rank 0's
+};
+
+}  // namespace bimetal::train

@@ -1,0 +1,141 @@
+// A run whose ranks change between two steps: what outlives them is enough to go on, and the end is
+// that of one device.
+
+#include "bimetal/train/epoch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bimetal/train/setup.h"
+#include "unit/train/training_job.h"
+
+namespace bimetal::train {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+TrainerOptions of_one_thread() {
+  TrainerOptions options;
+  options.worker = job::parse_worker_spec("cpu:threads=1");
+  return options;
+}
+
+/// What one rank's process keeps while others come and go.
+struct Process {
+  explicit Process(const job::JobConfig& job)
+      : options(of_one_thread()),
+        run(job, options, recorder, choose_place(job, options), test::task_of(job)) {}
+
+  TrainerOptions options;
+  test::Recorder recorder;
+  Run run;
+};
+
+using Processes = std::vector<std::unique_ptr<Process>>;
+
+Processes make_processes(const job::JobConfig& job, int count) {
+  Processes processes;
+  for (int i = 0; i < count; ++i) processes.push_back(std::make_unique<Process>(job));
+  return processes;
+}
+
+/// An epoch of the processes from `first` on.
+void make_epoch(Processes& processes, std::size_t first, const std::function<void(Epoch&)>& body) {
+  bimetal::testing::run_ranks(
+      static_cast<int>(processes.size() - first), [&](int rank, comm::Group group) {
+        Epoch epoch(processes[first + static_cast<std::size_t>(rank)]->run, std::move(group));
+        body(epoch);
+      });
+}
+
+void train_steps(Epoch& epoch, int steps) {
+  for (int i = 0; i < steps; ++i) ASSERT_TRUE(epoch.next_step());
+  epoch.hand_over();
+}
+
+class Epochs : public ::testing::Test {
+ protected:
+  Epochs() : images_(300, 40), job_(test::small_job(images_)) {
+    job_.train.optimizer = "adam";
+    job_.train.learning_rate = 0.01;
+    job_.checkpoint.dir = (folder_ / "one").string();
+    expected_ = test::parameters_of(test::run_job(job_, 1).recorders[0].checkpoints.back());
+    job_.checkpoint.dir = (folder_ / "many").string();
+  }
+
+  double difference(const Process& process) const {
+    return test::relative_difference(expected_,
+                                     test::parameters_of(process.recorder.checkpoints.back()));
+  }
+
+  const test::TemporaryFolder folder_;
+  const test::SyntheticImages images_;
+  job::JobConfig job_;
+  checkpoint::TensorMap expected_;
+};
+
+TEST_F(Epochs, WhoIsLeftGoesOnAndEndsAsOneDeviceWould) {
+  auto processes = make_processes(job_, 3);
+  make_epoch(processes, 0, [](Epoch& epoch) { train_steps(epoch, 7); });
+  make_epoch(processes, 1, [](Epoch& epoch) { train_steps(epoch, 4); });  // beyond an epoch's end
+  progress::Report report;
+  make_epoch(processes, 2, [&](Epoch& epoch) { report = epoch.train(); });
+
+  const auto& last = *processes[2];
+  EXPECT_TRUE(last.run.done());
+  EXPECT_LT(difference(last), 1e-12);
+  EXPECT_EQ(report.world_size, 1);
+  ASSERT_THAT(report.workers, SizeIs(3));
+  std::int64_t samples = 0;
+  for (const auto& worker : report.workers) samples += worker.samples;
+  EXPECT_EQ(samples, 2 * 300);
+  EXPECT_EQ(report.workers[0].rank, 2);  // who is still here comes first
+  EXPECT_THAT(last.recorder.steps, SizeIs(20));
+  EXPECT_EQ(last.recorder.steps.back().shares, (std::vector<std::int64_t>{0, 0, 32}));
+}
+
+TEST_F(Epochs, WhatHasLeftAStepUnfinishedTakesNothingWithIt) {
+  auto processes = make_processes(job_, 3);
+  // No handing over: as where a rank is lost between two steps.
+  make_epoch(processes, 0, [](Epoch& epoch) {
+    for (int i = 0; i < 5; ++i) epoch.next_step();
+  });
+  make_epoch(processes, 1, [](Epoch& epoch) { epoch.train(); });
+  EXPECT_LT(difference(*processes[1]), 1e-12);
+}
+
+TEST_F(Epochs, ShardsGoOnFromTheCheckpointOfTheirLastStep) {
+  for (const int level : {1, 3}) {
+    job_.zero.level = level;
+    job_.checkpoint.dir = (folder_ / std::to_string(level)).string();
+    auto processes = make_processes(job_, 3);
+    make_epoch(processes, 0, [](Epoch& epoch) { train_steps(epoch, 7); });
+    make_epoch(processes, 1, [](Epoch& epoch) { epoch.train(); });
+    EXPECT_EQ(processes[1]->run.learnt.state.step, 20);
+    const auto whole = folder_ / ("whole" + std::to_string(level));
+    checkpoint::consolidate_checkpoint(processes[1]->recorder.checkpoints.back(), whole);
+    EXPECT_LT(test::relative_difference(expected_, test::parameters_of(whole)), 1e-12);
+  }
+}
+
+TEST_F(Epochs, ShardsThatNobodyHasSavedAreMissed) {
+  job_.zero.level = 1;
+  job_.checkpoint.dir.clear();
+  auto processes = make_processes(job_, 2);
+  make_epoch(processes, 0, [](Epoch& epoch) { train_steps(epoch, 2); });
+  try {
+    make_epoch(processes, 1, [](Epoch&) {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Unsupported);
+    EXPECT_THAT(error.what(), HasSubstr("after step 2"));
+  }
+}
+
+}  // namespace
+}  // namespace bimetal::train
