@@ -1,10 +1,12 @@
 #include "bimetal/cli/job_options.h"
 
 #include <fmt/format.h>
+#include <stdlib.h>
 
 #include <cstdio>
 
 #include "bimetal/job/deepspeed.h"
+#include "bimetal/job/worker_spec.h"
 
 namespace bimetal::cli {
 namespace {
@@ -32,6 +34,32 @@ void add_deepspeed_option(CLI::App& command, std::string& deepspeed) {
                   "docs/deepspeed.md), before --set; the job file may then be left out")
       ->type_name("FILE.json")
       ->each([job](const std::string&) { job->required(false); });
+}
+
+void add_workers(CLI::App& command, std::vector<std::string>& workers, const std::string& what) {
+  command.add_option("--worker", workers, what)->type_name("SPEC")->allow_extra_args(false);
+}
+
+std::vector<std::string> choose_workers(const std::vector<std::string>& from_command_line,
+                                        const job::JobConfig& job) {
+  auto workers = !from_command_line.empty() ? from_command_line : job.cluster.workers;
+  if (workers.empty()) workers = {"auto"};
+  for (auto& worker : workers) worker = job::to_string(job::parse_worker_spec(worker));
+  return workers;
+}
+
+std::vector<std::string> choose_workers_or_none(const std::vector<std::string>& from_command_line,
+                                                const job::JobConfig& job) {
+  const bool none = from_command_line == std::vector<std::string>{"none"};
+  return none ? std::vector<std::string>() : choose_workers(from_command_line, job);
+}
+
+void add_encrypt(CLI::App& command, const std::string& group) {
+  command
+      .add_flag_callback(
+          "--encrypt", [] { ::setenv("BIMETAL_ENCRYPTION", "on", 1); },
+          "Encrypt all connections of the job; the same on every machine")
+      ->group(group);
 }
 
 job::JobConfig read_job(const std::string& file, const std::vector<std::string>& set) {

@@ -6,33 +6,13 @@
 #include <CLI/CLI.hpp>
 
 #include "bimetal/base/release.h"
-#include "bimetal/cli/checkpoint/checkpoint.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/demo/demo.h"
 #include "bimetal/cli/did_you_mean.h"
 #include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/fabric/bench.h"
-#include "bimetal/cli/fabric/devices.h"
-#include "bimetal/cli/fabric/launch.h"
-#include "bimetal/cli/fabric/token.h"
-#include "bimetal/cli/plan/plan.h"
-#include "bimetal/cli/predict/evaluate.h"
-#include "bimetal/cli/predict/evaluate_together.h"
-#include "bimetal/cli/predict/export.h"
-#include "bimetal/cli/predict/generate.h"
-#include "bimetal/cli/predict/generate_in_parts.h"
-#include "bimetal/cli/predict/predict.h"
-#include "bimetal/cli/predict/serve.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/cli/train/join.h"
-#include "bimetal/cli/train/rank.h"
-#include "bimetal/cli/train/server_rank.h"
-#include "bimetal/cli/train/show_job.h"
-#include "bimetal/cli/train/train.h"
 #include "bimetal/cli/warnings.h"
-#include "bimetal/cli/watch/top.h"
 #include "bimetal/launch/join_world.h"
 
 namespace bimetal::cli {
@@ -67,11 +47,7 @@ int run(int argc, char** argv) {
   add_top(app, action);
   add_token(app, action);
   add_python_commands(app, action);
-  add_worker(app, action);
-  add_server(app, action);
-  add_plan_rank(app, action);
-  add_generate_rank(app, action);
-  add_evaluate_rank(app, action);
+  add_rank(app, action);
   const auto words = with_command_apart(app, {argv + 1, argv + argc});
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // as CLI11 takes them

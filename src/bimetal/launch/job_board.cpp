@@ -34,7 +34,7 @@ void JobBoard::offer(const JobOffer& offer, int workers) {
   store_.add(kClaimed, workers, soon());
   store_.add(kPresent, 1, soon());
   const Json json = {{"version", offer.version},
-                     {"job", offer.job_toml},
+                     {"request", offer.request},
                      {"world_size", offer.world_size},
                      {"servers_here", offer.servers_here}};
   store_.set(kOffer, json.dump(), soon());
@@ -43,7 +43,7 @@ void JobBoard::offer(const JobOffer& offer, int workers) {
 JobOffer JobBoard::read_offer(Deadline deadline) {
   try {
     const auto json = Json::parse(store_.get(kOffer, deadline));
-    return {json.at("version"), json.at("job"), json.at("world_size"), json.at("servers_here")};
+    return {json.at("version"), json.at("request"), json.at("world_size"), json.at("servers_here")};
   } catch (const Json::exception& error) {
     throw Error(ErrorCode::CorruptData,
                 fmt::format("the job offered by the host makes no sense: {}", error.what()));

@@ -14,7 +14,7 @@ namespace bimetal::launch {
 
 struct JobOffer {
   std::string version;   ///< of the host's Bimetal; all machines run the same
-  std::string job_toml;  ///< the whole job, every key
+  std::string request;   ///< what each rank is to do, the whole job in it
   int world_size = 0;    ///< ranks over all machines
   int servers_here = 0;  ///< parameter servers that the host runs
 };

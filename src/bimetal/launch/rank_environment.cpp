@@ -68,6 +68,10 @@ std::optional<RankEnvironment> rank_from_environment(const Variables& variables)
   env.local_world_size = optional_integer(variables, "LOCAL_WORLD_SIZE", assumed_local,
                                           env.local_rank + 1, env.world_size);
   env.store = store_owner(variables);
+  if (env.store == StoreOwner::ParameterServer && variables("BIMETAL_SERVER")) {
+    env.server = required_integer(variables, "BIMETAL_SERVER", 0, kMost);
+  }
+  env.own_address = variables("BIMETAL_ADDRESS").value_or("");
   if (auto id = variables("TORCHELASTIC_RUN_ID"); id && !id->empty()) env.job_id = *id;
   env.attempt = optional_integer(variables, "TORCHELASTIC_RESTART_COUNT", 0, 0, kMost);
   return env;

@@ -28,6 +28,8 @@ struct RankEnvironment {
   int local_world_size = 1;  ///< ranks on this machine
   net::Endpoint master;      ///< where the ranks find each other
   StoreOwner store = StoreOwner::RankZero;
+  std::optional<int> server;  ///< it is this parameter server (BIMETAL_SERVER), no worker
+  std::string own_address;    ///< of this machine for the others (BIMETAL_ADDRESS); may be empty
   std::string job_id =
       "job";        ///< equal on all ranks of a job and on no other job's (torchrun's run id)
   int attempt = 0;  ///< how often the starter has restarted the job (torchrun)

@@ -1,5 +1,3 @@
-#include "bimetal/cli/checkpoint/checkpoint.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/cli/command.h"
 #include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"

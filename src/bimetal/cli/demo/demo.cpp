@@ -1,5 +1,3 @@
-#include "bimetal/cli/demo/demo.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,13 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/demo/demo_job.h"
 #include "bimetal/cli/demo/demo_table.h"
 #include "bimetal/cli/demo/run_figures.h"
 #include "bimetal/cli/demo/temporary_folder.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/job_options.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/cli/train/local_job.h"
+#include "bimetal/cli/start/run_job.h"
 #include "bimetal/job/job_config.h"
 
 namespace bimetal::cli {
@@ -89,10 +89,10 @@ class Demo {
     terminal_.print(terminal_.coloured(Colour::bold, text));
   }
 
-  RunFigures run_job(const LocalRanks& ranks) {
-    const int status = run_local_job(ranks, signals_);
+  RunFigures run_job(const RankRequest& request, const std::vector<std::string>& workers) {
+    const int status = run_local_job({request, workers}, signals_);
     if (status != kSuccess) throw Stopped{status};
-    return read_run_figures(ranks.report);
+    return read_run_figures(request.report);
   }
 
   /// Some seconds with equal shares: no evaluation and no checkpoint, the figures alone matter.
@@ -103,10 +103,10 @@ class Demo {
     job.checkpoint.dir.clear();
     job.parallel.balance = balance::Policy::Equal;
     const auto figures = run_job({.job = job,
-                                  .workers = workers,
-                                  .report = folder_.path() / "report.json",
+                                  .report = (folder_.path() / "report.json").string(),
                                   .summary = false,
-                                  .stop_after_s = pace_.short_run_s});
+                                  .stop_after_s = pace_.short_run_s},
+                                 workers);
     terminal_.print(fmt::format("{:.0f} images/s", figures.samples_per_s));
     return figures;
   }
@@ -120,12 +120,12 @@ class Demo {
     job.train.epochs = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(pace_.balanced_run_s * images_per_s / kTrainingImages), 1,
         job_.train.epochs);
-    return run_job({.job = job, .workers = workers_, .report = report_of_balanced_run()});
+    return run_job({.job = job, .report = report_of_balanced_run()}, workers_);
   }
 
-  std::filesystem::path report_of_balanced_run() const {
+  std::string report_of_balanced_run() const {
     if (!arguments_.report.empty()) return arguments_.report;
-    return folder_.path() / "report.json";
+    return (folder_.path() / "report.json").string();
   }
 
   const DemoArguments& arguments_;

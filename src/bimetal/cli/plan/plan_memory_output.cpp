@@ -1,4 +1,4 @@
-#include "bimetal/cli/plan/plan_memory_output.h"
+#include "bimetal/cli/plan/plan_output.h"
 
 #include <fmt/format.h>
 

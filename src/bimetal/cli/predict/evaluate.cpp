@@ -1,5 +1,3 @@
-#include "bimetal/cli/predict/evaluate.h"
-
 #include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -7,19 +5,20 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/cli/command.h"
 #include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
-#include "bimetal/cli/predict/evaluate_together.h"
 #include "bimetal/cli/predict/evaluated.h"
 #include "bimetal/cli/predict/mesh_of_use.h"
 #include "bimetal/cli/python_command.h"
+#include "bimetal/cli/rank/rank.h"
+#include "bimetal/cli/rank/rank_process.h"
+#include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/status_line.h"
-#include "bimetal/cli/train/local_ranks.h"
-#include "bimetal/cli/train/rank_process.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/fetch_url.h"
 #include "bimetal/launch/find_rank.h"
@@ -114,15 +113,19 @@ int evaluate_alone(const EvaluateArguments& arguments, const job::JobConfig& job
   return kSuccess;
 }
 
-/// Several workers compute figures together: probabilities of all samples are on none of them.
-TogetherArguments together(const EvaluateArguments& arguments) {
+/// What several workers do. They compute figures together: probabilities of all samples are on none
+/// of them.
+RankRequest request_of(const EvaluateArguments& arguments, const job::JobConfig& job) {
   if (arguments.checkpoints.size() > 1 || !arguments.predictions.empty()) {
     throw Error(
         ErrorCode::InvalidArgument,
         "several workers evaluate one checkpoint at a time, without --predictions: give one "
         "--checkpoint, or one --worker");
   }
-  return {arguments.checkpoints.front(), arguments.report};
+  return {.work = Work::evaluate,
+          .job = job,
+          .report = arguments.report,
+          .checkpoint = arguments.checkpoints.front()};
 }
 
 int evaluate_command(const EvaluateArguments& arguments) {
@@ -130,15 +133,21 @@ int evaluate_command(const EvaluateArguments& arguments) {
   if (launch::looks_like_rank()) {
     enter_python_for(job);
     if (const auto env = find_rank(job); env && env->world_size > 1) {
-      return evaluate_as_rank(*env, job, worker_of_rank(*env, arguments.workers, job),
-                              together(arguments));
+      auto request = request_of(arguments, job);
+      request.worker = worker_of_rank(*env, arguments.workers, job);
+      return run_rank(*env, request);
     }
   }
   // Where each of the job's workers had the whole model one will do.
   const auto workers = arguments.workers.empty() && !cuts_model(job.mesh)
                            ? std::vector<std::string>{"auto"}
                            : choose_workers(arguments.workers, job);
-  if (workers.size() > 1) return evaluate_together(together(arguments), job, workers);
+  if (workers.size() > 1) {
+    LocalRanks ranks{request_of(arguments, job), workers};
+    ranks.request.job.mesh = mesh_of_evaluation(job.mesh, static_cast<int>(workers.size()));
+    launch::SignalWatch signals;
+    return run_local_job(ranks, signals);
+  }
   enter_python_for(job);
   return run_rank_process(
       [&](launch::StatusReporter&) { return evaluate_alone(arguments, job, workers.front()); });
@@ -156,12 +165,9 @@ void add_evaluate(CLI::App& app, Action& action) {
       ->required()
       ->type_name("DIR")
       ->allow_extra_args(false);
-  command
-      ->add_option("--worker", arguments->workers,
-                   "What to compute on; several share the test samples, or stages of the model by "
-                   "the job's [mesh] (default: the job's where it has a mesh, else auto)")
-      ->type_name("SPEC")
-      ->allow_extra_args(false);
+  add_workers(*command, arguments->workers,
+              "What to compute on; several share the test samples, or stages of the model by the "
+              "job's [mesh] (default: the job's where it has a mesh, else auto)");
   command
       ->add_option("--predictions", arguments->predictions,
                    "Write each test sample's probabilities and labels here")

@@ -1,5 +1,3 @@
-#include "bimetal/cli/predict/serve.h"
-
 #include <fmt/format.h>
 
 #include <chrono>
@@ -9,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "bimetal/cli/command.h"
 #include "bimetal/base/counted.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/stopwatch.h"
@@ -16,8 +15,8 @@
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/token_file.h"
-#include "bimetal/cli/train/rank_process.h"
-#include "bimetal/cli/train/shared_job.h"
+#include "bimetal/cli/rank/rank_process.h"
+#include "bimetal/cli/job_options.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/monitor/monitor_token.h"

@@ -101,6 +101,8 @@ class RankProcess {
   std::vector<std::pair<std::string, std::string>> environment(const LaunchPlan& plan,
                                                                int local_rank) const {
     auto variables = plan.environment;
+    const auto& own = plan.ranks[static_cast<std::size_t>(local_rank)].environment;
+    variables.insert(variables.end(), own.begin(), own.end());
     variables.insert(variables.end(), {{"RANK", std::to_string(rank_)},
                                        {"WORLD_SIZE", std::to_string(plan.world_size)},
                                        {"LOCAL_RANK", std::to_string(local_rank)},
