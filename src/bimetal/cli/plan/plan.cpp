@@ -31,7 +31,8 @@ constexpr const char* kPlanExamples = R"(Examples:
   bimetal plan job.toml --set train.global_batch=4096 --json
   bimetal plan job.toml --worker cpu:memory=5GiB --worker cpu:memory=9GiB --timeline step.svg
   bimetal plan --simulate examples/clusters/home.toml
-  torchrun --no-python --nnodes 2 … bimetal plan job.toml      (on both machines)
+  bimetal plan job.toml --listen 192.168.1.5:29400 --world-size 2 --token-file token
+                                       (and bimetal join on the other machine, as for train)
 
 Takes some seconds and trains nothing. How the figures are measured: docs/planning.md.)";
 
@@ -50,6 +51,7 @@ struct PlanArguments {
   std::string job, deepspeed;
   std::vector<std::string> set;      ///< "section.key=value"
   std::vector<std::string> workers;  ///< worker specs
+  HostOptions host;
   RankRequest request{.work = Work::plan};
 };
 
@@ -99,16 +101,22 @@ int plan_command(const PlanArguments& arguments) {
   auto& request = ranks.request;
   request.job = read_job(
       {arguments.job, arguments.deepspeed, arguments.set}, [&](const job::JobConfig& so_far) {
-        return env ? env->world_size
-                   : static_cast<int>(choose_workers(arguments.workers, so_far).size());
+        if (env) return env->world_size;
+        if (!arguments.host.listen.empty()) return arguments.host.world_size;
+        return static_cast<int>(choose_workers(arguments.workers, so_far).size());
       });
   job::require_possible(request.job, {});
   if (env) {
+    refuse_in_rank(arguments.host);
     request.worker = worker_of_rank(*env, arguments.workers, request.job);
     return run_rank(*env, request);
   }
   ranks.workers = choose_workers(arguments.workers, request.job);
   launch::SignalWatch signals;
+  if (!arguments.host.listen.empty()) return run_host_job(ranks, arguments.host, signals);
+  if (!arguments.host.token_file.empty()) {
+    throw Error(ErrorCode::InvalidArgument, "--token-file goes with --listen");
+  }
   return run_local_job(ranks, signals);
 }
 
@@ -150,6 +158,7 @@ void add_plan(CLI::App& app, Action& action) {
   command
       ->add_option("--timeline", output.timeline, "Draw a step of the best mesh into this file")
       ->type_name("FILE.svg");
+  add_host_options(*command, arguments->host);
   command->footer(kPlanExamples);
   command->callback(
       [arguments, &action] { action = [arguments] { return plan_command(*arguments); }; });

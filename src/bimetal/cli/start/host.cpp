@@ -63,15 +63,14 @@ class Host {
         own_workers());
     const bool with_servers = has_servers(ranks_.request);
     if (with_servers) {
-      Terminal terminal;
       const int elsewhere = train::server_processes(ranks_.request.job.servers) - servers_here;
       if (elsewhere > 0) {
-        terminal.print(fmt::format("waiting for {} from elsewhere; {}",
+        say(fmt::format("waiting for {} from elsewhere; {}",
                                    counted(elsewhere, "parameter server"),
                                    how_to_join(" --server")));
       }
-      terminal.print(fmt::format("workers may come and go: {}", how_to_join()));
-      terminal.print(
+      say(fmt::format("workers may come and go: {}", how_to_join()));
+      say(
           fmt::format("ask the newest weights, once it trains: bimetal predict {} IMAGES",
                       net::to_string(address_)));
     } else if (!wait_for_workers()) {
@@ -90,6 +89,15 @@ class Host {
 
  private:
   int own_workers() const { return static_cast<int>(ranks_.workers.size()); }
+
+  /// A plan's standard output is the plan.
+  void say(const std::string& text) {
+    if (ranks_.request.work == Work::train) {
+      terminal_.print(text);
+    } else {
+      print_to_errors(text);
+    }
+  }
 
   std::string how_to_join(std::string_view as = "") const {
     return fmt::format("on the other machine run: bimetal join {}{}{}", net::to_string(address_),
@@ -111,13 +119,12 @@ class Host {
   /// False if the user gave up.
   bool wait_for_workers() {
     const auto deadline = Deadline::after(milliseconds_of(ranks_.request.job.cluster.join_timeout_s));
-    Terminal terminal;
     for (int last_missing = 0;;) {
       const int claimed = board_.claimed();
       const int missing = options_.world_size - claimed;
       if (missing <= 0) return true;
       if (missing != last_missing) {
-        terminal.print(
+        say(
             fmt::format("waiting for {}; {}", counted(missing, "more worker"), how_to_join()));
         last_missing = missing;
       }
@@ -153,6 +160,7 @@ class Host {
   net::Endpoint address_;
   launch::JobStore store_;
   launch::JobBoard board_;
+  Terminal terminal_;
 };
 
 }  // namespace

@@ -261,8 +261,9 @@ int join_command(const JoinArguments& arguments) {
   }
   plan.first_rank = board.claim(static_cast<int>(workers.size()), offer.world_size);
   const Leaving leaving(board);
-  terminal.print(fmt::format("joined {} as rank {} of {}", arguments.host, plan.first_rank,
-                             offer.world_size));
+  terminal.print(fmt::format("joined {} as rank {} of {}{}", arguments.host, plan.first_rank,
+                             offer.world_size,
+                             work == Work::plan ? "; the plan is shown there" : ""));
   if (!wait_for_start(board, signals, arguments, job.cluster.join_timeout_s)) {
     return conclude({.interrupted = true});
   }
@@ -275,7 +276,7 @@ int join_command(const JoinArguments& arguments) {
 void add_join(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<JoinArguments>();
   auto* command = app.add_subcommand("join", "Join a job that waits on another machine");
-  command->add_option("host", arguments->host, "Where the job waits: see `bimetal train --listen`")
+  command->add_option("host", arguments->host, "Where the job waits: see `bimetal train --listen` and `plan --listen`")
       ->required()
       ->type_name("ADDR:PORT");
   command->add_option("--token-file", arguments->token_file, "The job's shared secret")

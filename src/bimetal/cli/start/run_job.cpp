@@ -80,6 +80,18 @@ Error with_resume_hint(const launch::JobFailed& failure) {
   return {failure.code(), text, failure.rank()};
 }
 
+/// Ranks that train agree on their end, and all say so. Others just end, and the other machines are
+/// to know why.
+void tell_of_stop(Work work, launch::JobBoard& board) {
+  announce_stop(work);
+  if (work == Work::train) return;
+  try {
+    board.fail({ErrorCode::Aborted, "stopped by Ctrl-C there"}, own_host_name());
+  } catch (const Error&) {
+    // Whoever cannot be told sees that these ranks are gone.
+  }
+}
+
 /// The failure that this machine's terminal shows.
 Error agreed_cause(const launch::JobFailed& failure, launch::JobBoard& board,
                    launch::SignalWatch& signals) {
@@ -120,7 +132,7 @@ int run_shared_job(const launch::LaunchPlan& plan, Work work, launch::JobBoard& 
   TroubleNote trouble(board);
   try {
     return conclude(
-        launch::run_ranks(trouble.watch(plan), signals, [work] { announce_stop(work); }));
+        launch::run_ranks(trouble.watch(plan), signals, [&] { tell_of_stop(work, board); }));
   } catch (const launch::JobFailed& failure) {
     trouble.leave();
     throw agreed_cause(failure, board, signals);
