@@ -11,20 +11,49 @@
 #include "bimetal/cli/progress.h"
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/rank/rank_observer.h"
-#include "bimetal/cli/rank/server_directory.h"
-#include "bimetal/cli/rank/server_weights.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/fetch_url.h"
 #include "bimetal/net/encryption.h"
+#include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/progress/observers.h"
 #include "bimetal/train/server/server_job.h"
 
 namespace bimetal::cli {
 namespace {
 
-train::ServerNetwork network_of(const launch::RankEnvironment& env) {
+namespace ps = parallel::server;
+
+ps::Credentials credentials_of(const launch::RankEnvironment& env) {
   return {net::Token::from_environment(), net::encryption_from_environment(), env.job_id};
+}
+
+/// As a process of that job sees it. Error(Unsupported) where the job's launcher keeps none.
+ps::DirectoryOptions directory_of(const launch::RankEnvironment& env, const RankRequest& request,
+                                  const StopWhen& stop) {
+  const auto& job = request.job;
+  ps::DirectoryOptions options{
+      .store = env.master,
+      .token = net::Token::from_environment(),
+      .deadline = Deadline::after(milliseconds_of(job.cluster.join_timeout_s)),
+      .copies = job.servers.replicas > 1,
+      .stop = [&stop] { return stop.by_user(); }};
+  if (env.store == launch::StoreOwner::Launcher) return options;
+  if (env.store != launch::StoreOwner::ParameterServer) {
+    throw Error(ErrorCode::Unsupported,
+                "parallel.mode = \"server\" works with `bimetal train`, `bimetal join` and on "
+                "Ray, not yet under torchrun, mpirun, Slurm or `bimetal launch`",
+                env.rank);
+  }
+  if (options.copies) {
+    throw Error(
+        ErrorCode::Unsupported,
+        "servers.replicas = 2 works with `bimetal train` and `join` alone: here the servers' "
+        "addresses are kept by server 0 and would be lost with it",
+        env.rank);
+  }
+  options.serves_store = request.work == Work::serve_parameters && request.server == 0;
+  return options;
 }
 
 /// Of a machine that has joined the job: the first one's terminal shows the rest.
@@ -49,51 +78,19 @@ train::TrainerOptions trainer_of(StopWhen& stop) {
   return options;
 }
 
-train::ServerRun server_run(const RankRequest& request, const launch::RankEnvironment& env,
-                            ServerDirectory& directory, StopWhen& stop) {
+int serve(const launch::RankEnvironment& env, const RankRequest& request,
+          launch::StatusReporter& status, StopWhen& stop) {
+  const auto& job = request.job;
+  ps::ServerDirectory directory(directory_of(env, request, stop));
   train::ServerRun run;
   run.server = request.server;
   run.joined = request.joined;
   run.listen_host = request.listen.empty() ? env.master.host : request.listen;
-  run.network = network_of(env);
+  run.credentials = credentials_of(env);
+  run.directory = &directory;
   run.trainer = trainer_of(stop);
   if (!request.resume.empty()) run.trainer.resume = request.resume;
-  run.publish = [&directory, index = request.server](const net::Endpoint& endpoint) {
-    directory.publish(index, endpoint);
-  };
-  run.find = [&directory, &stop](int server) {
-    return directory.find(server, [&stop] { return stop.by_user(); });
-  };
-  run.publish_data = [&directory](const std::optional<net::Endpoint>& endpoint) {
-    directory.publish_data(endpoint);
-  };
-  run.find_data = [&directory, &stop] {
-    return directory.find_data([&stop] { return stop.by_user(); });
-  };
-  run.publish_predictions = [&directory](const net::Endpoint& endpoint) {
-    directory.publish_predictions(endpoint);
-  };
-  run.over = [&directory] { directory.end(); };
-  run.finished = [&directory] { directory.finish(); };
-  run.withdraw = [&directory](int server) { directory.withdraw(server); };
-  run.lost = [&directory](int server) { return directory.withdrawn(server); };
-  return run;
-}
-
-Weighing weighing_of(const job::JobConfig& job, const launch::RankEnvironment& env,
-                     ServerDirectory& directory, StopWhen& stop) {
-  return {directory, train::server_processes(job.servers), network_of(env),
-          [&stop] { return stop(); }};
-}
-
-int serve(const launch::RankEnvironment& env, const RankRequest& request,
-          launch::StatusReporter& status, StopWhen& stop) {
-  auto job = request.job;
-  ServerDirectory directory(env, job, request.server);
-  const auto run = server_run(request, env, directory, stop);
-  if (request.server == 0) {
-    net::note_if_plain(run.listen_host, net::encryption_from_environment());
-  }
+  if (request.server == 0) net::note_if_plain(run.listen_host, run.credentials.encryption);
   // Of the others the one that stands in for server 0 may have something to tell. The monitor's
   // address is server 0's, and is gone with it.
   Terminal terminal;
@@ -111,10 +108,6 @@ int serve(const launch::RankEnvironment& env, const RankRequest& request,
   DataPrinter data_printer;
   if (!may_lead && request.joined) watching.push_back(&data_printer);
   progress::Observers observers(watching);
-  if (weighs_servers(job.servers)) {
-    set_weights(job.servers, weigh_as_server(weighing_of(job, env, directory, stop),
-                                             request.server, run.listen_host, observers));
-  }
   auto report = train::run_parameter_server(job, run, observers);
   const bool led = !report.workers.empty() || request.server == 0;
   if (!led) return stop.by_user() ? kInterrupted : kSuccess;
@@ -124,75 +117,6 @@ int serve(const launch::RankEnvironment& env, const RankRequest& request,
   if (request.summary) print_end(terminal, report, observer.last_checkpoint());
   require_printed();
   return report.interrupted ? kInterrupted : kSuccess;
-}
-
-/// Where nobody can be asked any more, what went wrong before tells more.
-bool known_to_be_over(ServerDirectory& directory) {
-  try {
-    return directory.ended();
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-/// Error(PeerLost) where one has died that has no copy.
-void find_servers(train::WorkerRun& worker, const job::ServersConfig& servers,
-                  ServerDirectory& directory, StopWhen& stop) {
-  const int shards = static_cast<int>(servers.weights.size());
-  for (int server = 0; server < train::server_processes(servers); ++server) {
-    const auto at = directory.find(server, [&stop] { return stop(); });
-    worker.servers.push_back(at.value_or(net::Endpoint{}));
-    if (at) continue;
-    worker.gone.insert(server);
-    if (servers.replicas > 1 && !worker.gone.contains(server - shards)) continue;
-    throw Error(
-        ErrorCode::PeerLost,
-        fmt::format("parameter server {} is lost: it ended before this worker had joined it",
-                    server),
-        server);
-  }
-  worker.lost = [&directory](int server) { return directory.withdrawn(server); };
-  worker.over = [&directory] { return known_to_be_over(directory); };
-}
-
-int work(const launch::RankEnvironment& env, const RankRequest& request, StopWhen& stop,
-         ServerDirectory& directory) {
-  auto job = request.job;
-  if (weighs_servers(job.servers)) {
-    set_weights(job.servers, weigh_as_worker(weighing_of(job, env, directory, stop)));
-  }
-  train::WorkerRun worker;
-  find_servers(worker, job.servers, directory, stop);
-  worker.network = network_of(env);
-  worker.trainer = trainer_of(stop);
-  worker.trainer.worker = job::parse_worker_spec(request.worker);
-  worker.trainer.local_rank = env.local_rank;
-  // The servers here are no rivals for the processors: they use one thread each, now and then.
-  const bool counted = env.store == launch::StoreOwner::Launcher && !request.joined;
-  const int servers_here = counted ? static_cast<int>(worker.servers.size()) : 0;
-  worker.trainer.local_world_size = env.local_world_size - servers_here;
-  worker.number = request.joined ? -1 : env.rank;
-  worker.find_data = [&directory, &stop] {
-    return directory.find_data([&stop] { return stop(); });
-  };
-  DataPrinter printer;
-  progress::Observer silent;
-  progress::Observer& observer = request.joined ? static_cast<progress::Observer&>(printer) : silent;
-  return train::run_worker(job, worker, observer) ? kSuccess : kInterrupted;
-}
-
-/// A job that is resumed at its end is over before its workers have joined: for them no error.
-template <typename Body>
-int unless_over(ServerDirectory& directory, const Body& body) {
-  try {
-    return body();
-  } catch (const Error& error) {
-    const auto code = error.code();
-    const bool missed =
-        code == ErrorCode::Aborted || code == ErrorCode::PeerLost || code == ErrorCode::Timeout;
-    if (missed && known_to_be_over(directory)) return kSuccess;
-    throw;
-  }
 }
 
 /// The user's wish to end while others are waited for is no error.
@@ -210,9 +134,24 @@ int unless_stopped(StopWhen& stop, const Body& body) {
 
 int train_with_servers(const launch::RankEnvironment& env, const RankRequest& request) {
   StopWhen stop(0);
-  ServerDirectory directory(env, request.job, -1);
-  const auto attend = [&] { return work(env, request, stop, directory); };
-  return unless_stopped(stop, [&] { return unless_over(directory, attend); });
+  ps::ServerDirectory directory(directory_of(env, request, stop));
+  train::WorkerRun run;
+  run.credentials = credentials_of(env);
+  run.directory = &directory;
+  run.trainer = trainer_of(stop);
+  run.trainer.worker = job::parse_worker_spec(request.worker);
+  run.trainer.local_rank = env.local_rank;
+  // The servers here are no rivals for the processors: they use one thread each, now and then.
+  const bool counted = env.store == launch::StoreOwner::Launcher && !request.joined;
+  const int servers_here = counted ? train::server_processes(request.job.servers) : 0;
+  run.trainer.local_world_size = env.local_world_size - servers_here;
+  run.number = request.joined ? -1 : env.rank;
+  DataPrinter printer;
+  progress::Observer silent;
+  progress::Observer& observer = request.joined ? static_cast<progress::Observer&>(printer) : silent;
+  return unless_stopped(stop, [&] {
+    return train::run_worker(request.job, run, observer) ? kSuccess : kInterrupted;
+  });
 }
 
 int serve_parameters(const launch::RankEnvironment& env, const RankRequest& request,

@@ -14,11 +14,11 @@
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
-#include "bimetal/cli/rank/server_directory.h"
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/token_file.h"
 #include "bimetal/net/own_address.h"
+#include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/train/server/server_job.h"
 
@@ -191,7 +191,7 @@ class GuestWatch {
 bool GuestWatch::over() {
   if (job_ != Job::there) return job_ == Job::ended || !copies_;
   try {
-    if (has_ended(store_)) job_ = Job::ended;
+    if (parallel::server::has_ended(store_)) job_ = Job::ended;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::Timeout) job_ = Job::gone;  // a slow answer is one
   }

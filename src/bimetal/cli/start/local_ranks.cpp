@@ -10,13 +10,13 @@
 #include <numeric>
 
 #include "bimetal/base/error.h"
-#include "bimetal/cli/rank/server_directory.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/mesh_keys.h"
 #include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/python_program.h"
 #include "bimetal/launch/meet.h"
+#include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/rendezvous/bootstrap.h"
 #include "bimetal/rendezvous/failure_note.h"
 #include "bimetal/rendezvous/survivors.h"
@@ -83,12 +83,12 @@ void withdraw_failed_servers(launch::LaunchPlan& plan, const LocalRanks& ranks,
                       "copy on another machine{}",
                       server, server == 0 ? ", which shows its progress" : ""));
     }
-    note_lost_server(store, server, how);
+    parallel::server::note_lost_server(store, server, how);
   };
   plan.over = [&store, gone = false]() mutable {
     if (gone) return false;
     try {
-      return has_finished(store);
+      return parallel::server::has_finished(store);
     } catch (const Error&) {
       gone = true;
       return false;

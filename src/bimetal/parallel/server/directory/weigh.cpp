@@ -1,4 +1,4 @@
-#include "bimetal/cli/rank/server_weights.h"
+#include "bimetal/parallel/server/directory/weigh.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,10 +13,8 @@
 #include "bimetal/parallel/server/link/link_rate.h"
 #include "bimetal/parallel/server/shard_weights.h"
 
-namespace bimetal::cli {
+namespace bimetal::parallel::server {
 namespace {
-
-namespace ps = parallel::server;
 
 constexpr std::chrono::milliseconds kLookForWeights{50};
 constexpr std::chrono::seconds kForOneServer{5};
@@ -57,7 +55,7 @@ auto wait_for(const Weighing& weighing, Deadline deadline, Look look) -> decltyp
                   fmt::format("parameter server {} is lost: it ended before the job began", server),
                   server);
     }
-    if (weighing.stop()) throw Error(ErrorCode::Aborted, "stopped before the job began");
+    if (weighing.directory.stopped()) throw Error(ErrorCode::Aborted, "stopped before the job began");
     if (deadline.expired()) return {};
     std::this_thread::sleep_for(kLookForWeights);
   }
@@ -72,10 +70,6 @@ std::vector<double> agreed(const Weighing& weighing, const std::string& text) {
   auto weights = numbers_of(text);
   if (weights.size() == static_cast<std::size_t>(weighing.servers)) return weights;
   throw Error(ErrorCode::CorruptData, "the servers' weights in the job's store make no sense");
-}
-
-ps::Credentials credentials_of(const Weighing& weighing) {
-  return {weighing.network.token, weighing.network.encryption, weighing.network.job_id};
 }
 
 [[noreturn]] void throw_not_there(int server) {
@@ -114,25 +108,25 @@ std::string measured_here(const Weighing& weighing) {
   const auto servers = rate_servers(weighing);
   for (std::size_t server = 0; server < servers.size(); ++server) {
     const auto name = fmt::format("server {} ({})", server, net::to_string(servers[server]));
-    const auto rate = ps::measure_rate(servers[server], name, credentials_of(weighing),
+    const auto rate = measure_rate(servers[server], name, weighing.credentials,
                                        Deadline::after(kForOneServer));
     text += fmt::format("{} {} ", rate.up, rate.down);
   }
   return text.substr(0, text.size() - 1);
 }
 
-std::vector<ps::LinkRate> rates_of(const std::string& text, int servers) {
+std::vector<LinkRate> rates_of(const std::string& text, int servers) {
   const auto numbers = numbers_of(text);
   if (numbers.size() != 2 * static_cast<std::size_t>(servers)) return {};
-  std::vector<ps::LinkRate> rates;
+  std::vector<LinkRate> rates;
   for (std::size_t i = 0; i < numbers.size(); i += 2) rates.push_back({numbers[i], numbers[i + 1]});
   return rates;
 }
 
 /// By the workers that are there, the first of which is waited for.
-std::vector<std::vector<ps::LinkRate>> rates_by_worker(const Weighing& weighing) {
+std::vector<std::vector<LinkRate>> rates_by_worker(const Weighing& weighing) {
   auto& directory = weighing.directory;
-  std::vector<std::vector<ps::LinkRate>> rows;
+  std::vector<std::vector<LinkRate>> rows;
   for (std::int64_t worker = 1; rows.size() < kMostMeasuring; ++worker) {
     const auto there = [&] { return directory.count(kWorkers, 0) >= worker; };
     if (!wait_for(weighing, rows.empty() ? directory.deadline() : Deadline::after({}), there))
@@ -152,13 +146,13 @@ std::vector<std::vector<ps::LinkRate>> rates_by_worker(const Weighing& weighing)
 }
 
 /// Of server `server`, up and down taken together, as the mean worker sees it.
-double megabits(const std::vector<std::vector<ps::LinkRate>>& rows, std::size_t server) {
+double megabits(const std::vector<std::vector<LinkRate>>& rows, std::size_t server) {
   double seconds = 0;
   for (const auto& row : rows) seconds += 1 / row[server].up + 1 / row[server].down;
   return 8e-6 * 2 * static_cast<double>(rows.size()) / seconds;
 }
 
-std::string told(const std::vector<std::vector<ps::LinkRate>>& rows,
+std::string told(const std::vector<std::vector<LinkRate>>& rows,
                  const std::vector<double>& weights) {
   std::vector<std::string> rates;
   for (std::size_t server = 0; server < weights.size(); ++server) {
@@ -177,20 +171,16 @@ std::vector<double> decided(const Weighing& weighing, progress::Observer& observ
   if (one_host) return std::vector<double>(at.size(), 1);
   observer.on_phase("measuring the links to the parameter servers");
   const auto rows = rates_by_worker(weighing);
-  auto weights = ps::weights_of(rows);
+  auto weights = weights_of(rows);
   observer.on_notice(told(rows, weights));
   return weights;
 }
 
 }  // namespace
 
-bool weighs_servers(const job::ServersConfig& servers) {
-  return servers.weigh && servers.weights.size() > 1 && servers.replicas == 1;
-}
-
 std::vector<double> weigh_as_server(const Weighing& weighing, int server,
                                     const std::string& listen_host, progress::Observer& observer) {
-  const ps::RateServer rate_server({listen_host, 0}, credentials_of(weighing));
+  const RateServer rate_server({listen_host, 0}, weighing.credentials);
   weighing.directory.write(name_of_rate_server(server), net::to_string(rate_server.endpoint()));
   if (server == 0) {
     auto weights = decided(weighing, observer);
@@ -223,4 +213,4 @@ std::vector<double> weigh_as_worker(const Weighing& weighing) {
   return weights_of_server_0(weighing, wait_for(weighing, directory.deadline(), look));
 }
 
-}  // namespace bimetal::cli
+}  // namespace bimetal::parallel::server

@@ -1,16 +1,16 @@
-#include "bimetal/cli/rank/server_directory.h"
+#include "bimetal/parallel/server/directory/directory.h"
 
 #include <fmt/format.h>
 
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/rendezvous/failure_note.h"
-#include "bimetal/serving/message.h"
 
-namespace bimetal::cli {
+namespace bimetal::parallel::server {
 namespace {
 
 constexpr std::chrono::seconds kToTell{5};
@@ -34,40 +34,22 @@ std::string key_of_gone(int server) {
 
 }  // namespace
 
-ServerDirectory::ServerDirectory(const launch::RankEnvironment& env, const job::JobConfig& job,
-                                 int server)
-    : deadline_(Deadline::after(milliseconds_of(job.cluster.join_timeout_s))),
-      copies_(job.servers.replicas > 1) {
-  if (env.store == launch::StoreOwner::ParameterServer) {
-    if (copies_) {
-      throw Error(
-          ErrorCode::Unsupported,
-          "servers.replicas = 2 works with `bimetal train` and `join` alone: here the servers' "
-          "addresses are kept by server 0 and would be lost with it",
-          env.rank);
-    }
-    if (server == 0) store_server_.emplace(env.master, net::Token::from_environment());
-  } else if (env.store != launch::StoreOwner::Launcher) {
-    throw Error(ErrorCode::Unsupported,
-                "parallel.mode = \"server\" works with `bimetal train`, `bimetal join` and on "
-                "Ray, not yet under torchrun, mpirun, Slurm or `bimetal launch`",
-                env.rank);
-  }
-  store_ = rendezvous::connect_store(env.master, net::Token::from_environment(), deadline_);
+ServerDirectory::ServerDirectory(DirectoryOptions options) : options_(std::move(options)) {
+  if (options_.serves_store) store_server_.emplace(options_.store, options_.token);
+  store_ = rendezvous::connect_store(options_.store, options_.token, options_.deadline);
 }
 
 void ServerDirectory::publish(int server, const net::Endpoint& endpoint) {
-  store_->set(key_of(server), net::to_string(endpoint), deadline_);
+  store_->set(key_of(server), net::to_string(endpoint), options_.deadline);
 }
 
-std::optional<std::string> ServerDirectory::wait_for(int server, const std::string& key,
-                                                     const std::function<bool()>& stop) {
+std::optional<std::string> ServerDirectory::wait_for(int server, const std::string& key) {
   // Who looks once training goes on finds everybody there.
-  const auto deadline = deadline_.expired() ? Deadline::after(kToTell) : deadline_;
+  const auto deadline = options_.deadline.expired() ? Deadline::after(kToTell) : options_.deadline;
   while (!deadline.expired()) {
     if (withdrawn(server)) return std::nullopt;
     if (auto value = store_->try_get(key, deadline)) return value;
-    if (stop()) {
+    if (stopped()) {
       throw Error(ErrorCode::Aborted,
                   fmt::format("stopped before parameter server {} was there", server));
     }
@@ -78,19 +60,36 @@ std::optional<std::string> ServerDirectory::wait_for(int server, const std::stri
       fmt::format("parameter server {} was not there within cluster.join_timeout_s", server));
 }
 
-std::optional<net::Endpoint> ServerDirectory::find(int server, const std::function<bool()>& stop) {
-  const auto address = wait_for(server, key_of(server), stop);
+std::optional<net::Endpoint> ServerDirectory::find(int server) {
+  const auto address = wait_for(server, key_of(server));
   return address ? std::optional(net::parse_endpoint(*address)) : std::nullopt;
+}
+
+FoundServers ServerDirectory::find_all(int servers, int shards) {
+  FoundServers found;
+  for (int server = 0; server < servers; ++server) {
+    const auto at = find(server);
+    found.servers.push_back(at.value_or(net::Endpoint{}));
+    if (at) continue;
+    found.gone.insert(server);
+    if (options_.copies && !found.gone.contains(server - shards)) continue;
+    throw Error(
+        ErrorCode::PeerLost,
+        fmt::format("parameter server {} is lost: it ended before this worker had joined it",
+                    server),
+        server);
+  }
+  return found;
 }
 
 void ServerDirectory::publish_data(const std::optional<net::Endpoint>& endpoint) {
   unless_gone([&] { write(kData, endpoint ? net::to_string(*endpoint) : kNoData); });
 }
 
-std::optional<net::Endpoint> ServerDirectory::find_data(const std::function<bool()>& stop) {
+std::optional<net::Endpoint> ServerDirectory::find_data() {
   // Whoever takes over from server 0 has written there, too.
   auto address = read(kData);
-  if (!address) address = wait_for(0, key_named(kData), stop);
+  if (!address) address = wait_for(0, key_named(kData));
   if (!address) {
     throw Error(ErrorCode::PeerLost,
                 "parameter server 0 is lost: it ended before it sent its data to those who have "
@@ -100,10 +99,8 @@ std::optional<net::Endpoint> ServerDirectory::find_data(const std::function<bool
   return *address == kNoData ? std::nullopt : std::optional(net::parse_endpoint(*address));
 }
 
-void ServerDirectory::publish_predictions(const net::Endpoint& endpoint) {
-  unless_gone([&] {
-    store_->set(serving::kDirectoryKey, net::to_string(endpoint), Deadline::after(kToTell));
-  });
+void ServerDirectory::publish_at(std::string_view key, const net::Endpoint& endpoint) {
+  unless_gone([&] { store_->set(key, net::to_string(endpoint), Deadline::after(kToTell)); });
 }
 
 void ServerDirectory::withdraw(int server) {
@@ -133,6 +130,14 @@ bool ServerDirectory::ended() {
   return has;
 }
 
+bool ServerDirectory::known_to_have_ended() {
+  try {
+    return ended();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void ServerDirectory::finish() {
   unless_gone([&] { write(kFinished, "1"); });
 }
@@ -143,7 +148,7 @@ void ServerDirectory::unless_gone(const std::function<void()>& ask) {
   try {
     ask();
   } catch (const Error& error) {
-    if (!copies_) throw;
+    if (!options_.copies) throw;
     gone_ = true;
     log(LogLevel::info, "the job's first machine does not answer any more: {}", error.what());
   }
@@ -177,4 +182,4 @@ bool has_finished(rendezvous::Store& store) {
   return store.try_get(key_named(kFinished), Deadline::after(kToAsk)).has_value();
 }
 
-}  // namespace bimetal::cli
+}  // namespace bimetal::parallel::server

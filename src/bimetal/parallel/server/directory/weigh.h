@@ -9,39 +9,28 @@
 // whoever comes later, find them. Servers whose addresses are all one host's have equal weights at
 // once.
 
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "bimetal/cli/rank/server_directory.h"
-#include "bimetal/job/job_config.h"
+#include "bimetal/parallel/server/directory/directory.h"
+#include "bimetal/parallel/server/link/link.h"
 #include "bimetal/progress/observer.h"
-#include "bimetal/train/server/server_job.h"
 
-namespace bimetal::cli {
-
-/// Whether a job's weights are to be measured at all.
-bool weighs_servers(const job::ServersConfig& servers);
-
-/// As if the job file had given these.
-inline void set_weights(job::ServersConfig& servers, std::vector<double> weights) {
-  servers.weights = std::move(weights);
-  servers.weigh = false;
-}
+namespace bimetal::parallel::server {
 
 struct Weighing {
   ServerDirectory& directory;
   int servers = 1;
-  train::ServerNetwork network;
-  std::function<bool()> stop;  ///< whether to give up, with Aborted
+  Credentials credentials;
 };
 
-/// A server's part. Server 0 tells `observer` what came of it. Errors: PeerLost naming a server
-/// that has died; Timeout after cluster.join_timeout_s.
+/// A server's part, which listens at `listen_host` for as long. Server 0 tells `observer` what came
+/// of it. Errors: PeerLost naming a server that has died; Timeout after the directory's deadline;
+/// Aborted.
 std::vector<double> weigh_as_server(const Weighing& weighing, int server,
                                     const std::string& listen_host, progress::Observer& observer);
 
 /// A worker's part: the same weights.
 std::vector<double> weigh_as_worker(const Weighing& weighing);
 
-}  // namespace bimetal::cli
+}  // namespace bimetal::parallel::server
