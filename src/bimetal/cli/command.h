@@ -9,10 +9,16 @@
 #include <vector>
 
 #include "bimetal/fabric_bench/run_bench.h"
+#include "bimetal/net/token.h"
 
 namespace bimetal::cli {
 
 using Action = std::function<int()>;
+
+/// The token of --token-file, else of BIMETAL_TOKEN_FILE or BIMETAL_TOKEN, else none.
+inline net::Token read_token(const std::string& token_file) {
+  return token_file.empty() ? net::Token::from_environment() : net::Token::from_file(token_file);
+}
 
 /// A job on this machine's workers, one rank of a job that something else started, or the host of a
 /// job on several machines.

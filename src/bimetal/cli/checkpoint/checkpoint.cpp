@@ -5,13 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/cli/command.h"
 #include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/inspect.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/table.h"
 #include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {

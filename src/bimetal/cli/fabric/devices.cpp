@@ -8,8 +8,6 @@
 
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/status_line.h"
-#include "bimetal/cli/table.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/probe.h"

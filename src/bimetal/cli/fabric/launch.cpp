@@ -134,7 +134,7 @@ launch::HostsPlan plan_of_hosts(const LaunchArguments& arguments) {
   return plan;
 }
 
-int conclude(const launch::HostsResult& result, int ranks) {
+int told_status(const launch::HostsResult& result, int ranks) {
   if (result.interrupted) {
     print_to_errors(result.killed ? "bimetal: the ranks were killed" : "bimetal: interrupted");
     return kInterrupted;
@@ -156,7 +156,7 @@ int launch_command(const LaunchArguments& arguments) {
   if (const auto status = follow_starter(arguments.starter, arguments.command)) return *status;
   const auto plan = plan_of_hosts(arguments);
   launch::SignalWatch signals;
-  return conclude(launch::run_on_hosts(plan, signals),
+  return told_status(launch::run_on_hosts(plan, signals),
                   plan.hosts.back().first_rank + plan.hosts.back().count);
 }
 

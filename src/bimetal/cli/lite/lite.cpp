@@ -1,4 +1,4 @@
-#include "bimetal/cli/lite/lite.h"
+#include "bimetal/cli/lite/entry.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,7 @@
 
 #include "bimetal/base/release.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/warnings.h"
 #include "bimetal/launch/meet.h"
 
 namespace bimetal::cli {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/cli/table.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/plan/plan_advice.h"
 
 namespace bimetal::cli {

@@ -9,7 +9,7 @@
 
 #include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
-#include "bimetal/cli/table.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/job/keys_in.h"
 #include "bimetal/plan/memory/memory_plan.h"
 #include "bimetal/plan/mesh/cluster_file.h"

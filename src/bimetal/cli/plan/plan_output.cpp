@@ -6,7 +6,7 @@
 #include <sstream>
 #include <string>
 
-#include "bimetal/cli/table.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/plan/plan_advice.h"
 
 namespace bimetal::cli {

@@ -2,14 +2,16 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "bimetal/cli/command.h"
 #include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/safetensors.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/predict/evaluated.h"
@@ -18,11 +20,11 @@
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/rank/rank_process.h"
 #include "bimetal/cli/start/run_job.h"
-#include "bimetal/cli/status_line.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/fetch_url.h"
-#include "bimetal/launch/find_rank.h"
 #include "bimetal/launch/meet.h"
+#include "bimetal/launch/rank_environment.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/predict/predict.h"
 #include "bimetal/task/catalog/python_tasks.h"
@@ -153,7 +155,48 @@ int evaluate_command(const EvaluateArguments& arguments) {
       [&](launch::StatusReporter&) { return evaluate_alone(arguments, job, workers.front()); });
 }
 
+nlohmann::ordered_json figures(const progress::Evaluation& evaluation) {
+  nlohmann::ordered_json json;
+  for (const auto& [name, value] : evaluation.metrics) json["test_" + name] = value;
+  json["test_loss"] = evaluation.loss;
+  return json;
+}
+
 }  // namespace
+
+void print_table(const Evaluated& all) {
+  std::vector<TableRow> rows = {{"checkpoint"}};
+  for (const auto& metric : all.ensemble.metrics) {
+    rows.front().push_back(progress::label_of(metric));
+  }
+  rows.front().push_back("loss");
+  const auto add = [&rows](const std::string& name, const progress::Evaluation& evaluation) {
+    TableRow row = {name};
+    for (const auto& metric : evaluation.metrics) row.push_back(progress::text_of(metric));
+    row.push_back(fmt::format("{:.4f}", evaluation.loss));
+    rows.push_back(std::move(row));
+  };
+  for (const auto& model : all.models) add(model.checkpoint, model.evaluation);
+  if (all.models.size() > 1) {
+    add(fmt::format("ensemble of {}", all.models.size()), all.ensemble);
+  }
+  Terminal terminal;
+  const auto lines = aligned(rows, 1);
+  terminal.print(terminal.coloured(Colour::bold, lines[0]));
+  for (std::size_t i = 1; i < lines.size(); ++i) terminal.print(lines[i]);
+}
+
+std::string report_text(const Evaluated& all) {
+  nlohmann::ordered_json json = {{"samples", all.samples},
+                                 {"checkpoints", nlohmann::ordered_json::array()},
+                                 {"ensemble", figures(all.ensemble)}};
+  for (const auto& model : all.models) {
+    auto entry = figures(model.evaluation);
+    entry["checkpoint"] = model.checkpoint;
+    json["checkpoints"].push_back(entry);
+  }
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
 
 void add_evaluate(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<EvaluateArguments>();

@@ -10,7 +10,7 @@
 #include "bimetal/cli/predict/mesh_of_use.h"
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/rank/rank_process.h"
-#include "bimetal/cli/status_line.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/fetch_url.h"
 #include "bimetal/parallel/tensor/tensor_task.h"

@@ -7,19 +7,17 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/cli/command.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/huggingface.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/predict/mesh_of_use.h"
-#include "bimetal/cli/predict/shown_text.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/rank/rank_process.h"
 #include "bimetal/cli/start/run_job.h"
-#include "bimetal/cli/token_file.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/predict/generate.h"
@@ -98,9 +96,10 @@ int ask_server(const GenerateArguments& arguments, const net::Endpoint& server) 
                     "by --tokenizer",
                     facts.model, facts.classes));
   }
-  const TextCodec codec(arguments.text.tokenizer.empty() ? "bytes" : arguments.text.tokenizer, facts.classes);
-  ShownText text(arguments.text.prompt, codec);
-  const auto& sampling = arguments.text.sampling;
+  const auto& wish = arguments.text;
+  const TextCodec codec(wish.tokenizer.empty() ? "bytes" : wish.tokenizer, facts.classes);
+  ShownText text(wish.prompt, codec);
+  const auto& sampling = wish.sampling;
   client.write(
       {.tokens = sampling.tokens,
        .temperature = sampling.temperature,
@@ -131,21 +130,21 @@ job::JobConfig resolve_run(GenerateArguments& arguments) {
   return job;
 }
 
-int generate_alone(const GenerateArguments& arguments, const std::string& worker) {
+int generate_alone(const TextWish& wish, const std::string& worker) {
   const auto device = choose_device(worker);
-  const auto [model, config] = load_language_model(arguments.text.run);
-  const TextCodec codec(arguments.text.tokenizer.empty() ? tokenizer_of(arguments.text.run, config.vocabulary)
-                                                    : arguments.text.tokenizer,
-                        config.vocabulary);
+  const auto [model, config] = load_language_model(wish.run);
+  const TextCodec codec(
+      wish.tokenizer.empty() ? tokenizer_of(wish.run, config.vocabulary) : wish.tokenizer,
+      config.vocabulary);
   model.to(device);
-  ShownText text(arguments.text.prompt, codec);
+  ShownText text(wish.prompt, codec);
   predict::generate(predict::foretold_by(model, device), config.context, text.prompt(),
-                    arguments.text.sampling, [&](std::int64_t token) { text.add({token}); });
+                    wish.sampling, [&](std::int64_t token) { text.add({token}); });
   text.finish();
   return kSuccess;
 }
 
-/// One rank for each of `workers`. Of the job they need its mesh, its time limits and its transport.
+/// One rank for each of `workers`. Of the job they need its mesh, its time limits and transport.
 int generate_in_parts(RankRequest request, const std::vector<std::string>& workers) {
   if (request.text.prompt.empty()) {
     throw Error(ErrorCode::InvalidArgument,
@@ -169,7 +168,7 @@ int generate_command(GenerateArguments arguments) {
   const auto workers = choose_workers(arguments.workers, job);
   if (workers.size() > 1) return generate_in_parts(std::move(request), workers);
   mesh_of_text(job.mesh, 1);  // throws where it is of more
-  return generate_alone(arguments, workers.front());
+  return generate_alone(arguments.text, workers.front());
 }
 
 void add_text_options(CLI::App& command, TextWish& text) {

@@ -12,14 +12,13 @@
 #include <string>
 #include <utility>
 
-#include "bimetal/cli/command.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/safetensors.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/terminal.h"
-#include "bimetal/cli/token_file.h"
-#include "bimetal/cli/rank/rank_process.h"
 #include "bimetal/cli/job_options.h"
+#include "bimetal/cli/rank/rank_process.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/data/images/idx.h"
 #include "bimetal/data/images/image_file.h"
 #include "bimetal/predict/predict.h"

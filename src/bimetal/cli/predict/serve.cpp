@@ -7,16 +7,15 @@
 #include <string>
 #include <utility>
 
-#include "bimetal/cli/command.h"
 #include "bimetal/base/counted.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/stopwatch.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/predict/text_codec.h"
-#include "bimetal/cli/terminal.h"
-#include "bimetal/cli/token_file.h"
-#include "bimetal/cli/rank/rank_process.h"
 #include "bimetal/cli/job_options.h"
+#include "bimetal/cli/predict/text_codec.h"
+#include "bimetal/cli/rank/rank_process.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/monitor/monitor_token.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/cli/table.h"
+#include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "bimetal/cli/table.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/net/own_address.h"
 #include "bimetal/progress/fastest_alone.h"
 

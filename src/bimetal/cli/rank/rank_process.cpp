@@ -6,12 +6,11 @@
 
 #include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
-#include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
-#include "bimetal/launch/find_rank.h"
 #include "bimetal/launch/join_world.h"
-#include "bimetal/launch/local/lifeline.h"
+#include "bimetal/launch/local/status_pipe.h"
+#include "bimetal/launch/rank_environment.h"
 
 namespace bimetal::cli {
 namespace {

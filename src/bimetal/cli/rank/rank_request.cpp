@@ -22,7 +22,7 @@ std::string widened(const std::string& bytes) {
     if (byte < 0x80) {
       text += each;
     } else {
-      text += {static_cast<char>(0xC0 | byte >> 6), static_cast<char>(0x80 | (byte & 0x3F))};
+      text += {static_cast<char>(0xC0 | (byte >> 6)), static_cast<char>(0x80 | (byte & 0x3F))};
     }
   }
   return text;
@@ -35,7 +35,7 @@ std::string narrowed(const std::string& text) {
     if (byte < 0x80 || i + 1 == text.size()) {
       bytes += text[i];
     } else {
-      bytes += static_cast<char>(byte << 6 | (static_cast<unsigned char>(text[++i]) & 0x3F));
+      bytes += static_cast<char>((byte << 6) | (static_cast<unsigned char>(text[++i]) & 0x3F));
     }
   }
   return bytes;
@@ -102,7 +102,7 @@ RankRequest parse_request(std::string_view text) {
     });
   } catch (const Json::exception& error) {
     throw Error(ErrorCode::CorruptData,
-                fmt::format("what the launcher asks of this rank makes no sense: {}", error.what()));
+                fmt::format("what the launcher asks makes no sense: {}", error.what()));
   }
   request.job = job::parse_job(job, "the launcher's job");
   return request;

@@ -148,7 +148,7 @@ int train_with_servers(const launch::RankEnvironment& env, const RankRequest& re
   run.number = request.joined ? -1 : env.rank;
   DataPrinter printer;
   progress::Observer silent;
-  progress::Observer& observer = request.joined ? static_cast<progress::Observer&>(printer) : silent;
+  auto& observer = request.joined ? static_cast<progress::Observer&>(printer) : silent;
   return unless_stopped(stop, [&] {
     return train::run_worker(request.job, run, observer) ? kSuccess : kInterrupted;
   });

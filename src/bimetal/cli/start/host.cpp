@@ -1,4 +1,4 @@
-#include "bimetal/cli/start/host.h"
+#include "bimetal/cli/start/run_job.h"
 
 #include <fmt/format.h>
 
@@ -11,10 +11,9 @@
 #include "bimetal/base/counted.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/release.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/cli/token_file.h"
-#include "bimetal/cli/start/run_job.h"
 #include "bimetal/net/own_address.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/train/server/server_job.h"
@@ -58,20 +57,18 @@ class Host {
 
   int run() {
     const auto servers_here = static_cast<int>(ranks_.servers.size());
-    board_.offer(
-        {std::string(release()), to_text(for_other_machines(ranks_.request)), options_.world_size, servers_here},
-        own_workers());
+    board_.offer({std::string(release()), to_text(for_other_machines(ranks_.request)),
+                  options_.world_size, servers_here},
+                 own_workers());
     const bool with_servers = has_servers(ranks_.request);
     if (with_servers) {
       const int elsewhere = train::server_processes(ranks_.request.job.servers) - servers_here;
       if (elsewhere > 0) {
         say(fmt::format("waiting for {} from elsewhere; {}",
-                                   counted(elsewhere, "parameter server"),
-                                   how_to_join(" --server")));
+                        counted(elsewhere, "parameter server"), how_to_join(" --server")));
       }
       say(fmt::format("workers may come and go: {}", how_to_join()));
-      say(
-          fmt::format("ask the newest weights, once it trains: bimetal predict {} IMAGES",
+      say(fmt::format("ask the newest weights, once it trains: bimetal predict {} IMAGES",
                       net::to_string(address_)));
     } else if (!wait_for_workers()) {
       board_.withdraw(own_host_name());
@@ -118,14 +115,14 @@ class Host {
 
   /// False if the user gave up.
   bool wait_for_workers() {
-    const auto deadline = Deadline::after(milliseconds_of(ranks_.request.job.cluster.join_timeout_s));
+    const double patience_s = ranks_.request.job.cluster.join_timeout_s;
+    const auto deadline = Deadline::after(milliseconds_of(patience_s));
     for (int last_missing = 0;;) {
       const int claimed = board_.claimed();
       const int missing = options_.world_size - claimed;
       if (missing <= 0) return true;
       if (missing != last_missing) {
-        say(
-            fmt::format("waiting for {}; {}", counted(missing, "more worker"), how_to_join()));
+        say(fmt::format("waiting for {}; {}", counted(missing, "more worker"), how_to_join()));
         last_missing = missing;
       }
       require_everyone(claimed, deadline);

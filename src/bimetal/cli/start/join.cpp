@@ -16,7 +16,6 @@
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/cli/token_file.h"
 #include "bimetal/net/own_address.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/rendezvous/store.h"
@@ -276,7 +275,9 @@ int join_command(const JoinArguments& arguments) {
 void add_join(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<JoinArguments>();
   auto* command = app.add_subcommand("join", "Join a job that waits on another machine");
-  command->add_option("host", arguments->host, "Where the job waits: see `bimetal train --listen` and `plan --listen`")
+  command
+      ->add_option("host", arguments->host,
+                   "Where the job waits: see `bimetal train --listen` and `plan --listen`")
       ->required()
       ->type_name("ADDR:PORT");
   command->add_option("--token-file", arguments->token_file, "The job's shared secret")

@@ -14,7 +14,6 @@
 #include "bimetal/job/mesh_keys.h"
 #include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/local/python_program.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/rendezvous/bootstrap.h"

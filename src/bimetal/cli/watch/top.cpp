@@ -9,14 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/cli/command.h"
 #include "bimetal/base/console.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/cli/token_file.h"
-#include "bimetal/cli/watch/screen.h"
 #include "bimetal/cli/watch/top_view.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/monitor/http_client.h"

@@ -15,12 +15,11 @@
 #include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/launch/agent/agent_message.h"
 #include "bimetal/launch/agent/outgoing_bytes.h"
-#include "bimetal/launch/local/python_program.h"
+#include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/port_check.h"
 #include "bimetal/launch/system/environment.h"
-#include "bimetal/launch/system/executable.h"
 #include "bimetal/launch/system/wait_set.h"
 
 namespace bimetal::launch {

@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/launch/local/lifeline.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/status_pipe.h"
 #include "bimetal/launch/local/stop_request.h"
