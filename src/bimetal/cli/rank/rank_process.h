@@ -28,7 +28,7 @@ std::string worker_of_rank(const launch::RankEnvironment& env,
 /// thrown otherwise.
 int run_rank_process(const std::function<int(launch::StatusReporter&)>& work);
 
-/// This process's place in the job, if something has started it as a rank: see launch/find_rank.h.
+/// This process's place in the job, if something has started it as a rank: see launch/rank_environment.h.
 std::optional<launch::RankEnvironment> find_rank(const job::JobConfig& job);
 
 /// The group of all ranks, with the job's timeouts and transport and the token of the environment.
