@@ -2,10 +2,11 @@
 
 import json
 import pathlib
+import re
 import xml.etree.ElementTree
 
 import harness
-from harness import FaultTest
+from harness import FaultTest, TwoMachines
 from text_job import TextJob
 
 CLUSTERS = pathlib.Path(__file__).parents[2] / "examples" / "clusters"
@@ -69,6 +70,42 @@ class Plan(FaultTest):
         job.interrupt()
         job.done(harness.INTERRUPTED)
         self.assertNotIn("checkpoint", job.err)
+
+
+class SeveralMachines(TwoMachines):
+    def plan(self, *arguments):
+        host = self.start("plan", self.write_job(), "--listen", "127.0.0.1:0", "--world-size", 2, "--token-file", self.token,
+                          *FAST_AND_SLOW[:2], *arguments)
+        host.wait_for_output("bimetal join")
+        host.address = re.search(r"bimetal join (\S+)", host.err)[1]
+        return host, self.join(host, workers=FAST_AND_SLOW[3:])
+
+    def test_two_machines_plan_together(self):
+        host, guest = self.plan("--json")
+        for job in (host, guest):
+            self.assertEqual(job.wait().status, 0, f"{job.out}\n{job.err}")
+        plan = json.loads(host.out)
+        self.assertEqual([w["worker"] for w in plan["workers"]], FAST_AND_SLOW[1::2])
+        self.assertGreater(plan["link"]["bytes_per_s"], 0)
+        self.assertIn("as rank 1 of 2; the plan is shown there", guest.out)
+        self.assertFalse(self.checkpoints.exists(), "a plan trains nothing")
+        self.assert_nothing_left()
+
+    def test_ctrl_c_on_one_ends_both(self):
+        host, guest = self.plan()
+        guest.wait_for_output("as rank 1 of 2")
+        harness.wait_until(lambda: self.ranks_of(host) and self.ranks_of(guest), "the ranks", host)
+        guest.interrupt()
+        self.assertEqual(guest.wait().status, harness.INTERRUPTED, guest.err)
+        aborted = 6
+        self.assert_one_message(host.wait(), aborted, "stopped by Ctrl-C there")
+        self.assert_nothing_left()
+
+    def test_options_of_the_host_go_together(self):
+        for arguments, part in ((("--listen", "127.0.0.1:0"), "--listen needs --world-size"),
+                                (("--token-file", self.token), "goes with --listen")):
+            job = self.start("plan", self.write_job(), *arguments).wait()
+            self.assert_one_message(job, harness.INVALID_ARGUMENT, part)
 
 
 class Memory(FaultTest):

@@ -6,12 +6,9 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
 #include <cstdlib>
 #include <exception>
 #include <iterator>
-#include <map>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -61,8 +58,8 @@ std::string text_of(const RandomJob& job) {
 class ServersAndWorkers {
  public:
   ServersAndWorkers(const Phase& phase, std::optional<std::filesystem::path> resume)
-      : phase_(phase), resume_(std::move(resume)) {
-    network_.token = net::Token::generate();
+      : phase_(phase), job_(phase.job), resume_(std::move(resume)) {
+    job_.servers.weigh = false;  // all links are alike
   }
 
   /// What server 0 has told.
@@ -73,7 +70,7 @@ class ServersAndWorkers {
       threads.emplace_back([=, this] { unless_failed([&] { serve(server); }); });
     }
     for (int worker = 0; worker < phase_.ranks; ++worker) {
-      threads.emplace_back([=, this] { unless_failed([&] { work(worker, servers); }); });
+      threads.emplace_back([=, this] { unless_failed([&] { work(worker); }); });
     }
     for (auto& thread : threads) thread.join();
     if (failure_) std::rethrow_exception(failure_);
@@ -88,78 +85,64 @@ class ServersAndWorkers {
     } catch (...) {
       const std::scoped_lock lock(mutex_);
       if (!failure_) failure_ = std::current_exception();
-      changed_.notify_all();
     }
-  }
-
-  void publish(int server, const std::optional<net::Endpoint>& endpoint) {
-    const std::scoped_lock lock(mutex_);
-    known_[server] = endpoint;
-    changed_.notify_all();
-  }
-
-  std::optional<net::Endpoint> find(int server) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return known_.contains(server) || failure_; });
-    return failure_ ? std::nullopt : known_.at(server);
   }
 
   train::TrainerOptions trainer() const {
     train::TrainerOptions options;
     options.worker = job::parse_worker_spec("cpu:threads=1");
     options.host_name = "here";
-    options.stop_requested = [this] { return failure_ != nullptr; };
+    options.stop_requested = [this] { return failed(); };
     return options;
   }
 
+  /// As each thread has its own.
+  parallel::server::ServerDirectory directory() const {
+    constexpr std::chrono::minutes kPatience{5};
+    return parallel::server::ServerDirectory({.store = store_.endpoint(),
+                                              .token = credentials_.token,
+                                              .deadline = Deadline::after(kPatience),
+                                              .stop = [this] { return failed(); }});
+  }
+
   void serve(int server) {
+    auto directory = this->directory();
     train::ServerRun run;
     run.server = server;
-    run.network = network_;
+    run.credentials = credentials_;
+    run.directory = &directory;
     run.trainer = trainer();
     run.trainer.resume = resume_;
-    run.publish = [=, this](const net::Endpoint& endpoint) { publish(server, endpoint); };
-    run.find = [this](int other) { return find(other); };
-    run.lost = [](int) { return false; };
-    run.publish_data = [this](const auto& endpoint) { publish(kData, endpoint); };
-    run.find_data = [this] { return find(kData); };
-    run.withdraw = [](int) {};
-    run.over = [this] { over_ = true; };
     train::test::Recorder told;
-    train::run_parameter_server(phase_.job, run, told);
+    train::run_parameter_server(job_, run, told);
     if (server == 0) told_ = std::move(told);
   }
 
-  void work(int worker, int servers) {
+  void work(int worker) {
+    auto directory = this->directory();
     train::WorkerRun run;
-    for (int server = 0; server < servers; ++server) {
-      run.servers.push_back(find(server).value_or(net::Endpoint{}));
-    }
-    run.lost = [](int) { return false; };
-    run.over = [this] { return over_.load(); };  // before this one has come
-    run.find_data = [this] { return find(kData); };
-    run.network = network_;
+    run.credentials = credentials_;
+    run.directory = &directory;
     run.trainer = trainer();
     run.trainer.local_rank = worker;
     run.trainer.local_world_size = phase_.ranks;
     run.number = worker;
     train::test::Recorder told;
-    try {
-      train::run_worker(phase_.job, run, told);
-    } catch (const Error&) {
-      if (!over_) throw;  // else the others have done all of it before this one was there
-    }
+    train::run_worker(job_, run, told);
   }
 
-  static constexpr int kData = -1;
+  bool failed() const {
+    const std::scoped_lock lock(mutex_);
+    return failure_ != nullptr;
+  }
 
   const Phase& phase_;
+  job::JobConfig job_;
   const std::optional<std::filesystem::path> resume_;
-  train::ServerNetwork network_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<int, std::optional<net::Endpoint>> known_;  ///< where servers listen, and data is sent
-  std::atomic<bool> over_ = false;
+  parallel::server::Credentials credentials_{.token = net::Token::generate(),
+                                             .job_id = "job"};
+  const rendezvous::StoreServer store_{{"127.0.0.1", 0}, credentials_.token};
+  mutable std::mutex mutex_;
   std::exception_ptr failure_;
   train::test::Recorder told_;
 };

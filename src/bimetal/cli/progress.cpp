@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "bimetal/cli/table.h"
+#include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {
 namespace {

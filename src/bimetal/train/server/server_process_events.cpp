@@ -5,6 +5,7 @@
 #include "bimetal/checkpoint/admitted_save.h"
 #include "bimetal/checkpoint/shared_checkpoint.h"
 #include "bimetal/progress/together.h"
+#include "bimetal/serving/message.h"
 #include "bimetal/train/server/server_process.h"
 #include "bimetal/train/server/server_setup.h"
 
@@ -42,7 +43,7 @@ progress::Report ServerProcess::follow_events() {
   const auto workers = server_.figures();
   const auto repeated = server_.samples_repeated();
   server_.finish(Deadline::after(kToSayGoodbye));
-  if (run_.finished) run_.finished();
+  run_.directory->finish();
   auto report = report_of_servers(journal_, job_.servers, state_.step, workers,
                                   {.updates = static_cast<std::int64_t>(version_) - start_step_,
                                    .samples_repeated = repeated,
@@ -54,7 +55,7 @@ progress::Report ServerProcess::follow_events() {
 /// A job that is resumed at its end is over at once: servers that are still to come are waited for,
 /// workers find it told.
 void ServerProcess::tell_all_that_it_is_over() {
-  if (run_.over) run_.over();
+  run_.directory->end();
   const auto deadline = Deadline::after(milliseconds_of(job_.cluster.join_timeout_s));
   while (!server_.complete() && !deadline.expired() && !stop_requested()) {
     server_.next_event(Deadline::after(kLook));
@@ -75,7 +76,7 @@ bool ServerProcess::handle(const ps::Event& event) {
   } else if (const auto* step = std::get_if<ps::StepEvent>(&event)) {
     if (!predictions_) serve_predictions();  // all servers are there
     if (has_copies() && run_.server == 0 && !std::exchange(knows_stand_in_, true)) {
-      stand_in_ = run_.find(shards());
+      stand_in_ = run_.directory->find(shards());
     }
     state_.step = step->step.number;
     if (step->workers.size() != workers_told_) {
@@ -87,7 +88,7 @@ bool ServerProcess::handle(const ps::Event& event) {
     observer_.on_notice(told->text);
   } else if (const auto* lost = std::get_if<ps::ServerLostEvent>(&event)) {
     if (lost->server == shards()) require_lead();
-    run_.withdraw(lost->server);
+    run_.directory->withdraw(lost->server);
   } else if (const auto* pause = std::get_if<ps::PauseEvent>(&event)) {
     return on_pause(*pause);
   }
@@ -142,11 +143,11 @@ void ServerProcess::save_now() {
 }
 
 void ServerProcess::serve_predictions() {
-  if (!run_.publish_predictions || predictions_failed_) return;
+  if (predictions_failed_) return;
   try {
     const JobParts parts{job_, run_, server_, plan_, facts_};
     predictions_ = std::make_unique<JobPredictions>(parts, *state_.model);
-    run_.publish_predictions(predictions_->endpoint());
+    run_.directory->publish_at(serving::kDirectoryKey, predictions_->endpoint());
   } catch (const Error& error) {
     predictions_.reset();
     predictions_failed_ = true;

@@ -36,8 +36,19 @@ weights_in_order(const task::Dataset& dataset, std::uint64_t seed) {
   };
 }
 
-parallel::server::Credentials credentials_of(const ServerNetwork& network) {
-  return {network.token, network.encryption, network.job_id};
+bool weighs_servers(const job::ServersConfig& servers) {
+  return servers.weigh && servers.weights.size() > 1 && servers.replicas == 1;
+}
+
+parallel::server::Weighing weighing_of(const job::JobConfig& job,
+                                       parallel::server::ServerDirectory* directory,
+                                       const parallel::server::Credentials& credentials) {
+  return {*directory, server_processes(job.servers), credentials};
+}
+
+void set_weights(job::ServersConfig& servers, std::vector<double> weights) {
+  servers.weights = std::move(weights);
+  servers.weigh = false;
 }
 
 parallel::server::ShardPlan plan_of_model(const job::JobConfig& job,
