@@ -217,6 +217,7 @@ progress::Evaluation TrainingRun::evaluate_with(std::shared_ptr<const task::Data
   const predict::EvaluateOptions how{.device = place_.device,
                                      .speed = options_.worker.speed,
                                      .timeout = milliseconds_of(job_.parallel.timeout_s),
+                                     .waited = [this] { return trained_.waited_seconds(); },
                                      .data = std::move(data),
                                      .computed = [this] { trained_.end_passes(); }};
   const auto rates = alone_rates(balancer_);
