@@ -233,6 +233,35 @@ TEST(TrainingStep, PassesThatAreTogetherAreAsManyOnEachRank) {
   }
 }
 
+// Nothing would move: what ranks keep of parameters are their pieces.
+TEST(TrainingStep, AnOptimizerOfTheModelsParametersTrainsNoShards) {
+  for (const int level : {1, 2, 3}) {
+    bimetal::testing::run_ranks(2, [level](int, comm::Group group) {
+      const auto task = small_images();
+      const auto model = task.make_model();
+      const auto sharded = std::make_shared<parallel::shard::ShardedModel>(
+          model, group,
+          parallel::shard::ShardedModelOptions{
+              .level = level, .weights = {1, 1}, .timeout = std::chrono::seconds(60)});
+      torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(0.1));
+      TrainingStep step(task, sharded->model(), sgd, sharded, Worker::options(0));
+      expect_error(ErrorCode::InvalidArgument, {"make it of ShardedModel::pieces()"}, [&] {
+        step.run(
+            1, plan_of({2, 2}), [] { return ones(2); }, false);
+      });
+    });
+  }
+  bimetal::testing::run_ranks(2, [](int, comm::Group group) {
+    Worker worker(group);
+    torch::optim::SGD other(small_images().make_model().parameters(), 0.1);
+    TrainingStep step(worker.task, worker.model, other, group, Worker::options(0));
+    expect_error(ErrorCode::InvalidArgument, {"make it of the trained parameters"}, [&] {
+      step.run(
+          1, plan_of({2, 2}), [] { return ones(2); }, false);
+    });
+  });
+}
+
 /// A rank's shards, updated in backward.
 struct ShardedWorker {
   explicit ShardedWorker(comm::Group group)
