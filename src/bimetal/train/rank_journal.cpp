@@ -78,7 +78,7 @@ progress::Progress RankJournal::add(std::int64_t step, const data::BatchFeed::Pl
     const auto& figures = result.figures[rank];
     auto& totals = totals_[rank];
     totals.samples += figures.batch;
-    totals.compute_s += figures.compute_seconds;
+    totals.compute_s += figures.compute_seconds - figures.sum_seconds;
     totals.communicate_s = figures.communicate_seconds;
     totals.wait_s = figures.wait_seconds;
     totals.bytes_sent = figures.bytes_sent;

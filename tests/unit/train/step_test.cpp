@@ -13,6 +13,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/task/catalog/image_classification.h"
+#include "bimetal/train/rank_journal.h"
 #include "support/errors.h"
 #include "support/thread_ranks.h"
 
@@ -260,6 +261,20 @@ TEST(TrainingStep, AnOptimizerOfTheModelsParametersTrainsNoShards) {
           1, plan_of({2, 2}), [] { return ones(2); }, false);
     });
   });
+}
+
+// Of ranks that compute one replica together.
+TEST(RankJournal, WaitingInSumsIsNoWork) {
+  const balance::Balancer balancer({.global_batch = 8}, std::vector<balance::Device>(1));
+  RankJournal journal(balancer, Lanes(1, 0), balance::Policy::Equal,
+                      {.epochs = 1, .steps = 1, .global_batch = 8});
+  journal.start_clock();
+  const progress::RankFigures figures{.batch = 8, .compute_seconds = 3, .sum_seconds = 1};
+  data::BatchFeed::Plan plan;
+  plan.samples = plan_of({8});
+  const auto progress = journal.add(1, plan, {.figures = {&figures, 1}, .applied = true});
+  EXPECT_EQ(progress.workers.at(0).compute_s, 2);
+  EXPECT_EQ(progress.rank_samples_per_s.at(0), 4);
 }
 
 /// A rank's shards, updated in backward.
