@@ -9,9 +9,11 @@
 #include <span>
 #include <utility>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/data/sampler.h"
 #include "bimetal/job/same_job.h"
+#include "bimetal/net/tcp/peer_timeout.h"
 #include "bimetal/optim/optimizers.h"
 
 namespace bimetal::train {
@@ -29,6 +31,12 @@ weights_in_order(const task::Dataset& dataset, std::uint64_t seed) {
 
 parallel::server::Credentials credentials_of(const ServerNetwork& network) {
   return {network.token, network.encryption, network.job_id};
+}
+
+std::optional<std::chrono::milliseconds> peer_timeout_of(const job::JobConfig& job) {
+  const double seconds = job.fabric.peer_timeout_s;
+  return seconds > 0 ? std::optional(milliseconds_of(seconds))
+                     : net::peer_timeout_from_environment();
 }
 
 parallel::server::ShardPlan plan_of_model(const job::JobConfig& job,

@@ -1,8 +1,10 @@
 #pragma once
 // What servers and workers of a job must make alike.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,9 @@ weights_in_order(const task::Dataset& dataset, std::uint64_t seed);
 
 /// What a process shows to the others of the job.
 parallel::server::Credentials credentials_of(const ServerNetwork& network);
+
+/// As patience_for() takes it: of the job, or else of the environment.
+std::optional<std::chrono::milliseconds> peer_timeout_of(const job::JobConfig& job);
 
 /// Error(Unsupported) for a model that servers cannot train.
 parallel::server::ShardPlan plan_of_model(const job::JobConfig& job, const task::ModelState& model);

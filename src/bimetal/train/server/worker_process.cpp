@@ -134,6 +134,7 @@ ps::ClientOptions WorkerProcess::client_options() const {
   }
   options.join.facts = common_facts(job_, *task_, model_);
   options.timeout = milliseconds_of(job_.parallel.timeout_s);
+  options.peer_timeout = peer_timeout_of(job_);
   options.compression = push_compression();
   options.give_up = [stop = run_.trainer.stop_requested, over = run_.over] {
     return (stop && stop()) || (over && over());
