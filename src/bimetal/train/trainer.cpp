@@ -180,8 +180,9 @@ void TrainingRun::tell_who_ended_it(std::span<const progress::RankFigures> figur
 }
 
 void TrainingRun::introduce_workers() {
-  auto places = replicas_.places({options_.host_name, place_.device.str()},
-                                 milliseconds_of(job_.parallel.timeout_s));
+  auto places = replicas_.places(
+      {options_.host_name, job::with_device(options_.worker, place_.device.str())},
+      milliseconds_of(job_.parallel.timeout_s));
   for (const auto& place : places) hosts_.push_back(place.host);
   place_of_replica_ = places[static_cast<std::size_t>(replicas_.group().rank())];
   for (std::size_t rank = 0; stages_.mesh && rank < places.size(); ++rank) {

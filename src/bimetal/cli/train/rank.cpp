@@ -80,7 +80,7 @@ int train_as_guest(const RankRun& run, launch::StatusReporter& status) {
   progress::Observers observers({&printer, &rescues});
   const auto report = train_in(join_group(run.env, run.job), run, observers);
   terminal.clear();
-  if (!report.workers.empty()) print_summary(terminal, report, {});
+  if (!report.workers.empty()) print_summary(terminal, report);
   return report.interrupted ? kInterrupted : kSuccess;
 }
 
@@ -102,13 +102,7 @@ int train_and_report(const RankRun& run, launch::StatusReporter& status) {
   const auto report = train_in(join_group(run.env, run.job), run, observers, &terminal);
   terminal.clear();
   if (!run.report.empty()) progress::write_report(report, run.report);
-  // Then those of the job are what `train` has started.
-  const bool all_here = run.env.local_world_size == run.env.world_size &&
-                        run.env.store == launch::StoreOwner::Launcher;
-  if (run.summary) {
-    print_end(terminal, report, observer.last_checkpoint(),
-              all_here ? run.job.cluster.workers : std::vector<std::string>());
-  }
+  if (run.summary) print_end(terminal, report, observer.last_checkpoint());
   require_printed();
   return report.interrupted ? kInterrupted : kSuccess;
 }

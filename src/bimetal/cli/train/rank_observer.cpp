@@ -13,13 +13,12 @@ void print_if_kept_nowhere(Terminal& terminal, const job::JobConfig& job) {
                   terminal.coloured(Colour::yellow, "note:")));
 }
 
-void print_end(Terminal& terminal, const progress::Report& report, const std::string& checkpoint,
-               const std::vector<std::string>& specs) {
+void print_end(Terminal& terminal, const progress::Report& report, const std::string& checkpoint) {
   if (report.interrupted && report.workers.empty()) {
     terminal.print("stopped before training began");
     return;
   }
-  print_summary(terminal, report, specs);
+  print_summary(terminal, report);
   if (checkpoint.empty()) {
     terminal.print("nothing was saved: the job has no checkpoint.dir");
   } else if (report.interrupted) {

@@ -77,7 +77,6 @@ class StopWhen {
 void print_if_kept_nowhere(Terminal& terminal, const job::JobConfig& job);
 
 /// The closing table, and where to go on from.
-void print_end(Terminal& terminal, const progress::Report& report, const std::string& checkpoint,
-               const std::vector<std::string>& specs = {});
+void print_end(Terminal& terminal, const progress::Report& report, const std::string& checkpoint);
 
 }  // namespace bimetal::cli

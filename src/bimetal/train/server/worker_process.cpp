@@ -126,7 +126,7 @@ ps::ClientOptions WorkerProcess::client_options() const {
   options.job_id = run_.network.job_id;
   options.join.number = run_.number;
   options.join.host = run_.trainer.host_name;
-  options.join.device = place_.device.str();
+  options.join.device = job::with_device(run_.trainer.worker, place_.device.str());
   options.join.release = std::string(release());
   if (cost_.known() && cost_.beta() > 0) {
     options.join.samples_per_s = 1 / cost_.beta();
