@@ -11,6 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/cli/plan/mesh_picture.h"
 #include "bimetal/cli/table.h"
+#include "bimetal/job/job_config.h"
 #include "bimetal/plan/memory/memory_plan.h"
 #include "bimetal/plan/mesh/cluster_file.h"
 #include "bimetal/plan/mesh/mesh_advice.h"
