@@ -25,7 +25,7 @@ class CopiesApart(JobOnHosts):
     def begin(self, folder="saved"):
         """Each host has a worker and a copy; returned once both train."""
         job_file = self.write_job(data__path=str(self.folder / "data"), parallel__mode="server", servers__count=1,
-                                  servers__replicas=2, parallel__timeout_s=3, checkpoint__dir=str(folder),
+                                  servers__replicas=2, fabric__peer_timeout_s=3, checkpoint__dir=str(folder),
                                   checkpoint__every_steps=0, train__epochs=self.EPOCHS)
         first = self.serve(job_file, "--worker", ONE)
         second = self.join(1, "--server", "--worker", ONE)

@@ -93,9 +93,9 @@ class Stalls(JobOnHosts):
 
     def test_too_long_for_a_server(self):
         """Its job waits for other workers, for as long as they may be in coming."""
-        first, second = self.begin_with_server(parallel__timeout_s=10, cluster__join_timeout_s=10)
+        first, second = self.begin_with_server(cluster__join_timeout_s=10)
         self.stall(12)
-        self.assert_one_message(second.wait(), harness.PEER_LOST, "server 0 ", "parallel.timeout_s")
+        self.assert_one_message(second.wait(), harness.PEER_LOST, "server 0 ", "fabric.peer_timeout_s")
         self.assert_one_message(first.wait(), harness.TIMEOUT, "no worker was there for 10 s (cluster.join_timeout_s)")
         self.assertRegex(first.out + first.err, r"worker 0 .* is lost: .*; the job goes on without it")
 

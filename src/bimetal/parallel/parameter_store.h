@@ -85,6 +85,9 @@ class ParameterStore {
   /// added up over the ranks.
   virtual bool in_shards() const noexcept { return false; }
 
+  /// Whether finish_step() gives `parameter` the gradient that an optimizer is to update it by.
+  virtual bool trains(const torch::Tensor& parameter) const = 0;
+
   /// The model's tensor of which `parameter`, one of this rank's optimizer's, is a piece: itself
   /// where those are whole.
   virtual torch::Tensor whole_of(const torch::Tensor& parameter) const { return parameter; }

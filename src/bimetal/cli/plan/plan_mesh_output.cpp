@@ -10,7 +10,7 @@
 #include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/job/keys_in.h"
+#include "bimetal/job/job_config.h"
 #include "bimetal/plan/memory/memory_plan.h"
 #include "bimetal/plan/mesh/cluster_file.h"
 #include "bimetal/plan/mesh/mesh_advice.h"

@@ -92,7 +92,7 @@ class TrainingRank {
     progress::Observers observers({&printer, &rescues});
     const auto report = train(observers);
     terminal.clear();
-    if (!report.workers.empty()) print_summary(terminal, report, {});
+    if (!report.workers.empty()) print_summary(terminal, report);
     return status_of(report);
   }
 
@@ -108,13 +108,7 @@ class TrainingRank {
     const auto report = train(observers, &terminal);
     terminal.clear();
     if (!request_.report.empty()) progress::write_report(report, request_.report);
-    // Then those of the job are what `train` has started.
-    const bool all_here = env_.local_world_size == env_.world_size &&
-                          env_.store == launch::StoreOwner::Launcher;
-    if (request_.summary) {
-      print_end(terminal, report, observer.last_checkpoint(),
-                all_here ? job.cluster.workers : std::vector<std::string>());
-    }
+    if (request_.summary) print_end(terminal, report, observer.last_checkpoint());
     require_printed();
     return status_of(report);
   }

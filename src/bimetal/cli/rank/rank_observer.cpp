@@ -13,17 +13,13 @@
 namespace bimetal::cli {
 namespace {
 
-void print_workers(Terminal& terminal, const progress::Report& report,
-                   const std::vector<std::string>& specs) {
-  const bool known = specs.size() == report.workers.size();
+void print_workers(Terminal& terminal, const progress::Report& report) {
   terminal.print(terminal.coloured(
       Colour::bold,
       fmt::format("{:>4}  {:<36} {:>7} {:>15} {:>9} {:>14} {:>9}", "rank", "worker", "share",
                   report.counts + "/s alone", "compute", "communication", "waiting")));
   for (const auto& worker : report.workers) {
-    const auto spec = known ? specs[static_cast<std::size_t>(worker.rank)] : std::string("auto");
-    const auto& what = spec.starts_with("auto") ? worker.device : spec;
-    const auto where = fmt::format("{} on {}", what, worker.host);
+    const auto where = fmt::format("{} on {}", worker.device, worker.host);
     terminal.print(
         fmt::format("{:>4}  {:<36} {:>5.1f} % {:>15.0f} {:>7.1f} s {:>12.1f} s {:>7.1f} s",
                     worker.rank, where, 100 * worker.share, worker.samples_per_s_alone,
@@ -87,8 +83,7 @@ void announce(const monitor::Monitor& monitor, Terminal& terminal) {
   terminal.print(fmt::format("monitor at {0}; watch it with: bimetal top {0}", address));
 }
 
-void print_summary(Terminal& terminal, const progress::Report& report,
-                   const std::vector<std::string>& specs) {
+void print_summary(Terminal& terminal, const progress::Report& report) {
   std::string line = fmt::format("{} {} steps in {}: {:.0f} {}/s, loss {:.4f}",
                                  report.interrupted ? "stopped after" : "trained", report.steps,
                                  clock_text(report.elapsed_s), report.samples_per_s, report.counts,
@@ -103,7 +98,7 @@ void print_summary(Terminal& terminal, const progress::Report& report,
                         report.mesh ? "of the time is computation" : "of what they compute alone");
   }
   terminal.print(terminal.coloured(Colour::bold, line));
-  if (report.world_size > 1) print_workers(terminal, report, specs);
+  if (report.world_size > 1) print_workers(terminal, report);
   for (const auto& worker : report.workers) print_offload(terminal, worker);
   print_if_slower(terminal, report);
 }
@@ -115,13 +110,12 @@ void print_if_kept_nowhere(Terminal& terminal, const job::JobConfig& job) {
                   terminal.coloured(Colour::yellow, "note:")));
 }
 
-void print_end(Terminal& terminal, const progress::Report& report, const std::string& checkpoint,
-               const std::vector<std::string>& specs) {
+void print_end(Terminal& terminal, const progress::Report& report, const std::string& checkpoint) {
   if (report.interrupted && report.workers.empty()) {
     terminal.print("stopped before training began");
     return;
   }
-  print_summary(terminal, report, specs);
+  print_summary(terminal, report);
   if (checkpoint.empty()) {
     terminal.print("nothing was saved: the job has no checkpoint.dir");
   } else if (report.interrupted) {

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/cli/progress.h"
@@ -94,13 +93,10 @@ void announce(const monitor::Monitor& monitor, Terminal& terminal);
 /// Before training: that nothing of it will be kept, where that is so.
 void print_if_kept_nowhere(Terminal& terminal, const job::JobConfig& job);
 
-/// Figures of the whole job, and a table of the workers where there are several. `specs`: of each
-/// what it was asked to be, which tells like devices apart; of another number, nothing is known.
-void print_summary(Terminal& terminal, const progress::Report& report,
-                   const std::vector<std::string>& specs);
+/// Figures of the whole job, and a table of the workers where there are several.
+void print_summary(Terminal& terminal, const progress::Report& report);
 
 /// The same at the end of a training, and where to go on from.
-void print_end(Terminal& terminal, const progress::Report& report, const std::string& checkpoint,
-               const std::vector<std::string>& specs = {});
+void print_end(Terminal& terminal, const progress::Report& report, const std::string& checkpoint);
 
 }  // namespace bimetal::cli

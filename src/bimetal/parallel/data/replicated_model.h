@@ -62,6 +62,7 @@ class ReplicatedModel final : public ParameterStore {
   /// Waits for every bucket and writes the summed gradients into the parameters.
   void finish_step() override;
 
+  bool trains(const torch::Tensor& parameter) const override;
   std::vector<comm::NamedValues> error_feedback() override;
   bool set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps) override;
   void broadcast_buffers(int root) override;

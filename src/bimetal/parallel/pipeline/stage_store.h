@@ -44,6 +44,7 @@ class StageStore final : public ParameterStore {
   /// Of the ranks that have the same gradient, the first stage's first replica counts it, and there
   /// whoever does in `own`.
   bool counts(const torch::Tensor& parameter) const override;
+  bool trains(const torch::Tensor& parameter) const override { return own_->trains(parameter); }
   torch::Tensor whole_of(const torch::Tensor& parameter) const override {
     return own_->whole_of(parameter);
   }

@@ -86,6 +86,10 @@ int micro_batches_near(Kind kind, int stages, int wanted);
 /// samples cut, or enough that the bubble of equal stages is a fifth of the step at most.
 int usual_micro_batches(Kind kind, int stages, std::int64_t samples, std::int64_t pieces);
 
+/// Of `wanted` micro-batches, which `kind` can run, as many as `samples` fill, but for less than a
+/// round of interleaved. At least 1.
+int micro_batches_filled(Kind kind, int stages, int wanted, std::int64_t samples);
+
 /// How many samples each of so many micro-batches has: as equal as can be, 0 where there are too
 /// few.
 std::vector<std::int64_t> micro_batch_sizes(std::int64_t samples, int micro_batches);

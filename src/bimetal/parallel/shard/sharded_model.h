@@ -152,6 +152,9 @@ class ShardedModel final : public ParameterStore {
   void after_update() override;
   void whole_changed() override;
   bool in_shards() const noexcept override { return true; }
+  /// Pieces alone: at levels 1 and 2 the model's parameters are what these are copied to, and at
+  /// level 3 they are not there.
+  bool trains(const torch::Tensor& parameter) const override;
   torch::Tensor whole_of(const torch::Tensor& parameter) const override;
   /// Not the copy of another rank's.
   bool counts(const torch::Tensor& parameter) const override;

@@ -36,6 +36,9 @@ class TensorStore final : public ParameterStore {
   void after_update() override;
 
   bool in_shards() const noexcept override { return replicas_->in_shards(); }
+  bool trains(const torch::Tensor& parameter) const override {
+    return replicas_->trains(parameter);
+  }
   torch::Tensor whole_of(const torch::Tensor& parameter) const override {
     return replicas_->whole_of(parameter);
   }

@@ -1,6 +1,9 @@
 // What the process that leads a job does while it trains: reports, saves, evaluates, ends.
 #include <fmt/format.h>
 
+#include <optional>
+#include <utility>
+
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/admitted_save.h"
 #include "bimetal/checkpoint/shared_checkpoint.h"
@@ -15,6 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLook{100};
+constexpr double kAsleep = 1;  ///< seconds between two looks: most come a tenth later
 /// For workers and servers to read that the job is done.
 constexpr std::chrono::seconds kToSayGoodbye{5};
 
@@ -32,7 +36,7 @@ progress::Report ServerProcess::follow_events() {
         save_due_ = true;
         server_.request_pause();
       }
-      if (const auto event = server_.next_event(Deadline::after(kLook))) going_on = handle(*event);
+      if (const auto event = next_event()) going_on = handle(*event);
     }
   } catch (const Error& error) {
     server_.abort(error);
@@ -50,6 +54,13 @@ progress::Report ServerProcess::follow_events() {
                                    .bytes_sent = server_.bytes_sent()});
   report.interrupted = interrupted_;
   return report;
+}
+
+/// This process may have been stopped, and what it has to tell be no news any more.
+std::optional<ps::Event> ServerProcess::next_event() {
+  auto event = server_.next_event(Deadline::after(kLook));
+  if (std::exchange(looked_, Stopwatch()).seconds() > kAsleep) require_lead();
+  return event;
 }
 
 /// A job that is resumed at its end is over at once: servers that are still to come are waited for,
@@ -135,10 +146,14 @@ void ServerProcess::save_now() {
   if (job_.checkpoint.dir.empty()) return;
   require_right_to_save();
   state_.torch_rng = checkpoint::random_state();
-  // Another process may have come to lead, and saved, since the question above.
+  // Another process may have come to lead, and saved, since the question above: this one may have
+  // been stopped while it wrote.
   const auto path = checkpoint::save_checkpoint(
       job_.checkpoint.dir, model_, *optimizer_, state_, job_.checkpoint.keep,
-      [this](const checkpoint::LastSave& newest) { require_own(newest); });
+      [this](const checkpoint::LastSave& newest) {
+        require_own(newest);
+        require_lead();
+      });
   observer_.on_checkpoint(path.string(), state_.step);
 }
 
@@ -162,7 +177,7 @@ void ServerProcess::evaluate_now(std::int64_t epoch) {
   evaluated_step_ = state_.step;
   server_.evaluate(predict::test_chunks(*data));
   while (!stop_requested()) {
-    const auto event = server_.next_event(Deadline::after(kLook));
+    const auto event = next_event();
     if (!event) continue;
     if (const auto* result = std::get_if<ps::EvaluatedEvent>(&*event)) {
       const auto evaluation = predict::evaluation_of(

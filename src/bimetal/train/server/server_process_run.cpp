@@ -115,6 +115,7 @@ ps::ServerOptions ServerProcess::server_options() {
   options.facts = facts_;
   options.state = [this] { return shard_state(store_); };
   options.timeout = milliseconds_of(job_.parallel.timeout_s);
+  options.peer_timeout = peer_timeout_of(job_);
   options.lost = [this](int server) { return run_.directory->withdrawn(server); };
   return options;
 }

@@ -3,8 +3,10 @@
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +37,9 @@ parallel::server::Weighing weighing_of(const job::JobConfig& job,
 
 /// As if the job file had given these.
 void set_weights(job::ServersConfig& servers, std::vector<double> weights);
+
+/// As patience_for() takes it: of the job, or else of the environment.
+std::optional<std::chrono::milliseconds> peer_timeout_of(const job::JobConfig& job);
 
 /// Error(Unsupported) for a model that servers cannot train.
 parallel::server::ShardPlan plan_of_model(const job::JobConfig& job, const task::ModelState& model);

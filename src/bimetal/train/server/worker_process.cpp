@@ -128,7 +128,7 @@ ps::ClientOptions WorkerProcess::client_options() const {
   options.job_id = run_.credentials.job_id;
   options.join.number = run_.number;
   options.join.host = run_.trainer.host_name;
-  options.join.device = place_.device.str();
+  options.join.device = job::with_device(run_.trainer.worker, place_.device.str());
   options.join.release = std::string(release());
   if (cost_.known() && cost_.beta() > 0) {
     options.join.samples_per_s = 1 / cost_.beta();
@@ -136,6 +136,7 @@ ps::ClientOptions WorkerProcess::client_options() const {
   }
   options.join.facts = common_facts(job_, *task_, model_);
   options.timeout = milliseconds_of(job_.parallel.timeout_s);
+  options.peer_timeout = peer_timeout_of(job_);
   options.compression = push_compression();
   options.give_up = [stop = run_.trainer.stop_requested, directory = run_.directory] {
     return (stop && stop()) || directory->known_to_have_ended();
