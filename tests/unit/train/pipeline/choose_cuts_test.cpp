@@ -12,7 +12,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/job/mesh_keys.h"
 #include "bimetal/train/pipeline/stage_run.h"
-#include "bimetal/train/tensor/replicas.h"
+#include "bimetal/train/replicas.h"
 #include "support/errors.h"
 #include "unit/train/pipeline/row_task.h"
 #include "unit/train/training_job.h"
