@@ -16,6 +16,7 @@ from torch.utils.data import Sampler
 from bimetal._core import core
 from bimetal._errors import Error
 from bimetal._synchronize import synchronize
+from bimetal.balance import step_check
 from bimetal.balance.bucket_check import BucketCheck
 
 
@@ -94,6 +95,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._step = (1, 1)  # batches and samples of the step that is being drawn
         self._figures: deque[tuple[Any, list[torch.Tensor]]] = deque()  # not yet learnt from
         self._finished = 0  # steps of this epoch
+        self.exchanges = 0  # of gradients, so far
         self._learnt = 0
         self._waits: Callable[[], float] = lambda: 0.0  # seconds so far that are not computing
         self._began = 0.0  # computing, in seconds of _clock()
@@ -110,6 +112,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         _refuse_to_be_skipped(sys._getframe(1))
+        step_check.loop_begins()
         self._learn(len(self._figures))
         self._go_to(*self._next_epoch)  # without what a loop that was left early had drawn ahead
         iteration, drawn = self._iteration, 0
@@ -317,6 +320,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._batch_under_way()
         batches = [self._under_way.popleft() for _ in range(min(self._under_way[0].batches, len(self._under_way)))]
         self._finished += 1
+        self.exchanges += 1
         self._weighed = 0
         self._tokens = self._weighed_tokens = None
         mine = torch.tensor([sum(batch.work[self._rank] for batch in batches), self._seconds], dtype=torch.float64)
