@@ -20,6 +20,7 @@
 #include "bimetal/launch/meet.h"
 #include "bimetal/monitor/monitor.h"
 #include "bimetal/progress/observers.h"
+#include "bimetal/progress/progress_line.h"
 #include "bimetal/progress/report.h"
 #include "bimetal/train/trainer.h"
 
@@ -75,7 +76,7 @@ progress::Report train_in(comm::Group group, const RankRun& run, progress::Obser
 /// The first rank of a machine that has joined: its terminal shows the job, too.
 int train_as_guest(const RankRun& run, launch::StatusReporter& status) {
   Terminal terminal;
-  ProgressPrinter printer(terminal, progress_line);
+  ProgressPrinter printer(terminal, progress::progress_line);
   RescueObserver rescues(status);
   progress::Observers observers({&printer, &rescues});
   const auto report = train_in(join_group(run.env, run.job), run, observers);
@@ -93,7 +94,8 @@ int train_and_report(const RankRun& run, launch::StatusReporter& status) {
     return report.interrupted ? kInterrupted : kSuccess;
   }
   Terminal terminal;
-  RankObserver observer(terminal, run.stop_after_s > 0 ? rate_line : progress_line, status);
+  RankObserver observer(
+      terminal, run.stop_after_s > 0 ? progress::rate_line : progress::progress_line, status);
   // Before the others are met: a port in use ends the job at once, and waiting can be watched, too.
   monitor::Monitor monitor(monitor_options(run.job.monitor));
   announce(monitor, terminal);

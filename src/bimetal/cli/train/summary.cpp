@@ -6,6 +6,7 @@
 #include <string>
 
 #include "bimetal/cli/table.h"
+#include "bimetal/progress/clock_text.h"
 #include "bimetal/progress/fastest_alone.h"
 
 namespace bimetal::cli {
@@ -74,7 +75,7 @@ void print_summary(Terminal& terminal, const progress::Report& report,
                    const std::vector<std::string>& specs) {
   std::string line = fmt::format("{} {} steps in {}: {:.0f} {}/s, loss {:.4f}",
                                  report.interrupted ? "stopped after" : "trained", report.steps,
-                                 clock_text(report.elapsed_s), report.samples_per_s, report.counts,
+                                 progress::clock_text(report.elapsed_s), report.samples_per_s, report.counts,
                                  report.train_loss);
   for (const auto* data : {progress::kValidationData, progress::kTestData}) {
     for (const auto& metric : progress::last_metrics(report, data)) {
