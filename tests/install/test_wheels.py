@@ -163,8 +163,9 @@ class Installed(unittest.TestCase):
     def test_what_it_lacks_it_says(self):
         done = self.installed.run("python", "-c", "import bimetal", environment={"BIMETAL_HALF": "extension"})
         self.assertIn("without the extension", done.stderr)
-        for call in ("pipeline.stages", "zero.shard"):
-            done = self.installed.run("python", "-c", f"import torch, bimetal; bimetal.{call}(torch.nn.Linear(2, 2))")
+        for call in ("pipeline.stages(torch.nn.Linear(2, 2))", "zero.shard(torch.nn.Linear(2, 2))",
+                     "monitor(bimetal.BalancedBatchSampler(4, 2), loss=float)"):
+            done = self.installed.run("python", "-c", f"import torch, bimetal; bimetal.{call}")
             self.assertIn("without the extension", done.stderr)
 
 

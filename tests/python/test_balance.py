@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bimetal
 from bimetal._synchronize import synchronize
+from bimetal.balance.bucket_check import BucketCheck
 
 SAMPLES, BATCH, EPOCHS = 107, 16, 3  # 7 steps an epoch, the last one of 11 samples
 
@@ -204,6 +205,16 @@ class Sampler(unittest.TestCase):
         with mock.patch.object(torch.mps, "synchronize") as waited:
             synchronize(torch.device("mps", 0))
         waited.assert_called_once_with()
+
+    def test_a_model_that_no_ddp_has_is_looked_for_once(self):
+        """All objects of the program are looked through for it."""
+        parameters = [nn.Parameter(torch.ones(1))]
+        bucket = mock.Mock(**{"parameters.return_value": parameters, "index.return_value": 0, "is_last.return_value": True})
+        check = BucketCheck()
+        with mock.patch("gc.get_objects", return_value=[]) as looked:
+            for epoch in (0, 0, 0, 1, 1):
+                check(bucket, epoch)
+        self.assertEqual(looked.call_count, 2, "once in each epoch: another model may have come")
 
     def test_gradients_without_a_batch(self):
         with self.assertRaisesRegex(RuntimeError, "no batch is under way"):

@@ -80,10 +80,12 @@ def plain(epochs):
     return list(model.parameters())
 
 
-def own_loss(equal, adapted=False):
+def own_loss(equal, adapted=""):
     """GPT-2's own loss over sequences whose labels are unequal, of the model or of PEFT's adapter in it."""
     import deepspeed_gpt2 as example
     data = example.make_data(SAMPLES)
+    if adapted == "prompt":  # leaves room for its tokens
+        data = [ids[:-3] for ids in data]
     labels = [ids.clone() for ids in data]
     for number, row in enumerate(labels):
         row[:0 if equal else number % 15] = -100
@@ -94,10 +96,11 @@ def own_loss(equal, adapted=False):
 
     model = example.make_model()
     if adapted:
-        from peft import LoraConfig, get_peft_model
+        from peft import LoraConfig, PromptTuningConfig, get_peft_model
         torch.manual_seed(0)
-        model = get_peft_model(model, LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM",
-                                                 init_lora_weights=False))
+        prompt = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+        lora = LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM", init_lora_weights=False)
+        model = get_peft_model(model, prompt if adapted == "prompt" else lora)
     engine, _, loader, _ = start_engine(model.double(), list(zip(data, labels, strict=True)))
     run_epochs(engine, loader, loss_of, 1)
     return parameters_of(engine.module)
@@ -220,7 +223,8 @@ class Gpt2(unittest.TestCase):
 
     def test_its_own_loss_counts_tokens(self):
         """Transformers computes it in float32, whatever the model's type."""
-        for case in ((True,), (False,), *([(False, True)] if importlib.util.find_spec("peft") else [])):
+        peft = [(False, "lora"), (False, "prompt")] if importlib.util.find_spec("peft") else []
+        for case in ((True,), (False,), *peft):
             one = [torch.tensor(p, dtype=torch.float64) for p in ranks.on_ranks(1, own_loss, *case)[0]]
             for parameters in ranks.on_ranks(2, own_loss, *case):
                 self.assertLess(models.difference(parameters, one), 1e-6, case)

@@ -390,9 +390,10 @@ STRATEGIES = {"ddp": Ddp, **{f"zero{level}": at(Zero, level=level) for level in 
 NEEDS = {"accelerate": "accelerate", "lightning": "lightning", "hf": "transformers"}
 
 # What the error says. All else is equal to one process.
-_CLIP, _FROZEN, _BESIDE = "clip_grad_norm_(", "requires a gradient, but it was frozen", "or did not call the model that DDP wraps"
+_CLIP, _FROZEN = "clip_grad_norm_(", "requires a gradient, but it was frozen"
+_BESIDE, _FROZEN_SINCE = "did not come from a call of the model that DDP wraps", " were frozen since DistributedDataParallel was made"
 _TWO, _NOT_THERE = "two models that DistributedDataParallel wraps", "is used while its values are not there"
-_OF_DDP = {"two": _TWO, "method": _BESIDE, "unfrozen": _FROZEN, "frozen": "or froze a parameter since"}
+_OF_DDP = {"two": _TWO, "method": _BESIDE, "unfrozen": _FROZEN, "frozen": f"net.0.bias, net.1.weight{_FROZEN_SINCE}"}
 _AT_LEVEL_3 = {"method": "net.0 is called by itself", "penalty": f"of unit net.0 {_NOT_THERE}", "grad": _NOT_THERE}
 _OF_ENGINES = {"two": "by a backward that is not its own", "unfrozen": _FROZEN}
 _CLIPPED = {"clip": "gradient_clipping"}
@@ -403,7 +404,7 @@ REFUSED = {
     "deepspeed0": {**_OF_ENGINES, "method": "call the engine itself", "frozen": "frozen since initialize()"},
     "deepspeed1": {**_OF_ENGINES, **_CLIPPED}, "deepspeed2": {**_OF_ENGINES, **_CLIPPED},
     "deepspeed3": {**_OF_ENGINES, **_CLIPPED, **_AT_LEVEL_3},
-    "lightning": {"unfrozen": _FROZEN, "frozen": "or froze a parameter since"},
+    "lightning": {"unfrozen": _FROZEN, "frozen": _FROZEN_SINCE},
     "hf": {"method": "compute_loss is to call the model", "unfrozen": _FROZEN},
 }
 # forward_backward() returns a loss without a graph: a second module is a stage of the same, and inputs have no gradients.

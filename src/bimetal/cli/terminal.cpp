@@ -131,14 +131,6 @@ std::string memory_text(std::uint64_t bytes) {
   return fmt::format("{:.1f} GiB", mebibytes / 1024);
 }
 
-std::string clock_text(double seconds) {
-  if (!std::isfinite(seconds) || seconds < 0) return "?";
-  const auto whole = static_cast<std::int64_t>(std::llround(seconds));
-  const auto hours = whole / 3600, minutes = whole / 60 % 60, rest = whole % 60;
-  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, rest)
-                   : fmt::format("{}:{:02}", minutes, rest);
-}
-
 std::string figure_text(double value) {
   if (!(value > 0)) return "–";
   const int digits_before = static_cast<int>(std::floor(std::log10(value))) + 1;

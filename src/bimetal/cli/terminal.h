@@ -76,9 +76,6 @@ std::vector<std::string> aligned(const std::vector<TableRow>& rows, std::size_t 
 /// "17.3 GiB", "512 MiB".
 std::string memory_text(std::uint64_t bytes);
 
-/// "0:42", "1:02:03".
-std::string clock_text(double seconds);
-
 /// Three significant digits, as measurements deserve: "1230", "95.1", "0.83"; "–" for 0 or less,
 /// which stands for "not measured".
 std::string figure_text(double value);

@@ -33,9 +33,8 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
 Steps steps_of(const std::string& text) {
   const auto colon = std::min(text.find(':'), text.size());
   const auto first = whole_number(std::string_view(text).substr(0, colon)).value_or(0);
-  const auto last = colon == text.size()
-                        ? 0
-                        : whole_number(std::string_view(text).substr(colon + 1)).value_or(0);
+  const auto last =
+      colon == text.size() ? 0 : whole_number(std::string_view(text).substr(colon + 1)).value_or(0);
   if (first < 1 || last < first) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("--profile {}: expected the first and the last step to be profiled, "

@@ -20,6 +20,7 @@
 #include "bimetal/launch/meet.h"
 #include "bimetal/monitor/monitor.h"
 #include "bimetal/progress/observers.h"
+#include "bimetal/progress/progress_line.h"
 #include "bimetal/progress/report.h"
 #include "bimetal/train/trainer.h"
 
@@ -87,7 +88,7 @@ class TrainingRank {
   /// The first rank of a machine that has joined: its terminal shows the job, too.
   int show_as_guest() {
     Terminal terminal;
-    ProgressPrinter printer(terminal, progress_line);
+    ProgressPrinter printer(terminal, progress::progress_line);
     RescueObserver rescues(status_);
     progress::Observers observers({&printer, &rescues});
     const auto report = train(observers);
@@ -99,7 +100,9 @@ class TrainingRank {
   int lead() {
     const auto& job = request_.job;
     Terminal terminal;
-    RankObserver observer(terminal, request_.stop_after_s > 0 ? rate_line : progress_line, status_);
+    RankObserver observer(terminal,
+                          request_.stop_after_s > 0 ? progress::rate_line : progress::progress_line,
+                          status_);
     // Before the others are met: a port in use ends the job at once, and waiting can be watched.
     monitor::Monitor monitor(monitor_options(job.monitor));
     announce(monitor, terminal);

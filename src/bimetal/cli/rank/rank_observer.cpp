@@ -8,6 +8,7 @@
 
 #include "bimetal/cli/terminal.h"
 #include "bimetal/net/own_address.h"
+#include "bimetal/progress/clock_text.h"
 #include "bimetal/progress/fastest_alone.h"
 
 namespace bimetal::cli {
@@ -86,8 +87,8 @@ void announce(const monitor::Monitor& monitor, Terminal& terminal) {
 void print_summary(Terminal& terminal, const progress::Report& report) {
   std::string line = fmt::format("{} {} steps in {}: {:.0f} {}/s, loss {:.4f}",
                                  report.interrupted ? "stopped after" : "trained", report.steps,
-                                 clock_text(report.elapsed_s), report.samples_per_s, report.counts,
-                                 report.train_loss);
+                                 progress::clock_text(report.elapsed_s), report.samples_per_s,
+                                 report.counts, report.train_loss);
   for (const auto* data : {progress::kValidationData, progress::kTestData}) {
     for (const auto& metric : progress::last_metrics(report, data)) {
       line += fmt::format(", {} {}", progress::label_of(metric, data), progress::text_of(metric));

@@ -17,6 +17,7 @@
 #include "bimetal/net/encryption.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/progress/observers.h"
+#include "bimetal/progress/progress_line.h"
 #include "bimetal/train/server/server_job.h"
 
 namespace bimetal::cli {
@@ -65,7 +66,7 @@ class DataPrinter final : public progress::Observer {
 
  private:
   Terminal terminal_;
-  ProgressPrinter printer_{terminal_, progress_line};
+  ProgressPrinter printer_{terminal_, progress::progress_line};
 };
 
 /// What servers and workers are asked and given alike.
@@ -94,7 +95,8 @@ int serve(const launch::RankEnvironment& env, const RankRequest& request,
   // Of the others the one that stands in for server 0 may have something to tell. The monitor's
   // address is server 0's, and is gone with it.
   Terminal terminal;
-  RankObserver observer(terminal, request.stop_after_s > 0 ? rate_line : progress_line, status);
+  RankObserver observer(
+      terminal, request.stop_after_s > 0 ? progress::rate_line : progress::progress_line, status);
   std::optional<monitor::Monitor> monitor;
   std::vector<progress::Observer*> watching;
   const bool may_lead = request.server % static_cast<int>(job.servers.weights.size()) == 0;

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "bimetal/cli/terminal.h"
+#include "bimetal/progress/clock_text.h"
 
 namespace bimetal::cli {
 namespace {
@@ -55,9 +56,10 @@ std::string progress_of(const monitor::Status& status) {
   line += fmt::format("  epoch {}/{}  step {}/{}", status.epoch, status.epochs, status.step,
                       status.steps);
   if (status.loss) line += fmt::format("  loss {:.4f}", *status.loss);
-  if (status.seconds_left) line += fmt::format("  {} left", clock_text(*status.seconds_left));
+  if (status.seconds_left)
+    line += fmt::format("  {} left", progress::clock_text(*status.seconds_left));
   if (status.since_step_s.value_or(0) > kLongStep) {
-    line += fmt::format("  no step for {}", clock_text(*status.since_step_s));
+    line += fmt::format("  no step for {}", progress::clock_text(*status.since_step_s));
   }
   return line;
 }
