@@ -84,7 +84,7 @@ TEST(Evaluate, PausesForComputingAlone) {
                                        "float32");
   const auto module = models::make_model("linear", {.height = 8, .width = 8});
   auto model = module->units();
-  constexpr double kWait = 0.3;
+  static constexpr double kWait = 0.3;
   double waited = 0;
   model.units.push_back({.name = "waiting",
                          .parameters = {},
