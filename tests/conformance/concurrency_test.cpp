@@ -88,23 +88,6 @@ TEST_P(Concurrency, MessagesAreMatchedByTagAndThenInOrder) {
   });
 }
 
-TEST_P(Concurrency, EmptyMessagesAreMessages) {
-  on_ranks([&](int rank, Group group) {
-    if (group.size() == 1 || rank > 1) return;
-    std::vector<float> nothing;
-    std::vector<float> something{4};
-    if (rank == 0) {
-      group.send(buffer(nothing), 1).wait();
-      group.send(buffer(something), 1).wait();
-    } else {
-      group.recv(buffer(nothing), 0).wait();
-      something = {0};
-      group.recv(buffer(something), 0).wait();
-      EXPECT_EQ(something, std::vector<float>{4});
-    }
-  });
-}
-
 TEST_P(Concurrency, SubgroupsWorkSideBySideWithTheirParent) {
   on_ranks([&](int rank, Group world) {
     std::vector<int> even, odd;
@@ -131,23 +114,6 @@ TEST_P(Concurrency, SubgroupsWorkSideBySideWithTheirParent) {
     const std::vector<std::int32_t> own{rank};
     mine.all_gather(buffer(own), buffer(ranks)).wait();
     EXPECT_TRUE(std::ranges::equal(ranks, members));
-  });
-}
-
-TEST_P(Concurrency, SubgroupsOfSubgroups) {
-  on_ranks([&](int rank, Group world) {
-    Group group = world;
-    // Without its first rank each time, down to one.
-    for (int size = world.size() - 1; size >= 1 && group; --size) {
-      std::vector<int> rest(static_cast<std::size_t>(size));
-      std::iota(rest.begin(), rest.end(), 1);
-      group = group.subgroup(rest);
-      if (!group) break;
-      std::vector<double> one{1};
-      group.all_reduce(buffer(one)).wait();
-      EXPECT_EQ(one[0], size);
-    }
-    world.barrier().wait();
   });
 }
 

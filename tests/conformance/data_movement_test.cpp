@@ -1,7 +1,6 @@
 // Collectives that move data without changing it.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -79,20 +78,6 @@ TEST_P(DataMovement, AllGather) {
         expect_given(output, count * static_cast<std::size_t>(r), r, 0, count);
       }
     });
-  });
-}
-
-TEST_P(DataMovement, AllGatherInPlace) {
-  on_ranks([&](int rank, Group group) {
-    constexpr std::size_t count = 1001;
-    Array output(count * static_cast<std::size_t>(group.size()), DType::int32);
-    auto* const bytes = static_cast<std::byte*>(output.buffer().data);
-    std::byte* const own = bytes + count * 4 * static_cast<std::size_t>(rank);
-    std::ranges::copy(payloads(rank, 0, count, DType::int32).bytes(), own);
-    group.all_gather({own, count, DType::int32}, output.buffer()).wait();
-    for (int r = 0; r < group.size(); ++r) {
-      expect_given(output, count * static_cast<std::size_t>(r), r, 0, count);
-    }
   });
 }
 

@@ -151,16 +151,6 @@ TEST_P(Failure, ARankThatLeavesIsMissed) {
   });
 }
 
-TEST_P(Failure, TheFirstErrorOfARankIsTheOneThatCounts) {
-  const auto error = error_of([&] {
-    on_ranks([&](int rank, Group group) {
-      if (rank == 1) throw Error(ErrorCode::NotFinite, "loss is NaN", 1);
-      group.barrier(Deadline::after(kLong)).wait();
-    });
-  });
-  EXPECT_EQ(error.code(), ErrorCode::NotFinite);
-}
-
 TEST_P(Failure, ClosingWithCallsInFlightEndsThem) {
   on_ranks([&](int rank, Group group) {
     std::vector<float> data(10);

@@ -63,49 +63,20 @@ class Mismatch : public OnWorlds {
   }
 };
 
-TEST_P(Mismatch, OfTheOperation) {
-  expect_mismatch([](Group& g, Buffer b) { return reduced(g, b, ReduceOp::sum); },
-                  [](Group& g, Buffer b) { return sent(g, b, 1); },
-                  "all_reduce(sum) of 100 float32", "broadcast of 100 float32 from root 1");
-}
-
-TEST_P(Mismatch, OfABarrierAndAnythingElse) {
-  expect_mismatch([](Group& g, Buffer b) { return g.barrier(Deadline::after(kLong)); },
-                  [](Group& g, Buffer b) { return reduced(g, b, ReduceOp::sum); }, "barrier",
-                  "all_reduce(sum) of 100 float32");
-}
-
-TEST_P(Mismatch, OfTheCount) {
-  expect_mismatch([](Group& g, Buffer b) { return reduced(g, b, ReduceOp::sum); },
-                  [](Group& g, Buffer b) {
-                    b.count = 10;
-                    return reduced(g, b, ReduceOp::sum);
-                  },
-                  "of 100 float32", "of 10 float32");
-}
-
-TEST_P(Mismatch, OfNothingAndSomething) {
-  expect_mismatch([](Group& g, Buffer b) { return reduced(g, b, ReduceOp::sum); },
-                  [](Group& g, Buffer b) {
-                    b.count = 0;
-                    return reduced(g, b, ReduceOp::sum);
-                  },
-                  "of 100 float32", "of 0 float32");
-}
-
-TEST_P(Mismatch, OfTheType) {
-  expect_mismatch([](Group& g, Buffer b) { return reduced(g, b, ReduceOp::sum); },
-                  [](Group& g, Buffer b) {
-                    b.dtype = DType::int32;
-                    return reduced(g, b, ReduceOp::sum);
-                  },
-                  "of 100 float32", "of 100 int32");
-}
-
-TEST_P(Mismatch, OfTheReduction) {
-  expect_mismatch([](Group& g, Buffer b) { return reduced(g, b, ReduceOp::sum); },
-                  [](Group& g, Buffer b) { return reduced(g, b, ReduceOp::max); },
-                  "all_reduce(sum)", "all_reduce(max)");
+TEST_P(Mismatch, OfWhatIsCalledOnWhat) {
+  const Call sum = [](Group& g, Buffer b) { return reduced(g, b, ReduceOp::sum); };
+  const auto sum_of = [](std::size_t count, DType dtype) -> Call {
+    return [=](Group& g, Buffer b) { return reduced(g, {b.data, count, dtype}, ReduceOp::sum); };
+  };
+  const std::string usual = "all_reduce(sum) of 100 float32";
+  const std::vector<std::pair<Call, std::string>> others = {
+      {[](Group& g, Buffer b) { return sent(g, b, 1); }, "broadcast of 100 float32 from root 1"},
+      {[](Group& g, Buffer) { return g.barrier(Deadline::after(kLong)); }, "barrier"},
+      {[](Group& g, Buffer b) { return reduced(g, b, ReduceOp::max); }, "all_reduce(max)"},
+      {sum_of(10, DType::float32), "of 10 float32"},
+      {sum_of(0, DType::float32), "of 0 float32"},
+      {sum_of(100, DType::int32), "of 100 int32"}};
+  for (const auto& [other, text] : others) expect_mismatch(sum, other, usual, text);
 }
 
 // Each waits for the other to send: no frame of the call itself ever crosses.

@@ -7,7 +7,6 @@
 
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "golden/rows.h"

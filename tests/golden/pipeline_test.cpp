@@ -59,98 +59,36 @@ const std::vector<Stages>& stages() {
       {"OneAndTwoLearnt", 2, Kind::one_f_one_b, Cuts::early, {{24}}, 6, 1, {}, {1, 2}, {0, 0, 0}},
       {"OneTwoOne1f1b", 3, Kind::one_f_one_b, Cuts::late, {{24}}, 30, 1, {}, {1, 2, 1}},
       {"TwoThreeOneGpipe", 3, Kind::gpipe, Cuts::early, {{24}}, 5, 1, {}, {2, 3, 1}},
-      {"TwoOfTwoLevel2",
-       2,
-       Kind::one_f_one_b,
-       Cuts::late,
-       {{17, 7}, {24, 0}, {1, 23}},
-       4,
-       1,
-       {1, 3},
-       {},
-       {},
-       2},
-      {"TwoOfTwoLevel2ZeroBubble",
-       2,
-       Kind::zero_bubble,
-       Cuts::early,
-       {{17, 7}},
-       0,
-       1,
-       {3, 1},
-       {},
-       {},
-       2},
-      {"TwoOfThreeLevel2Gpipe",
-       2,
-       Kind::gpipe,
-       Cuts::late,
-       {{9, 8, 7}},
-       0,
-       1,
-       {1, 0, 2},
-       {},
-       {},
-       2},
-      {"ThreeOfTwoLevel2", 3, Kind::one_f_one_b, Cuts::early, {{2, 22}}, 0, 1, {2, 1}, {}, {}, 2},
-      {"TwoAndOneLevel2", 2, Kind::one_f_one_b, Cuts::late, {{24}}, 5, 1, {1, 3}, {2, 1}, {}, 2},
-      {"ThreeAndOneLevel2",
-       2,
-       Kind::one_f_one_b,
-       Cuts::early,
-       {{24}},
-       8,
-       1,
-       {1, 3, 1},
-       {3, 1},
-       {5, 1, 2, 1},
-       2},
-      {"TwoOfTwoLevel3",
-       2,
-       Kind::one_f_one_b,
-       Cuts::late,
-       {{17, 7}, {24, 0}, {1, 23}},
-       4,
-       1,
-       {1, 3},
-       {},
-       {},
-       3},
-      {"TwoOfTwoLevel3ZeroBubble",
-       2,
-       Kind::zero_bubble,
-       Cuts::early,
-       {{17, 7}},
-       0,
-       1,
-       {3, 1},
-       {},
-       {},
-       3},
-      {"TwoOfThreeLevel3Gpipe",
-       2,
-       Kind::gpipe,
-       Cuts::late,
-       {{9, 8, 7}},
-       0,
-       1,
-       {1, 0, 2},
-       {},
-       {},
-       3},
-      {"TwoAndOneLevel3", 2, Kind::one_f_one_b, Cuts::late, {{24}}, 5, 1, {1, 3}, {2, 1}, {}, 3},
-      {"ThreeAndOneLevel3",
-       2,
-       Kind::zero_bubble,
-       Cuts::early,
-       {{24}},
-       8,
-       1,
-       {1, 3, 1},
-       {3, 1},
-       {5, 1, 2, 1},
-       3},
   };
+  return all;
+}
+
+/// With shards at levels 2 and 3.
+const std::vector<Stages>& in_shards() {
+  static const auto all = [] {
+    const std::vector<Stages> rows = {
+        {"TwoOfTwo", 2, Kind::one_f_one_b, Cuts::late, {{17, 7}, {24, 0}, {1, 23}}, 4, 1, {1, 3}},
+        {"TwoOfTwoZeroBubble", 2, Kind::zero_bubble, Cuts::early, {{17, 7}}, 0, 1, {3, 1}},
+        {"TwoOfThreeGpipe", 2, Kind::gpipe, Cuts::late, {{9, 8, 7}}, 0, 1, {1, 0, 2}},
+        {"TwoAndOne", 2, Kind::one_f_one_b, Cuts::late, {{24}}, 5, 1, {1, 3}, {2, 1}},
+        {.name = "ThreeAndOneZeroBubble",
+         .stages = 2,
+         .schedule = Kind::zero_bubble,
+         .micro_batches = 8,
+         .shards = {1, 3, 1},
+         .uneven = {3, 1},
+         .speeds = {5, 1, 2, 1}}};
+    std::vector<Stages> at_levels = {
+        {"ThreeOfTwoLevel2", 3, Kind::one_f_one_b, Cuts::early, {{2, 22}}, 0, 1, {2, 1}}};
+    at_levels.front().level = 2;
+    for (auto row : rows) {
+      for (row.level = 2; row.level <= 3; ++row.level) {
+        at_levels.push_back(row);
+        at_levels.back().name += "Level" + std::to_string(row.level);
+      }
+    }
+    return at_levels;
+  }();
   return all;
 }
 
@@ -180,9 +118,11 @@ std::vector<Row> rows() {
   for (const auto& what : learnt()) {
     if (!wanted(what.name)) continue;
     const auto units = make_task(what.plan)->make_model().units.size();
-    for (const auto& how : stages()) {
-      const bool few = units < static_cast<std::size_t>(how.stages * how.chunks);
-      if (!few) all.emplace_back(what, how);
+    for (const auto* const ways : {&stages(), &in_shards()}) {
+      for (const auto& how : *ways) {
+        const bool few = units < static_cast<std::size_t>(how.stages * how.chunks);
+        if (!few) all.emplace_back(what, how);
+      }
     }
   }
   const Learnt deep{"Gpt2OfFourBlocks",

@@ -10,6 +10,7 @@
 
 #include "bimetal/base/error.h"
 #include "golden/rows.h"
+#include "support/errors.h"
 
 namespace bimetal::golden {
 namespace {
@@ -152,24 +153,13 @@ TEST(InParts, WhatIsTrainedShows) {
   EXPECT_GT(largest_difference(alone(learnt_in_parts()[4]).parameters, plain), 1e-4);
 }
 
-TEST(InParts, MoreRanksThanHeadsOfKeysAndValuesAreRefused) {
-  try {
+TEST(InParts, WhatCannotBeInThemIsRefused) {
+  expect_error(ErrorCode::InvalidArgument, {"take mesh.tensor = 2 or less"}, [] {
     train({.learns = Learns::llama, .shares = {{24}}, .steps = 1, .tensor = {1, 1, 1}});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    EXPECT_NE(std::string(error.what()).find("take mesh.tensor = 2 or less"), std::string::npos)
-        << error.what();
-  }
-}
-
-TEST(InParts, ModelsWithoutSplitsAreRefused) {
-  try {
+  });
+  expect_error(ErrorCode::Unsupported, {}, [] {
     train({.shares = {{24}}, .steps = 1, .tensor = {1, 1}});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Unsupported);
-  }
+  });
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -49,16 +48,6 @@ TEST(Balancer, BeginsWithSharesByItsPolicy) {
   EXPECT_EQ(Balancer(options(500), std::vector<Device>(2)).shares(), (Shares{250, 250}));
 }
 
-TEST(Balancer, FindsTheBalanceWithoutProbes) {
-  Balancer balancer(options(600), std::vector<Device>(3));
-  for (int step = 0; step < 25; ++step) {
-    balancer.observe(figures_of(balancer.shares(), {1e-3, 2e-3, 1e-2}));
-  }
-  EXPECT_NEAR(static_cast<double>(balancer.shares()[0]), 375, 8);
-  EXPECT_NEAR(static_cast<double>(balancer.shares()[1]), 188, 5);
-  EXPECT_NEAR(static_cast<double>(balancer.shares()[2]), 37, 3);
-}
-
 TEST(Balancer, OtherPoliciesNeverMove) {
   for (const Policy policy : {Policy::Equal, Policy::Fixed}) {
     Balancer balancer(options(100, policy, {1, 1}), std::vector<Device>(2));
@@ -80,15 +69,6 @@ TEST(Balancer, IgnoresWarmUp) {
   EXPECT_EQ(balancer.devices()[1].cost.beta(), 1e-3);
 }
 
-TEST(Balancer, ReportsWhetherTheSharesChanged) {
-  Balancer balancer(options(600), std::vector<Device>(2));
-  for (int step = 0; step < 60; ++step) {
-    const Shares before = balancer.shares();
-    const bool changed = balancer.observe(figures_of(before, {1e-3, 4e-3}));
-    EXPECT_EQ(changed, balancer.shares() != before);
-  }
-}
-
 TEST(Balancer, EqualCallsGiveEqualShares) {
   Balancer a(options(600), std::vector<Device>(2)), b = a;
   for (int step = 0; step < 200; ++step) {
@@ -96,28 +76,6 @@ TEST(Balancer, EqualCallsGiveEqualShares) {
     a.observe(figures_of(a.shares(), {1e-3, slow}));
     b.observe(figures_of(b.shares(), {1e-3, slow}));
     ASSERT_EQ(a.shares(), b.shares());
-  }
-}
-
-TEST(Balancer, OneOutlierMovesNothing) {
-  for (const double factor : {10.0, 0.1, 1e6}) {
-    for (int when = 2; when < 60; ++when) {
-      Balancer balancer(options(512), {device(0, 1e-3), device(0, 4e-3)});
-      const Shares before = balancer.shares();
-      for (int step = 0; step < 80; ++step) {
-        auto figures = figures_of(balancer.shares(), {1e-3, 4e-3});
-        if (step == when) figures[1].compute_seconds *= factor;
-        EXPECT_FALSE(balancer.observe(figures)) << factor << " at step " << when;
-      }
-      ASSERT_EQ(balancer.shares(), before);
-    }
-  }
-}
-
-TEST(Balancer, AlmostEqualSpeedsAreLeftAlone) {
-  Balancer balancer(options(512), {device(0, 1e-3), device(0, 1e-3)});
-  for (int step = 0; step < 500; ++step) {
-    EXPECT_FALSE(balancer.observe(figures_of(balancer.shares(), {1e-3, 1.0004e-3})));
   }
 }
 
@@ -206,19 +164,6 @@ TEST(Balancer, AnIdleRankIsJudgedByItsProbeAgainAfterLong) {
   EXPECT_NEAR(static_cast<double>(balancer.shares()[1]), 95, 5);
 }
 
-TEST(Balancer, AnIdleRankWithoutProbeAndShadowsComesBackAfterLong) {
-  Balancer balancer(options(200), std::vector<Device>(2));
-  const auto figures = [&](double seconds) {
-    auto step = figures_of(balancer.shares(), {1e-3, 1e-3});
-    if (balancer.shares()[1] > 0) step[1].compute_seconds += seconds;
-    return step;
-  };
-  for (int step = 0; step < 60; ++step) balancer.observe(figures(5.0));
-  ASSERT_EQ(balancer.shares()[1], 0);
-  for (int step = 0; step < 240; ++step) balancer.observe(figures(0.01));
-  EXPECT_NEAR(static_cast<double>(balancer.shares()[1]), 95, 10);
-}
-
 /// Rank 1 takes `seconds` a step whatever it computes; shadows are measured when asked for.
 std::vector<StepFigures> figures_with_shadow(const Balancer& balancer, double seconds) {
   auto figures = figures_of(balancer.shares(), {1e-3, 1e-3});
@@ -272,34 +217,12 @@ TEST(Balancer, NoShadowsWhereSharesDoNotFollow) {
   }
 }
 
-TEST(Balancer, TellsWhatEachRankDoesAlone) {
-  Balancer balancer(options(400), {device(0.1, 1e-3), device(0.1, 1e-3, 100), Device{}});
-  EXPECT_DOUBLE_EQ(balancer.alone_rate(0), 400 / 0.5);
-  EXPECT_DOUBLE_EQ(balancer.alone_rate(1), 100 / 0.2);
-  EXPECT_EQ(balancer.alone_rate(2), 0.0);
-  EXPECT_EQ(code_of([&] { balancer.alone_rate(3); }), ErrorCode::InvalidArgument);
-}
-
 TEST(Balancer, OneRankAloneHasEverything) {
   Balancer balancer(options(64), std::vector<Device>(1));
   for (int step = 0; step < 50; ++step) {
     EXPECT_FALSE(balancer.observe(figures_of(balancer.shares(), {step % 2 ? 1e-3 : 2e-3})));
   }
   EXPECT_EQ(balancer.shares(), (Shares{64}));
-}
-
-// Times as a processor shows them that many others use, too.
-TEST(Balancer, WildTimesNeverLeadToANegativePlan) {
-  std::mt19937 random(1);
-  std::lognormal_distribution<double> wild(0, 3);
-  for (int ranks = 1; ranks <= 3; ++ranks) {
-    Balancer balancer(options(64), std::vector<Device>(static_cast<std::size_t>(ranks)));
-    for (int step = 0; step < 5000; ++step) {
-      std::vector<double> per_sample(static_cast<std::size_t>(ranks));
-      for (double& seconds : per_sample) seconds = 1e-4 * wild(random);
-      ASSERT_NO_THROW(balancer.observe(figures_of(balancer.shares(), per_sample))) << step;
-    }
-  }
 }
 
 TEST(Balancer, RefusesWhatCannotBe) {

@@ -23,16 +23,6 @@ std::string refusal_of(const fs::path& target) {
   return expect_error(ErrorCode::System, {}, [&] { write_file_atomically(target, "new"); }).what();
 }
 
-TEST(AtomicFile, WritesAndOverwrites) {
-  const test::TemporaryFolder folder;
-  const std::string with_zero("a\0b", 3);
-  for (const std::string& text : {std::string("old"), with_zero, std::string()}) {
-    write_file_atomically(folder / "file", text);
-    EXPECT_EQ(contents_of(folder / "file"), text);
-  }
-  EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"file"});
-}
-
 TEST(AtomicFile, TheOldContentsStayUntilCommit) {
   const test::TemporaryFolder folder;
   put_contents(folder / "file", "old");

@@ -3,24 +3,17 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <fstream>
+#include <string>
+
 #include "bimetal/base/error.h"
+#include "bimetal/base/mapped_file.h"
 #include "support/errors.h"
 #include "support/forked_child.h"
 #include "support/temporary_folder.h"
 
 namespace bimetal {
 namespace {
-
-TEST(InputFile, GivesAllOfAFileInPieces) {
-  const test::TemporaryFolder folder;
-  const std::string contents(100'000, 'x');
-  test::put_contents(folder / "file", contents);
-  InputFile file(folder / "file");
-  std::string begin(7, '\0');
-  EXPECT_EQ(file.read(std::as_writable_bytes(std::span(begin))), 7u);
-  EXPECT_EQ(begin + file.read_all(), contents);
-  EXPECT_EQ(file.read(std::as_writable_bytes(std::span(begin))), 0u);
-}
 
 TEST(InputFile, TellsWhatIsMissing) {
   const test::TemporaryFolder folder;
@@ -52,6 +45,29 @@ TEST(InputFile, AFailedReadIsNoEnd) {
   const test::TemporaryFolder folder;
   InputFile file(folder.path());  // opens on Linux and macOS; reading it is what fails
   EXPECT_THROW(file.read_all(), Error);
+}
+
+class MappedFiles : public ::testing::Test {
+ protected:
+  void write(const std::string& contents) { std::ofstream(file_, std::ios::binary) << contents; }
+
+  test::TemporaryFolder folder_;
+  std::filesystem::path file_ = folder_ / "file";
+};
+
+TEST_F(MappedFiles, StayWhenTheNameIsGoneOrAnothers) {
+  write("old");
+  const MappedFile file(file_);
+  std::filesystem::remove(file_);
+  write("new contents");
+  ASSERT_EQ(file.bytes().size(), 3u);
+  EXPECT_EQ(file.bytes()[0], std::byte{'o'});
+}
+
+TEST_F(MappedFiles, ThatCannotBeReadAreNamed) {
+  for (const auto& path : {file_, folder_.path()}) {
+    expect_error(ErrorCode::System, {path.string()}, [&] { const MappedFile file(path); });
+  }
 }
 
 }  // namespace

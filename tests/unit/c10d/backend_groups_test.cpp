@@ -86,39 +86,6 @@ TEST(BackendGroups, SplitAsksNoOtherRank) {
   });
 }
 
-TEST(BackendGroups, TheSameNameTwice) {
-  run_backends(2, [](BackendPtr world, const StorePtr& store) {
-    const int rank = world->getRank();
-    world->shutdown();
-    world.reset();
-    const auto again = make_rank(store, rank, 2);
-    Tensors list{at::ones({1})};
-    again->allreduce(list, {})->wait();
-    EXPECT_EQ(list[0].item<float>(), 2);
-  });
-}
-
-TEST(BackendGroups, MonitoredBarrierNamesWhoIsMissingAndBreaksNothing) {
-  run_backends(4, [](const BackendPtr& world) {
-    ::c10d::BarrierOptions soon;
-    soon.timeout = std::chrono::milliseconds(300);
-    world->monitoredBarrier({}, false);
-    if (world->getRank() == 0 || world->getRank() == 2) {
-      try {
-        world->monitoredBarrier(soon, false);
-        FAIL() << "no error";
-      } catch (const c10d::BackendError& error) {
-        EXPECT_EQ(error.code(), ErrorCode::Timeout);
-        EXPECT_EQ(error.rank(), 1);
-        EXPECT_THAT(error.what(), HasSubstr("1, 3"));
-      }
-    }
-    Tensors list{at::ones({1})};
-    world->allreduce(list, {})->wait();
-    EXPECT_EQ(list[0].item<float>(), 4);
-  });
-}
-
 TEST(BackendGroups, AbortEndsWhatIsInFlightOnAllRanks) {
   run_backends(2, [](const BackendPtr& world) {
     if (world->getRank() == 1) {
@@ -154,6 +121,78 @@ TEST(BackendGroups, AMissingRankIsNamed) {
     EXPECT_EQ(error.code(), ErrorCode::Timeout);
     EXPECT_THAT(error.what(), HasSubstr("did not join in time: 1"));
   }
+}
+
+using ::c10d::ReduceOp;
+
+constexpr int kRanks = 3;
+
+at::Tensor all_reduced(const BackendPtr& backend, const at::Tensor& tensor, const ReduceOp& op) {
+  Tensors list{tensor};
+  ::c10d::AllreduceOptions options;
+  options.reduceOp = op;
+  backend->allreduce(list, options)->wait();
+  return tensor;
+}
+
+TEST(BackendCollectives, NoTimeAtAllIsNotTheGroupsTimeout) {
+  run_backends(2, [](const BackendPtr& backend) {
+    if (backend->getRank() == 1) return;  // it never comes
+    std::vector<at::Tensor> list{at::ones({2})};
+    ::c10d::AllreduceOptions options;
+    options.timeout = std::chrono::milliseconds(0);
+    try {
+      backend->allreduce(list, options)->wait();
+      ADD_FAILURE() << "done without the other rank";
+    } catch (const c10d::BackendError& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Timeout) << error.what();
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("within 0 s"));
+    }
+  });
+}
+
+TEST(BackendCollectives, WhatCannotBeReducedIsRefusedByName) {
+  run_backends(2, [](const BackendPtr& backend) {
+    try {
+      all_reduced(backend, at::ones({2}, at::kComplexFloat), ReduceOp::MAX);
+      FAIL() << "no error";
+    } catch (const c10d::BackendError& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Unsupported);
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("MAX"));
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("ComplexFloat"));
+    }
+    // The group is as good as before.
+    EXPECT_EQ(all_reduced(backend, at::ones({1}), ReduceOp::SUM).item<float>(), 2);
+  });
+}
+
+// Of what collectives give tests/python/test_collectives.py has a row for each type, operation
+// and form; here is what Python cannot ask for.
+TEST(BackendCollectives, SplitsThatDoNotFitAreRefused) {
+  run_backends(kRanks, [](const BackendPtr& backend) {
+    const int rank = backend->getRank();
+    auto input = at::full({6, 2}, rank, at::kComplexFloat);
+    auto output = at::empty({(rank + 1) * kRanks, 2}, at::kComplexFloat);
+    std::vector<std::int64_t> received(kRanks, rank + 1);
+    std::vector<std::int64_t> wrong{1, 1, 1};
+    EXPECT_THROW(backend->alltoall_base(output, input, received, wrong, {}), c10d::BackendError);
+  });
+}
+
+TEST(BackendCollectives, CallsInBetweenBecomeOneWork) {
+  run_backends(2, [](const BackendPtr& backend) {
+    const int other = 1 - backend->getRank();
+    Tensors sent{at::full({3}, backend->getRank())};
+    Tensors received{at::empty({3}, sent[0].options())};
+    backend->startCoalescing();
+    backend->recv(received, other, 7);
+    backend->send(sent, other, 7);
+    backend->endCoalescing()->wait();
+    EXPECT_TRUE(at::equal(received[0], at::full({3}, other)));
+    backend->startCoalescing();
+    EXPECT_TRUE(backend->endCoalescing()->wait());
+    EXPECT_THROW(backend->endCoalescing(), c10d::BackendError);
+  });
 }
 
 }  // namespace

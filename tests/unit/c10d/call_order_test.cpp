@@ -133,23 +133,6 @@ TEST(CallOrder, OneSlowRankKeepsTheOrder) {
   EXPECT_THAT(slow.calls(), ElementsAre("a", "a1", "b"));
 }
 
-TEST(CallOrder, WhatIsHeldEndsInTimeOrWithTheGroup) {
-  Rank late;
-  const auto section = late.order.open();
-  late.call("never", Deadline::after(10ms));
-  ASSERT_TRUE(soon([&] { return late.failed == 1; }));
-  ASSERT_TRUE(late.order.wait_until_none_is_held(Deadline::after(20s)));
-  EXPECT_THAT(late.calls(), ElementsAre());
-
-  Rank over;
-  const auto other = over.order.open();
-  over.call("held");
-  EXPECT_FALSE(over.order.wait_until_none_is_held(Deadline::after(1ms)));
-  over.order.give_up();
-  EXPECT_TRUE(over.order.wait_until_none_is_held(Deadline::after(20s)));
-  EXPECT_THAT(over.calls(), ElementsAre("held"));
-}
-
 TEST(CallOrder, ACallIsHeldUntilItHasBegun) {
   Rank rank;
   const auto section = rank.order.open();

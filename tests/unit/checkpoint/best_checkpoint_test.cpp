@@ -1,5 +1,6 @@
 #include "bimetal/checkpoint/best_checkpoint.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/optim.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -9,6 +10,7 @@
 #include <limits>
 
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/starting_point.h"
 #include "support/temporary_folder.h"
 #include "unit/checkpoint/small_net.h"
 
@@ -83,16 +85,6 @@ TEST_F(BestCheckpointTest, StaysWhenOthersGo) {
   EXPECT_FALSE(fs::exists(best() / "step-00000002"));
 }
 
-TEST_F(BestCheckpointTest, ARunThatGoesOnKnowsIt) {
-  BestCheckpoint(dir(), 0).offer(save(2), 2, judged(0.8, 0.7));
-  BestCheckpoint later(dir(), 3);
-  later.offer(save(4), 4, judged(0.7, 0.9));
-  EXPECT_EQ(kept_step(), 2);
-  EXPECT_EQ(later.best()->step, 2);
-  later.offer(save(5), 5, judged(0.85, 0.9));
-  EXPECT_EQ(kept_step(), 5);
-}
-
 TEST_F(BestCheckpointTest, AnotherRunInTheFolderTakesItsPlace) {
   BestCheckpoint(dir(), 0).offer(save(9), 9, judged(0.8, 0.7));
   BestCheckpoint anew(dir(), 0);
@@ -118,6 +110,25 @@ TEST_F(BestCheckpointTest, WithoutAFolderTheFiguresAloneAreKept) {
   kept.offer({}, 3, judged(std::numeric_limits<double>::quiet_NaN(), 0.7));
   EXPECT_EQ(kept.best()->step, 2);
   EXPECT_EQ(kept.best()->checkpoint, "");
+}
+
+using ::testing::HasSubstr;
+
+TEST(StartingPointTest, StepsBeyondTheEpochsAreSaid) {
+  job::TrainConfig train{.epochs = 2, .steps = 500, .global_batch = 100};
+  const auto planned = planned_steps(train, 1000, {});
+  EXPECT_EQ(planned, 20);
+  const auto text = early_end(train, planned);
+  ASSERT_TRUE(text);
+  EXPECT_THAT(*text, HasSubstr("train.steps = 500, but 2 epochs (train.epochs) are over after 20 "
+                               "steps"));
+  train.epochs = 1;
+  EXPECT_THAT(*early_end(train, 1), HasSubstr("1 epoch (train.epochs) is over after 1 step,"));
+}
+
+TEST(StartingPointTest, ThereIsNothingToSayWhereStepsEndFirst) {
+  EXPECT_FALSE(early_end({.epochs = 2, .steps = 20, .global_batch = 100}, 20));
+  EXPECT_FALSE(early_end({.epochs = 2, .steps = 0, .global_batch = 100}, 20));
 }
 
 }  // namespace

@@ -13,18 +13,13 @@
 #include <torch/csrc/api/include/torch/utils.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <functional>
 #include <optional>
-#include <random>
 
 #ifdef __linux__
 #include <sched.h>
 #endif
 
-#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "support/errors.h"
 #include "support/forked_child.h"
@@ -71,53 +66,6 @@ bool fails_to_save(const fs::path& dir, std::int64_t step, const std::string& wo
   }
   return false;
 }
-
-/// Saves steps 1 and 2 (1 MB each), loses room, and tries a new step and step 2 again, both of
-/// twice the size. 0 if that failed as it should and left steps 1 and 2 as they were.
-int fail_to_save(const fs::path& dir, const std::function<void()>& take_room,
-                 const std::string& words) {
-  Vector(kMegabyte).save(dir, 1);
-  Vector(kMegabyte).save(dir, 2);
-  take_room();
-  if (!fails_to_save(dir, 3, words)) return 10;
-  if (!fails_to_save(dir, 2, words)) return 11;
-  if (names_in(dir) != Names{"step-00000001", "step-00000002"}) return 12;
-  return Vector(kMegabyte).load(dir) == 2 ? 0 : 13;
-}
-
-TEST(CheckpointFault, AFileThatMayNotGrowLeavesOlderOnesAlone) {
-  const test::TemporaryFolder folder;
-  test::ForkedChild child([&] {
-    return fail_to_save(
-        folder.path(),
-        [] {
-          signal(SIGXFSZ, SIG_IGN);
-          const rlimit limit{3 << 19, 3 << 19};  // 1.5 MB
-          setrlimit(RLIMIT_FSIZE, &limit);
-        },
-        "File too large");
-  });
-  EXPECT_EQ(child.wait(), 0);
-}
-
-#ifdef __linux__
-TEST(CheckpointFault, AFullDiskLeavesOlderOnesAlone) {
-  constexpr int kNotPermitted = 77;
-  const test::TemporaryFolder folder;
-  test::ForkedChild child([&] {
-    // A disk of 4 MB that this child alone sees and that goes with it.
-    const bool mounted = unshare(CLONE_NEWNS) == 0 &&
-                         mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-                         mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=4m") == 0;
-    if (!mounted) return kNotPermitted;
-    return fail_to_save(
-        folder.path(), [] {}, "No space left on device");
-  });
-  const int status = child.wait();
-  if (status == kNotPermitted) GTEST_SKIP() << "mounting a small disk is not permitted here";
-  EXPECT_EQ(status, 0);
-}
-#endif
 
 TEST(CheckpointFault, AFolderThatCannotBeMadeIsNamed) {
   const test::TemporaryFolder folder;
@@ -227,49 +175,6 @@ TEST(CheckpointFault, AFailedReadIsNoDamage) {
   expect_no_older_one_is_taken(folder.path(), newest / "state.json", "Input/output error");
 }
 #endif
-
-/// Saves one checkpoint after another until it is killed.
-int save_for_ever(const fs::path& dir, std::int64_t first) {
-  Vector vector(kMegabyte / 4);
-  for (std::int64_t step = first;; ++step) vector.save(dir, step);
-}
-
-/// Until there is a checkpoint of a later step than `name`; false after a minute.
-bool wait_for_later_than(const fs::path& dir, const std::string& name) {
-  const auto deadline = Deadline::after(std::chrono::minutes(1));
-  while (*names_in(dir).rbegin() <= name) {
-    if (deadline.expired()) return false;
-    usleep(200);
-  }
-  return true;
-}
-
-// Wherever in a save the process is killed, what loads afterwards is whole, no step is lost that
-// was there before, and the next save removes what the killed one left.
-TEST(CheckpointFault, AKilledSaveLeavesNothingThatLoadsDamaged) {
-  constexpr int kRounds = 40;
-  const test::TemporaryFolder folder;
-  Vector vector(kMegabyte / 4);
-  const Stopwatch watch;
-  std::string newest = vector.save(folder.path(), 1).filename();
-  std::mt19937 random(std::random_device{}());
-  std::uniform_int_distribution<useconds_t> moment(
-      0, static_cast<useconds_t>(2e6 * watch.seconds()));  // anywhere in the next save or two
-  int leftovers = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    const auto before = vector.load(folder.path());
-    test::ForkedChild child([&] { return save_for_ever(folder.path(), before + 1); });
-    ASSERT_TRUE(wait_for_later_than(folder.path(), newest));
-    usleep(moment(random));
-    child.kill_and_wait();
-    for (const auto& name : names_in(folder.path())) leftovers += name[0] == '.';
-    ASSERT_GT(vector.load(folder.path()), before) << "round " << round;
-    newest = *names_in(folder.path()).rbegin();
-  }
-  EXPECT_GT(leftovers, 0) << "no child was ever killed while saving";
-  vector.save(folder.path(), vector.load(folder.path()) + 1);
-  for (const auto& name : names_in(folder.path())) EXPECT_NE(name[0], '.') << name;
-}
 
 }  // namespace
 }  // namespace bimetal::checkpoint

@@ -72,36 +72,6 @@ TEST(SafetensorsDamage, EveryTruncationIsNoticed) {
   EXPECT_FALSE(read_contents(folder / "longer", whole + '\0'));
 }
 
-/// The same tensors but for one name or one value: the format has no checksum of those.
-void expect_same_layout(const TensorMap& read, const TensorMap& written, std::size_t position) {
-  ASSERT_EQ(read.size(), written.size()) << "byte " << position;
-  std::size_t same_names = 0, bytes_read = 0, bytes_written = 0;
-  for (const auto& [name, tensor] : read) {
-    same_names += written.count(name);
-    bytes_read += tensor.nbytes();
-  }
-  for (const auto& [name, tensor] : written) bytes_written += tensor.nbytes();
-  EXPECT_GE(same_names + 1, written.size()) << "byte " << position;
-  EXPECT_EQ(bytes_read, bytes_written) << "byte " << position;
-}
-
-TEST(SafetensorsDamage, NoFlippedByteDoesHarm) {
-  const test::TemporaryFolder folder;
-  write_safetensors(folder / "file", example_tensors());
-  const std::string whole = test::contents_of(folder / "file");
-  std::size_t refused = 0;
-  for (std::size_t position = 0; position < whole.size(); ++position) {
-    for (const int mask : {0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xff}) {
-      std::string damaged = whole;
-      damaged[position] = static_cast<char>(damaged[position] ^ mask);
-      const auto read = read_contents(folder / "damaged", damaged);
-      refused += read ? 0 : 1;
-      if (read) expect_same_layout(*read, example_tensors(), position);
-    }
-  }
-  EXPECT_GT(refused, 8u * 9u) << "not even a wrong header length was noticed";
-}
-
 TEST(SafetensorsDamage, TellsTheFlaw) {
   const auto tensor_flaw = [](const std::string& dtype, const std::string& shape,
                               const std::string& offsets, std::size_t data = 8) {

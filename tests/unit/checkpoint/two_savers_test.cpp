@@ -86,21 +86,5 @@ TEST(TwoSavers, OneThatIsNotAdmittedLeavesNothing) {
   save(folder.path(), 3, 3, {});  // the turn has been given back
 }
 
-TEST(TwoSavers, AKilledOneGivesItsTurnBack) {
-  const test::TemporaryFolder folder;
-  const Gate inside, never;
-  test::ForkedChild first([&] {
-    save(folder.path(), 1, 1, [&](const LastSave&) {
-      inside.open();
-      never.wait();
-    });
-    return 0;
-  });
-  inside.wait();
-  first.kill_and_wait();
-  save(folder.path(), 2, 2, {});
-  EXPECT_EQ(test::names_in(folder.path()), std::set<std::string>{"step-00000002"});
-}
-
 }  // namespace
 }  // namespace bimetal::checkpoint

@@ -16,21 +16,6 @@ net::FrameHeader reduction(std::uint64_t sequence, std::uint64_t count) {
       .header_to(0, 1);
 }
 
-TEST(Call, DescribesItselfAsUsersWriteIt) {
-  EXPECT_EQ(describe(reduction(7, 10)), "all_reduce(sum) of 10 float32");
-  EXPECT_EQ(describe_numbered(reduction(7, 10)), "all_reduce(sum) of 10 float32 as call 7");
-  const Call broadcast{
-      .operation = Operation::broadcast, .dtype = DType::bfloat16, .count = 3, .root = 1};
-  EXPECT_EQ(describe(broadcast.header_to(0, 0)), "broadcast of 3 bfloat16 from root 1");
-  const Call reduce{.operation = Operation::reduce,
-                    .dtype = DType::int8,
-                    .reduce_op = ReduceOp::max,
-                    .count = 3,
-                    .root = 2};
-  EXPECT_EQ(describe(reduce.header_to(0, 0)), "reduce(max) of 3 int8 to root 2");
-  EXPECT_EQ(describe(Call{.operation = Operation::barrier}.header_to(0, 0)), "barrier");
-}
-
 TEST(Call, BytesFromAStrangerAreDescribedToo) {
   auto header = reduction(7, 10);
   header.operation = header.dtype = header.reduce_op = 99;
@@ -45,38 +30,6 @@ TEST(Call, BytesAndIntegersAreSealed) {
   for (const auto dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64}) {
     EXPECT_FALSE(Call{.dtype = dtype}.header_to(0, 1).sealed) << to_string(dtype);
   }
-}
-
-TEST(Call, MismatchReadsTheSameOnBothSides) {
-  const auto other = Call{.operation = Operation::broadcast,
-                          .dtype = DType::float32,
-                          .count = 10,
-                          .root = 1,
-                          .sequence = 7}
-                         .header_to(0, 1);
-  const std::string text =
-      "rank 0 called all_reduce(sum) of 10 float32 as call 7, but rank 1 called broadcast of 10 "
-      "float32 from root 1";
-  EXPECT_EQ(mismatch(0, reduction(7, 10), 1, other).message, text);
-  EXPECT_EQ(mismatch(1, other, 0, reduction(7, 10)).message, text);
-}
-
-TEST(Call, PartAndPayloadAreNoPartOfACall) {
-  auto a = reduction(7, 10), b = a;
-  b.part = 3;
-  b.payload_bytes = 99;
-  EXPECT_TRUE(same_call(a, b));
-  b.count = 11;
-  EXPECT_FALSE(same_call(a, b));
-}
-
-TEST(Call, AllToAllHasACountForEachPair) {
-  const Call call{.operation = Operation::all_to_all,
-                  .dtype = DType::float32,
-                  .send_counts = {1, 2},
-                  .recv_counts = {1, 4}};
-  EXPECT_EQ(call.header_to(0, 1).count, 2u);
-  EXPECT_EQ(call.header_from(0, 1).count, 4u);
 }
 
 TEST(Call, OfAnotherEpochIsAnotherCall) {

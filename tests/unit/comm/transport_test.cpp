@@ -1,5 +1,6 @@
 #include "bimetal/comm/transport.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -7,6 +8,7 @@
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "bimetal/comm/topology.h"
 #include "support/errors.h"
 #include "support/thread_ranks.h"
 
@@ -54,6 +56,15 @@ TEST_F(TransportChoice, RanksOfOneHostShareMemoryUnlessToldNotTo) {
     EXPECT_EQ(group.transport(), Transport::tcp);
     EXPECT_EQ(group.topology().islands.size(), 3);
   }
+}
+
+using ::testing::ElementsAre;
+using Sees = std::vector<std::vector<bool>>;
+
+TEST(Topology, SeeingWithoutBeingSeenIsNotEnough) {
+  const Sees sees{{1, 1, 1}, {0, 1, 1}, {1, 1, 1}};
+  // 0 sees 1, which does not see 0; 2 and each of them see each other: not a clear company.
+  for (const auto& island : Topology::from(sees).islands) EXPECT_EQ(island.size(), 1);
 }
 
 }  // namespace

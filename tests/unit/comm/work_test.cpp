@@ -25,36 +25,6 @@ void expect_lost(const std::exception_ptr& error) {
   }
 }
 
-TEST(Work, OfNoOperationIsDone) {
-  const Work work;
-  EXPECT_TRUE(work.done());
-  EXPECT_FALSE(work.error());
-  work.wait();
-  EXPECT_TRUE(work.wait_until(Deadline::after(std::chrono::seconds(0))));
-  int calls = 0;
-  work.on_done([&](const std::exception_ptr& error) { calls += error ? 10 : 1; });
-  EXPECT_EQ(calls, 1);
-}
-
-TEST(Work, RunsUntilFinished) {
-  const auto state = std::make_shared<Work::State>();
-  const Work work(state);
-  EXPECT_FALSE(work.done());
-  EXPECT_FALSE(work.error());
-  EXPECT_FALSE(work.wait_until(Deadline::after(std::chrono::milliseconds(5))));
-  state->finish({});
-  EXPECT_TRUE(work.done());
-  EXPECT_TRUE(work.wait_until(Deadline::after(std::chrono::seconds(0))));
-  work.wait();
-}
-
-TEST(Work, WakesAWaitingThread) {
-  const auto state = std::make_shared<Work::State>();
-  std::thread finisher([state] { state->finish({}); });
-  Work(state).wait();
-  finisher.join();
-}
-
 TEST(Work, ThrowsItsErrorAtEveryWait) {
   const auto state = std::make_shared<Work::State>();
   const Work work(state);

@@ -1,11 +1,13 @@
 #include "bimetal/data/held_out.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <set>
 
 #include "bimetal/base/error.h"
+#include "bimetal/data/bootstrap.h"
 
 namespace bimetal::data {
 namespace {
@@ -42,6 +44,32 @@ TEST(HeldOut, BothPartsHaveASampleAtLeast) {
   EXPECT_EQ(hold_out(2, 0.01, 1).validation.size(), 1u);
   EXPECT_EQ(hold_out(2, 0.99, 1).training.size(), 1u);
   EXPECT_THROW(hold_out(1, 0.5, 1), Error);
+}
+
+/// Each image holds its own number, and so does its label.
+ImageDataset numbered(std::int64_t size) {
+  ImageDataset set;
+  set.labels = torch::arange(size, torch::kInt64);
+  set.images = set.labels.view({size, 1, 1, 1}).to(torch::kUInt8);
+  set.mean = {0.25};
+  return set;
+}
+
+TEST(Bootstrap, DrawsWithReplacementAndKeepsImagesWithTheirLabels) {
+  const auto drawn = bootstrap(numbered(250), 7);
+  EXPECT_EQ(drawn.size(), 250);
+  EXPECT_EQ(drawn.mean, std::vector<double>{0.25});
+  EXPECT_TRUE(drawn.images.flatten().to(torch::kInt64).equal(drawn.labels));
+  const auto different = std::get<0>(at::_unique2(drawn.labels)).size(0);
+  // 1 − 1/e of 250 is 158; six standard deviations are 32.
+  EXPECT_GT(different, 126);
+  EXPECT_LT(different, 190);
+}
+
+TEST(Bootstrap, TheSeedDecides) {
+  const auto set = numbered(250);
+  EXPECT_TRUE(bootstrap(set, 7).labels.equal(bootstrap(set, 7).labels));
+  EXPECT_FALSE(bootstrap(set, 7).labels.equal(bootstrap(set, 8).labels));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "bimetal/data/prefetch.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/data/batch_feed.h"
 #include "bimetal/data/images/image_set.h"
 #include "support/errors.h"
 
@@ -22,19 +24,6 @@ std::shared_ptr<const ImageSet> counting_set(std::int64_t size,
   set.images = set.images.contiguous();
   set.labels = torch::arange(size).remainder(10);
   return std::make_shared<ImageSet>(std::move(set), dtype);
-}
-
-TEST(Prefetcher, BuildsWhatWasRequested) {
-  const auto set = counting_set(20, torch::kFloat64);
-  Prefetcher prefetcher(set, torch::kCPU);
-  for (std::int64_t i = 0; i < 50; ++i) {
-    const std::vector<std::int64_t> indices = {i % 20, (i * 7) % 20};
-    prefetcher.request({.samples = indices});
-    const auto batch = prefetcher.take();
-    const Batch expected = make_batch(set->images(), torch::tensor(indices), torch::kFloat64);
-    EXPECT_TRUE(torch::equal(batch.at(0), expected.x));
-    EXPECT_TRUE(torch::equal(batch.at(1), expected.y));
-  }
 }
 
 TEST(Prefetcher, OutlivesTheCallersHandleOnTheData) {
@@ -79,6 +68,51 @@ TEST(Prefetcher, EndsAtOnceWithARequestOutstanding) {
     Prefetcher prefetcher(set, torch::kCPU);
     if (i % 2 == 0) prefetcher.request({.samples = std::vector<std::int64_t>(20, 3)});
   }
+}
+
+using ::testing::ElementsAre;
+
+/// Ten images whose only pixel and whose label are their number.
+std::shared_ptr<const task::Dataset> numbered() {
+  ImageDataset set;
+  set.labels = torch::arange(10);
+  set.images = torch::arange(10).to(torch::kUInt8).view({10, 1, 1, 1});
+  return std::make_shared<ImageSet>(set, torch::kFloat32);
+}
+
+BatchFeed feed_of(std::shared_ptr<const task::Dataset> set, int rank, std::int64_t epochs) {
+  return BatchFeed(std::move(set), EpochSampler(10, 1, /*shuffle=*/false), rank, 4, epochs,
+                   torch::kCPU);
+}
+
+std::vector<std::int64_t> labels_of(const task::Values& batch) {
+  const auto* first = batch.back().data_ptr<std::int64_t>();
+  return {first, first + batch.back().size(0)};
+}
+
+const std::vector<std::int64_t> kOneAndThree = {1, 3};
+
+TEST(BatchFeed, DrawnStepStaysUntilItIsTaken) {
+  const auto set = numbered();
+  auto feed = feed_of(set, 0, 1);
+  feed.draw(kOneAndThree);
+  feed.draw(std::vector<std::int64_t>{4, 0});
+  EXPECT_THAT(feed.next()->samples.counts, ElementsAre(1, 3));
+}
+
+TEST(BatchFeed, RewindGivesTheSameSamplesInOtherShares) {
+  const auto set = numbered();
+  auto feed = feed_of(set, 1, 1);
+  feed.draw(kOneAndThree);
+  feed.take();
+  feed.draw(kOneAndThree);
+  const auto plan = *feed.next();
+  feed.take();
+  feed.draw(kOneAndThree);  // the step after it, drawn ahead
+  feed.rewind(plan.before);
+  feed.draw(std::vector<std::int64_t>{3, 1});
+  EXPECT_EQ(feed.next()->samples.indices, plan.samples.indices);
+  EXPECT_THAT(labels_of(feed.take()), ElementsAre(7));
 }
 
 }  // namespace

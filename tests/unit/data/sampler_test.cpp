@@ -98,20 +98,6 @@ TEST(EpochSampler, VisitsEachSampleExactlyOnceWhateverTheSharesDo) {
   }
 }
 
-TEST(EpochSampler, TheOrderDoesNotDependOnTheShares) {
-  EpochSampler by_one(300, 5), by_many(300, 5);
-  EXPECT_EQ(epoch_of(by_one, 1), epoch_of(by_many, 77));
-}
-
-TEST(EpochSampler, TheLastShortStepKeepsTheProportions) {
-  EpochSampler sampler(110, 1);
-  EXPECT_EQ(sampler.next(Shares{80, 20, 0}).counts, (Shares{80, 20, 0}));
-  const auto last = sampler.next(Shares{80, 20, 0});
-  EXPECT_EQ(last.counts, (Shares{8, 2, 0}));
-  EXPECT_EQ(sampler.remaining(), 0);
-  EXPECT_EQ(sampler.next(Shares{80, 20, 0}).epoch, 1);
-}
-
 TEST(EpochSampler, EachSeedAndEpochHasItsOwnOrder) {
   std::set<Indices> orders;
   for (const std::uint64_t seed : {0ULL, 1ULL, 1ULL << 32, ~0ULL}) {
@@ -172,14 +158,6 @@ TEST(EpochSampler, RepeatsAStepWithOtherShares) {
   EXPECT_EQ(again.counts, (Shares{5, 25}));
 }
 
-TEST(EpochSampler, SeeksBackIntoAnEarlierEpoch) {
-  EpochSampler sampler(20, 4);
-  const auto first = sampler.next(Shares{20}).indices;
-  sampler.next(Shares{20});
-  sampler.seek({0, 0});
-  EXPECT_EQ(sampler.next(Shares{20}).indices, first);
-}
-
 TEST(EpochSampler, DealsEverySampleOutOnceByWeight) {
   std::mt19937_64 random(8);
   std::vector<std::int64_t> weights(203);
@@ -209,28 +187,6 @@ TEST(EpochSampler, DealsEverySampleOutOnceByWeight) {
     std::sort(seen.begin(), seen.end());
     ASSERT_EQ(seen, first_samples(203));
   }
-}
-
-TEST(EpochSampler, WeightsOfRanksFollowTheShares) {
-  // 4 samples of 30 and 60 of 1: the larger share takes the long ones.
-  std::vector<std::int64_t> weights(64, 1);
-  for (const std::size_t i : {3u, 20u, 21u, 60u}) weights[i] = 30;
-  EpochSampler sampler(64, 1, true, weights);
-  const auto step = sampler.deal(Shares{120, 60}, 64);
-  EXPECT_EQ(step.weights, (Shares{120, 60}));
-  EXPECT_EQ(sampler.mean_weight(64), 180);
-  EXPECT_EQ(sampler.mean_weight(16), 45);
-}
-
-TEST(EpochSampler, WithoutWeightsDealingIsDrawing) {
-  EpochSampler dealt(100, 4), drawn(100, 4);
-  for (int step = 0; step < 10; ++step) {
-    const auto one = dealt.deal(Shares{20, 10}, 30), other = drawn.next(Shares{20, 10});
-    EXPECT_EQ(one.indices, other.indices);
-    EXPECT_EQ(one.counts, other.counts);
-    EXPECT_EQ(one.weights, one.counts);
-  }
-  EXPECT_EQ(dealt.mean_weight(30), 30);
 }
 
 TEST(EpochSampler, RefusesWhatCannotBe) {

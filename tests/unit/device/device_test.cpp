@@ -1,14 +1,17 @@
-#include "bimetal/device/device.h"
-
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <chrono>
+#include <new>
+#include <stdexcept>
 
 #include "bimetal/base/error.h"
+#include "bimetal/device/device.h"
 #include "bimetal/device/host.h"
+#include "bimetal/device/out_of_memory.h"
+#include "bimetal/device/probe.h"
 
 namespace bimetal::device {
 namespace {
@@ -93,6 +96,61 @@ TEST(PauseForSpeed, FullSpeedDoesNotSleepAndNonsenseIsRefused) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::minutes(1));
   EXPECT_THROW(pause_for_speed(0.0, 1), Error);
   EXPECT_THROW(pause_for_speed(1.5, 1), Error);
+}
+
+TEST(Probe, EveryDeviceHasSaneFigures) {
+  for (const DeviceInfo& info : enumerate_devices()) {
+    const DeviceSpeed speed = probe_device(info.device, std::chrono::milliseconds(200));
+    SCOPED_TRACE(info.device.str());
+    // The bounds are those of physics, not of any machine: from a thousandth of a slow core to more
+    // than a rack holds.
+    EXPECT_GT(speed.matmul_float32_gflops.value(), 1e-3);
+    EXPECT_LT(speed.matmul_float32_gflops.value(), 1e7);
+    EXPECT_GT(speed.convolution_float32_gflops.value(), 1e-3);
+    EXPECT_LT(speed.convolution_float32_gflops.value(), 1e7);
+    EXPECT_GT(speed.memory_bytes_per_s.value(), 1e6);
+    EXPECT_LT(speed.memory_bytes_per_s.value(), 1e14);
+    EXPECT_EQ(speed.to_device_bytes_per_s.has_value(), !info.device.is_cpu());
+    EXPECT_EQ(speed.from_device_bytes_per_s.has_value(), !info.device.is_cpu());
+  }
+}
+
+TEST(Probe, HalfIsTheTypeThatTheDeviceTrainsIn) {
+  EXPECT_EQ(probe_device(torch::kCPU, std::chrono::milliseconds(1)).half, torch::kBFloat16);
+}
+
+template <typename Function>
+bool is_out_of_memory_thrown_by(Function&& function) {
+  try {
+    function();
+  } catch (...) {
+    return is_out_of_memory(std::current_exception());
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return false;
+}
+
+TEST(OutOfMemory, RecognisesTheCpuAllocatorsRefusal) {
+  const std::int64_t petabytes = std::int64_t{1} << 50;
+  EXPECT_TRUE(is_out_of_memory_thrown_by([&] { torch::empty({petabytes}); }));
+}
+
+TEST(OutOfMemory, RecognisesWhatOtherAllocatorsThrow) {
+  EXPECT_TRUE(is_out_of_memory_thrown_by([] { throw std::bad_alloc(); }));
+  EXPECT_TRUE(is_out_of_memory_thrown_by(
+      [] { TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory."); }));
+  EXPECT_TRUE(is_out_of_memory_thrown_by(
+      [] { TORCH_CHECK(false, "MPS backend out of memory (MPS allocated: 9 GB)"); }));
+  EXPECT_TRUE(is_out_of_memory_thrown_by(
+      [] { throw std::runtime_error("could not create a memory object"); }));
+  EXPECT_TRUE(
+      is_out_of_memory_thrown_by([] { throw Error(ErrorCode::OutOfMemory, "as it says"); }));
+}
+
+TEST(OutOfMemory, LeavesOtherErrorsAlone) {
+  EXPECT_FALSE(is_out_of_memory_thrown_by([] { torch::zeros({2}) + torch::zeros({3}); }));
+  EXPECT_FALSE(is_out_of_memory_thrown_by([] { throw Error(ErrorCode::System, "disk is full"); }));
+  EXPECT_FALSE(is_out_of_memory_thrown_by([] { throw 1; }));
 }
 
 }  // namespace

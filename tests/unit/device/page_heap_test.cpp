@@ -1,7 +1,6 @@
 #include "bimetal/device/page_heap.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -13,27 +12,6 @@
 
 namespace bimetal::device {
 namespace {
-
-TEST(PageRuns, NeighboursBecomeOneRun) {
-  PageRuns runs;
-  runs.add({10, 5});
-  runs.add({20, 5});
-  EXPECT_EQ(*runs.last(), (PageRun{20, 5}));
-  runs.add({15, 5});
-  EXPECT_EQ(*runs.last(), (PageRun{10, 15}));
-  EXPECT_EQ(runs.pages(), 15u);
-}
-
-TEST(PageRuns, TheShortestThatFitsIsTaken) {
-  PageRuns runs;
-  runs.add({0, 8});
-  runs.add({10, 3});
-  runs.add({20, 4});
-  runs.add({30, 3});
-  EXPECT_EQ(*runs.best_fit(3), (PageRun{10, 3}));
-  EXPECT_EQ(*runs.best_fit(4), (PageRun{20, 4}));
-  EXPECT_FALSE(runs.best_fit(9));
-}
 
 /// Beside a plain set of numbers, in any order.
 TEST(PageRuns, AreWhatASetOfNumbersIs) {
@@ -74,16 +52,6 @@ TEST(PageHeap, WhatIsFreedServesWhoComesNext) {
   EXPECT_EQ(again[100], 1);  // the same pages
   EXPECT_EQ(heap.use().kept, kMega);
   heap.give_back(again);
-}
-
-TEST(PageHeap, TwoNeighboursServeOneThatIsLarger) {
-  PageHeap heap(kRoom);
-  void* left = heap.take(3 * kMega);
-  void* right = heap.take(3 * kMega);
-  heap.give_back(left), heap.give_back(right);
-  void* both = heap.take(6 * kMega);
-  EXPECT_EQ(both, left);
-  heap.give_back(both);
 }
 
 TEST(PageHeap, HardlyMoreIsHeldThanWasInUseAtSomeTime) {

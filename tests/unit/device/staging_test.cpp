@@ -10,13 +10,6 @@
 namespace bimetal::device {
 namespace {
 
-TEST(HostBuffer, HoldsZerosOfTheTypeInHostMemory) {
-  const auto buffer = host_buffer(5, torch::kFloat16, torch::kCPU);
-  EXPECT_TRUE(buffer.equal(torch::zeros({5}, torch::kFloat16)));
-  EXPECT_TRUE(buffer.device().is_cpu());
-  EXPECT_EQ(host_buffer(0, torch::kFloat64, torch::kCPU).numel(), 0);
-}
-
 TEST(CopyMark, WithoutAnEventHasAlwaysBeenPassed) {
   const CopyMark mark;
   EXPECT_TRUE(mark.passed());

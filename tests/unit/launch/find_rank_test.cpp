@@ -10,6 +10,7 @@
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "bimetal/launch/ssh/host_jobs.h"
 #include "support/errors.h"
 
 namespace bimetal::launch {
@@ -70,6 +71,19 @@ TEST_F(FindRank, MpiWithoutMpirunIsAnError) {
     if (is_rank) be_a_rank();
     expect_error(ErrorCode::InvalidArgument, {"mpirun"}, [&] { find(comm::Transport::mpi); });
   }
+}
+
+TEST(MeetingAddress, IsLoopbackForOneMachine) {
+  EXPECT_EQ(meeting_address({{"localhost", "", true}}), "127.0.0.1");
+}
+
+TEST(MeetingAddress, IsWhereSshReachedTheFirstHost) {
+  EXPECT_EQ(meeting_address({{"gpu1", "10.0.0.7", false}, {"localhost", "", true}}), "10.0.0.7");
+  EXPECT_EQ(meeting_address({{"gpu1", "", false}, {"gpu2", "10.0.0.8", false}}), "gpu1");
+}
+
+TEST(MeetingAddress, IsThisMachinesOnTheWayToTheOthers) {
+  EXPECT_EQ(meeting_address({{"localhost", "", true}, {"other", "127.0.0.2", false}}), "127.0.0.1");
 }
 
 }  // namespace

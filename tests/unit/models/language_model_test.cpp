@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/nn.h>
-#include <torch/csrc/api/include/torch/optim.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
 #include <map>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/models/language/language_config.h"
 #include "bimetal/task/draws.h"
 #include "bimetal/task/past.h"
 #include "support/errors.h"
@@ -129,105 +129,12 @@ TEST(LanguageModel, IsDrawnAsPublished) {
   }
 }
 
-TEST(LanguageModel, SeesNoLaterToken) {
-  for (const auto& family : families) {
-    const auto model = made(small(family));
-    const auto tokens = some_tokens(3, 10);
-    auto changed = tokens.clone();
-    changed.narrow(1, 6, 4).add_(1).remainder_(30);
-    const auto before = logits_of(model, tokens), after = logits_of(model, changed);
-    EXPECT_EQ(before.sizes().vec(), (std::vector<std::int64_t>{3, 10, 30}));
-    EXPECT_TRUE(before.narrow(1, 0, 6).allclose(after.narrow(1, 0, 6), 1e-12, 1e-12)) << family;
-    EXPECT_FALSE(before.select(1, 6).allclose(after.select(1, 6))) << family;
-  }
-}
-
-TEST(LanguageModel, PositionsMatter) {
-  for (const auto& family : families) {
-    const auto model = made(small(family));
-    const auto logits =
-        logits_of(model, torch::tensor({{3, 5, 9, 4}, {5, 3, 9, 4}}, torch::kInt64));
-    EXPECT_FALSE(logits[0][3].allclose(logits[1][3], 1e-5, 1e-8)) << family;
-  }
-}
-
-/// Logits of `tokens`, given piece by piece.
-torch::Tensor logits_in_pieces(const task::Model& model, const torch::Tensor& tokens,
-                               const std::vector<std::int64_t>& pieces) {
-  const torch::NoGradGuard no_grad;
-  task::Past past(tokens.size(1));
-  std::vector<torch::Tensor> logits;
-  for (const auto piece : pieces) {
-    const task::PastScope going_on(past);
-    logits.push_back(logits_of(model, tokens.narrow(1, past.length(), piece)));
-    EXPECT_TRUE(past.remembers());
-    past.advance(piece);
-  }
-  return torch::cat(logits, 1);
-}
-
-TEST(LanguageModel, GoesOnFromItsPast) {
-  const auto tokens = some_tokens(2, 12);
-  for (const auto& family : families) {
-    const auto model = made(small(family, 0.1));
-    model.eval();
-    const auto whole = logits_of(model, tokens);
-    for (const std::vector<std::int64_t>& pieces :
-         {std::vector<std::int64_t>{12}, {5, 1, 1, 1, 4}, {1, 11}, {1, 1, 1, 1, 1, 1, 6}}) {
-      const auto difference = (logits_in_pieces(model, tokens, pieces) - whole).abs().max();
-      EXPECT_LT(difference.item<double>(), 1e-12) << family << ", " << pieces.size() << " pieces";
-    }
-    EXPECT_THROW(logits_in_pieces(model, some_tokens(2, 13), {12, 1}), Error) << "beyond context";
-  }
-}
-
 TEST(LanguageModel, TakesAnEmptyBatchAndFloat32) {
   for (const auto& family : families) {
     const auto model = made(small(family), torch::kFloat32);
     const auto logits = logits_of(model, some_tokens(0, 5));
     EXPECT_EQ(logits.sizes().vec(), (std::vector<std::int64_t>{0, 5, 30}));
     EXPECT_EQ(logits.scalar_type(), torch::kFloat32);
-  }
-}
-
-/// Gradients of the sum of samples' logits, by pieces of so many samples.
-std::vector<torch::Tensor> gradients(const task::Model& model, const task::Draws& draws,
-                                     const torch::Tensor& tokens, std::int64_t piece) {
-  for (auto parameter : model.parameters()) parameter.mutable_grad() = torch::Tensor();
-  for (std::int64_t begin = 0; begin < tokens.size(0); begin += piece) {
-    const auto end = std::min(begin + piece, tokens.size(0));
-    const task::DrawScope scope(draws.slice(begin, end));
-    logits_of(model, tokens.slice(0, begin, end)).square().sum().backward();
-  }
-  std::vector<torch::Tensor> found;
-  for (const auto& parameter : model.parameters()) found.push_back(parameter.grad());
-  return found;
-}
-
-double largest_difference(const std::vector<torch::Tensor>& a,
-                          const std::vector<torch::Tensor>& b) {
-  double largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    largest = std::max(largest, ((a[i] - b[i]).abs().max() / b[i].abs().max()).item<double>());
-  }
-  return largest;
-}
-
-TEST(LanguageModel, DropoutHangsNeitherOnMicroBatchesNorOnTheOrder) {
-  for (const auto& family : families) {
-    const auto model = made(small(family, 0.2));
-    const auto tokens = some_tokens(6, 9);
-    const task::Draws draws{3, 1, {14, 3, 77, 5, 0, 21}};
-    const auto whole = gradients(model, draws, tokens, 6);
-    EXPECT_LE(largest_difference(gradients(model, draws, tokens, 2), whole), 1e-12) << family;
-    const task::Draws reversed{3, 1, {21, 0, 5, 77, 3, 14}};
-    EXPECT_LE(largest_difference(gradients(model, reversed, tokens.flip(0), 4), whole), 1e-12);
-    const task::Draws next_epoch{3, 2, draws.samples};
-    EXPECT_GT(largest_difference(gradients(model, next_epoch, tokens, 6), whole), 1e-3);
-    model.eval();
-    const auto plain = logits_of(model, tokens);
-    auto without = made(small(family));
-    EXPECT_TRUE(plain.equal(logits_of(without, tokens))) << "evaluation drops nothing";
   }
 }
 
@@ -251,24 +158,75 @@ TEST(LanguageModel, RefusesWhatItCannotRead) {
   EXPECT_EQ(message(some_tokens(1, 12)), "");
 }
 
-TEST(LanguageModel, LearnsAFixedBatch) {
-  for (const auto& family : families) {
-    const auto model = made(small(family));
-    torch::optim::Adam adam(model.parameters(), torch::optim::AdamOptions(1e-2));
-    const auto tokens = some_tokens(4, 12);
-    double first = 0, last = 0;
-    for (int step = 0; step < 40; ++step) {
-      adam.zero_grad();
-      const auto logits = logits_of(model, tokens.narrow(1, 0, 11));
-      const auto loss = torch::nn::functional::cross_entropy(logits.flatten(0, 1),
-                                                             tokens.narrow(1, 1, 11).flatten());
-      loss.backward();
-      adam.step();
-      last = loss.item<double>();
-      if (step == 0) first = last;
-    }
-    EXPECT_LT(last, 0.5 * first) << family;
+std::string refusal_of(const LanguageModelConfig& config) {
+  return text_of(ErrorCode::InvalidArgument, [&] { check_language_model(config); });
+}
+
+TEST(LanguageConfig, PresetsAreThePublishedModels) {
+  const LanguageModelConfig small{.family = "gpt2",
+                                  .layers = 12,
+                                  .width = 768,
+                                  .heads = 12,
+                                  .kv_heads = 12,
+                                  .hidden = 3072,
+                                  .context = 1024,
+                                  .vocabulary = 50257,
+                                  .tied = true};
+  EXPECT_EQ(language_preset("gpt2"), small);
+  const LanguageModelConfig tiny{.family = "llama",
+                                 .layers = 22,
+                                 .width = 2048,
+                                 .heads = 32,
+                                 .kv_heads = 4,
+                                 .hidden = 5632,
+                                 .context = 2048,
+                                 .vocabulary = 32000};
+  EXPECT_EQ(language_preset("llama-1.1b"), tiny);
+  const auto xl = language_preset("gpt2-xl");
+  EXPECT_EQ(xl.layers, 48);
+  EXPECT_EQ(xl.heads, 25);
+  EXPECT_EQ(xl.hidden, 6400);
+  for (const auto& name : language_model_names()) {
+    EXPECT_TRUE(is_language_model(name));
+    EXPECT_EQ(refusal_of(language_preset(name)), "") << name;
   }
+  EXPECT_FALSE(is_language_model("cnn"));
+}
+
+TEST(LanguageConfig, WhatHangsOnTheWidthFollowsIt) {
+  const auto gpt = resized(language_preset("gpt2"), {.layers = 2, .width = 128, .vocabulary = 256});
+  EXPECT_EQ(gpt.layers, 2);
+  EXPECT_EQ(gpt.heads, 2);
+  EXPECT_EQ(gpt.kv_heads, 2);
+  EXPECT_EQ(gpt.hidden, 512);
+  EXPECT_EQ(gpt.vocabulary, 256);
+  EXPECT_EQ(gpt.context, 1024);
+  const auto llama = resized(language_preset("llama"), {.width = 128, .heads = 8, .hidden = 300});
+  EXPECT_EQ(llama.heads, 8);
+  EXPECT_EQ(llama.kv_heads, 4);
+  EXPECT_EQ(llama.hidden, 300);
+  EXPECT_EQ(resized(language_preset("llama"), {.heads = 6}).kv_heads, 6) << "4 do not divide 6";
+  EXPECT_EQ(resized(language_preset("llama"), {.heads = 6, .kv_heads = 2}).kv_heads, 2);
+  EXPECT_EQ(resized(language_preset("gpt2"), {}), language_preset("gpt2"));
+}
+
+TEST(LanguageConfig, RefusalsSayWhatWouldWork) {
+  const auto with = [](const LanguageModelSizes& sizes, const char* name = "gpt2") {
+    return refusal_of(resized(language_preset(name), sizes));
+  };
+  EXPECT_THAT(with({.width = 100, .heads = 3}), HasSubstr("a number of heads that divides it"));
+  EXPECT_THAT(with({.heads = 8, .kv_heads = 3}, "llama"), HasSubstr("divides the heads"));
+  EXPECT_THAT(with({.kv_heads = 3}), HasSubstr("leave model.kv_heads = 3 out"));
+  EXPECT_THAT(with({.width = 12, .heads = 4}, "llama"), HasSubstr("in pairs"));
+  EXPECT_THAT(with({.layers = -1}), HasSubstr("model.layers = -1"));
+  EXPECT_THAT(with({.context = std::int64_t{1} << 40}), HasSubstr("model.context"));
+  auto config = language_preset("gpt2");
+  config.dropout = 1;
+  EXPECT_THAT(refusal_of(config), HasSubstr("model.dropout = 1"));
+  config.family = "bert";
+  EXPECT_THAT(refusal_of(config), HasSubstr("gpt2 and llama"));
+  expect_error(ErrorCode::InvalidArgument, {"did you mean 'gpt2-xl'"},
+               [&] { language_preset("gpt2-xll"); });
 }
 
 }  // namespace

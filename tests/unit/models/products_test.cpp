@@ -3,9 +3,9 @@
 
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/api/include/torch/autograd.h>
 #include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
 #include <map>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bimetal/models/language/language_model.h"
+#include "bimetal/models/language/operations.h"
 #include "bimetal/models/registry.h"
 #include "bimetal/task/draws.h"
 
@@ -110,6 +111,35 @@ TEST(Products, OfImageModelsAreWhatAutocastCopies) {
     SCOPED_TRACE(name);
     const auto model = make_model(name, {}, name.starts_with("resnet") ? 32 : 0)->units();
     expect_copies_alone(model, torch::rand({2, 1, 28, 28}));
+  }
+}
+
+/// A product with a matrix takes two operations for each of its numbers and each token.
+double of_matrices(const task::Unit& unit, std::int64_t tokens) {
+  double numbers = 0;
+  for (const auto& [name, tensor] : unit.parameters) {
+    if (tensor.dim() == 2) numbers += static_cast<double>(tensor.numel());
+  }
+  return 2 * numbers * static_cast<double>(tokens);
+}
+
+TEST(Operations, AreThoseOfTheModelsMatrices) {
+  constexpr std::int64_t kTokens = 24;
+  for (const char* name : {"gpt2", "llama"}) {
+    const auto config = resized(language_preset(name), {.layers = 2,
+                                                        .width = 96,
+                                                        .heads = 6,
+                                                        .kv_heads = name[0] == 'l' ? 2 : 6,
+                                                        .context = 32,
+                                                        .vocabulary = 50});
+    const auto model = make_language_model(config);
+    const auto operations = forward_operations(config, kTokens);
+    ASSERT_EQ(operations.size(), model.units.size()) << name;
+    EXPECT_EQ(operations.front(), 0);
+    EXPECT_DOUBLE_EQ(operations.back(), of_matrices(model.units.back(), kTokens)) << name;
+    EXPECT_DOUBLE_EQ(operations[1], of_matrices(model.units[1], kTokens) + 4 * 24 * 24 * 96)
+        << name;
+    EXPECT_DOUBLE_EQ(operations[2], operations[1]);
   }
 }
 

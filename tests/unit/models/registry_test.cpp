@@ -3,10 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/nn.h>
-#include <torch/csrc/api/include/torch/optim.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
-#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -87,38 +85,6 @@ TEST(Models, EachTakesOtherShapesTypesAndEmptyBatches) {
   }
 }
 
-// Parameters may come while forward runs already: until then they are not even numbers here.
-TEST(Models, EachWaitsForEveryUnitBeforeItIsUsed) {
-  const torch::NoGradGuard no_grad;
-  for (const auto& name : model_names()) {
-    const auto classifier = small_model(name);
-    const auto model = classifier->units();
-    const auto batch = torch::rand({3, 1, 28, 28});
-    const auto expected = classifier->forward(batch);
-    std::vector<std::vector<torch::Tensor>> to_come;
-    for (const auto& unit : model.units) {
-      auto& values = to_come.emplace_back();
-      for (auto [parameter, tensor] : unit.parameters) {
-        values.push_back(tensor.clone());
-        tensor.fill_(std::numeric_limits<float>::quiet_NaN());
-      }
-    }
-    std::vector<std::string> order;
-    const auto before_use = [&](std::size_t unit) {
-      order.push_back(model.units[unit].name);
-      for (std::size_t i = 0; i < to_come[unit].size(); ++i) {
-        auto tensor = model.units[unit].parameters[i].tensor;
-        tensor.copy_(to_come[unit][i]);
-      }
-    };
-    EXPECT_TRUE(torch::equal(task::run_units(model, {batch}, before_use).at(0), expected)) << name;
-    std::vector<std::string> in_order;
-    for (const auto& unit : model.units) in_order.push_back(unit.name);
-    EXPECT_EQ(order, in_order) << name << ": servers send in this order";
-    EXPECT_TRUE(torch::equal(task::run_units(model, {batch}).at(0), expected)) << name;
-  }
-}
-
 TEST(Models, UnitsHaveTheModulesNames) {
   for (const auto& name : model_names()) {
     const auto classifier = small_model(name);
@@ -126,27 +92,6 @@ TEST(Models, UnitsHaveTheModulesNames) {
     for (const auto& item : classifier->named_parameters()) of_module.push_back(item.key());
     for (const auto& item : classifier->units().named_parameters()) of_units.push_back(item.name);
     EXPECT_EQ(of_units, of_module);
-  }
-}
-
-// Of noise, which a ResNet averages away: that one learns is shown by tests/golden.
-TEST(Models, EachLearnsAFixedBatch) {
-  for (const std::string name : {"cnn", "mlp", "linear"}) {
-    torch::manual_seed(1);
-    auto model = small_model(name);
-    const auto x = torch::randn({16, 1, 28, 28});
-    const auto y = torch::arange(16).remainder(10);
-    torch::optim::SGD optimizer(model->parameters(), 0.05);
-    double first = 0, last = 0;
-    for (int step = 0; step < 15; ++step) {
-      optimizer.zero_grad();
-      const auto loss = torch::nn::functional::cross_entropy(model->forward(x), y);
-      loss.backward();
-      optimizer.step();
-      last = loss.item<double>();
-      if (step == 0) first = last;
-    }
-    EXPECT_LT(last, 0.8 * first) << name;
   }
 }
 

@@ -88,60 +88,6 @@ TEST(ResNet, TheStemGoesByTheImagesSize) {
   }
 }
 
-// What group normalisation is there for: a sample's result does not hang on who is beside it.
-TEST(ResNet, ASampleIsComputedAloneAsInABatch) {
-  torch::manual_seed(1);
-  const auto model = make_model("resnet50", {.channels = 3, .height = 16, .width = 16}, 32);
-  model->to(torch::kFloat64);
-  for (auto& parameter : model->parameters()) {
-    const torch::NoGradGuard no_grad;
-    parameter.add_(torch::randn_like(parameter), 0.1);  // blocks begin as doing nothing
-  }
-  const auto x = torch::randn({4, 3, 16, 16}, torch::kFloat64);
-  const auto together = model->forward(x);
-  for (std::int64_t i = 0; i < 4; ++i) {
-    EXPECT_TRUE(together[i].allclose(model->forward(x.narrow(0, i, 1))[0], 1e-12, 1e-12));
-  }
-}
-
-std::vector<torch::Tensor> gradients_of_parts(ResNet& model, const torch::Tensor& x,
-                                              const torch::Tensor& y,
-                                              const std::vector<std::int64_t>& parts) {
-  model.zero_grad();
-  std::int64_t begin = 0;
-  for (const auto count : parts) {
-    const auto logits = model.forward(x.narrow(0, begin, count));
-    torch::cross_entropy_loss(logits, y.narrow(0, begin, count), {}, at::Reduction::Sum).backward();
-    begin += count;
-  }
-  std::vector<torch::Tensor> gradients;
-  for (const auto& parameter : model.parameters()) gradients.push_back(parameter.grad().clone());
-  return gradients;
-}
-
-// However a batch is shared out and cut.
-TEST(ResNet, GradientsOfPartsAddUpToThoseOfTheBatch) {
-  torch::manual_seed(4);
-  ResNet model(*resnet_depth("resnet18"), {.channels = 3, .height = 16, .width = 16}, 32);
-  model.to(torch::kFloat64);
-  for (auto& parameter : model.parameters()) {
-    const torch::NoGradGuard no_grad;
-    parameter.add_(torch::randn_like(parameter), 0.05);
-  }
-  const auto x = torch::randn({12, 3, 16, 16}, torch::kFloat64);
-  const auto y = torch::arange(12).remainder(10);
-  const auto whole = gradients_of_parts(model, x, y, {12});
-  for (const auto& parts : {std::vector<std::int64_t>{7, 5}, {1, 8, 3}, {5, 5, 2}, {12, 0}}) {
-    const auto summed = gradients_of_parts(model, x, y, parts);
-    for (std::size_t i = 0; i < whole.size(); ++i) {
-      const auto scale = whole[i].abs().max().item<double>();
-      EXPECT_GT(scale, 0) << "parameter " << i;
-      EXPECT_LE((summed[i] - whole[i]).abs().max().item<double>(), 1e-12 * scale)
-          << "parameter " << i << " in " << parts.size() << " parts";
-    }
-  }
-}
-
 torch::Tensor normalised(const std::map<std::string, torch::Tensor>& all, const std::string& name,
                          const torch::Tensor& x) {
   const auto groups = x.view({x.size(0), kNormGroups, -1});

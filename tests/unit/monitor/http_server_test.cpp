@@ -1,6 +1,3 @@
-#include "bimetal/net/http/http_server.h"
-
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +6,9 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/monitor/http_client.h"
+#include "bimetal/monitor/monitor.h"
 #include "bimetal/monitor/monitor_token.h"
+#include "bimetal/net/http/http_server.h"
 #include "support/errors.h"
 #include "unit/net/raw_socket.h"
 
@@ -198,6 +197,32 @@ TEST(MonitorToken, IsAnotherSecretMadeOfTheJobs) {
   EXPECT_NE(monitor_token(net::Token::from_text("0123456789abcdee")).text(),
             monitor_token(job).text());
   EXPECT_TRUE(monitor_token({}).empty());
+}
+
+std::string fetch(const Monitor& monitor, const char* path, const net::Token& token = {}) {
+  return fetch_page({"127.0.0.1", monitor.endpoint().value().port}, path, token,
+                    Deadline::after(30s));
+}
+
+TEST(Monitor, ListensNowhereUnlessAsked) {
+  Monitor monitor({});
+  monitor.on_step({.step = 1});
+  EXPECT_FALSE(monitor.endpoint());
+}
+
+TEST(Monitor, BeyondLoopbackItAsksForATokenThatIsNotTheJobs) {
+  const auto job = net::Token::generate();
+  EXPECT_THROW(Monitor({.listen = net::Endpoint{"0.0.0.0", 0}}), Error);
+  const Monitor monitor({.listen = net::Endpoint{"0.0.0.0", 0}, .job_token = job});
+  EXPECT_THAT(fetch(monitor, kMetricsPath, monitor_token(job)), HasSubstr("bimetal_build_info"));
+  EXPECT_THROW(fetch(monitor, kMetricsPath, job), Error);
+  EXPECT_THROW(fetch(monitor, kMetricsPath), Error);
+}
+
+TEST(Monitor, OnLoopbackItAsksForNone) {
+  const Monitor monitor(
+      {.listen = net::Endpoint{"localhost", 0}, .job_token = net::Token::generate()});
+  EXPECT_THAT(fetch(monitor, kMetricsPath), HasSubstr("bimetal_build_info"));
 }
 
 }  // namespace

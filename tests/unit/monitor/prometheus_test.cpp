@@ -1,15 +1,18 @@
-#include "bimetal/monitor/prometheus.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <regex>
 #include <set>
 #include <sstream>
 
+#include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
+#include "bimetal/monitor/prometheus.h"
+#include "bimetal/monitor/status.h"
+#include "support/errors.h"
 #include "support/temporary_folder.h"
 #include "unit/monitor/some_status.h"
 
@@ -30,33 +33,6 @@ const std::string kBefore = fmt::format(
 
 TEST(Prometheus, BeforeTheFirstStepThereIsTheJobAlone) {
   EXPECT_EQ(to_prometheus({.started_at = 1700000000.5}), kBefore);
-}
-
-TEST(Prometheus, EveryFigureHasItsLine) {
-  const auto text = to_prometheus(test::some_status());
-  EXPECT_TRUE(text.starts_with(kBefore));
-  for (const char* lines :
-       {"\n# HELP bimetal_steps_total Optimizer steps done, those before a resume included.\n"
-        "# TYPE bimetal_steps_total counter\nbimetal_steps_total 340\n",
-        "\n# HELP bimetal_loss Mean loss over the last step's global batch.\n"
-        "# TYPE bimetal_loss gauge\nbimetal_loss 0.412\n",
-        "\nbimetal_pipeline_info{schedule=\"1f1b\"} 1\n", "\nbimetal_micro_batches 8\n",
-        "\nbimetal_samples_per_second 8412\n", "\nbimetal_test_accuracy_ratio 0.875\n",
-        "\n# HELP bimetal_test_accuracy_ratio Test accuracy at the last evaluation.\n",
-        "\nbimetal_test_perplexity 12.5\n", "\nbimetal_validation_accuracy_ratio 0.75\n",
-        "\n# HELP bimetal_validation_loss Validation loss at the last evaluation.\n",
-        "\n# TYPE bimetal_worker_share_samples gauge\n"
-        "bimetal_worker_share_samples{rank=\"0\",host=\"pc\",device=\"cuda:0\"} 410\n"
-        "bimetal_worker_share_samples{rank=\"1\",host=\"a \\\"mac\\\"\\\\\\n?\",device=\"mps\","
-        "stage=\"stage 1 of 2\"} 102\n"
-        "#",
-        "\n# TYPE bimetal_worker_sent_bytes_total counter\n"
-        "bimetal_worker_sent_bytes_total{rank=\"0\",host=\"pc\",device=\"cuda:0\"} 123456789\n#",
-        "\nbimetal_worker_wait_ratio{rank=\"0\",host=\"pc\",device=\"cuda:0\"} 0.03125\n",
-        "\nbimetal_worker_staleness_updates{rank=\"0\",host=\"pc\",device=\"cuda:0\"} 1.5\n",
-        "\nbimetal_worker_max_staleness_updates{rank=\"0\",host=\"pc\",device=\"cuda:0\"} 4\n"}) {
-    EXPECT_THAT(text, HasSubstr(lines));
-  }
 }
 
 TEST(Prometheus, WhatIsNotKnownIsLeftOut) {
@@ -106,6 +82,56 @@ TEST(Prometheus, EveryLineIsWellFormedAndDocumented) {
     }
   }
   EXPECT_EQ(helped, seen);
+}
+
+ErrorCode code_of_text(std::string_view text) {
+  return code_of([&] { parse_status(text); });
+}
+
+TEST(Status, SurvivesItsJson) {
+  auto status = test::some_status();
+  status.workers[1].host = "mac";
+  const auto text = to_json(status);
+  EXPECT_EQ(text.find('\n'), text.size() - 1);
+  const auto back = parse_status(text);
+  EXPECT_EQ(to_json(back), text);
+  EXPECT_EQ(back.phase, "training");
+  EXPECT_EQ(back.steps, 590);
+  EXPECT_EQ(back.counts, "tokens");
+  EXPECT_EQ(back.notices, status.notices);
+  EXPECT_EQ(back.workers[0].bytes_sent, 123456789u);
+  EXPECT_EQ(back.workers[0].staleness, 1.5);
+  EXPECT_EQ(back.workers[1].staleness, std::nullopt);
+  EXPECT_EQ(back.schedule, "1f1b");
+  EXPECT_EQ(back.micro_batches, 8);
+  EXPECT_EQ(back.workers[0].stage, std::nullopt);
+  EXPECT_EQ(back.workers[1].stage, "stage 1 of 2");
+}
+
+TEST(Status, TellsWhatIsNotKnownAsNull) {
+  Status status;
+  status.elapsed_s = std::numeric_limits<double>::quiet_NaN();
+  status.workers.resize(1);
+  EXPECT_THAT(to_json(status), HasSubstr("\"loss\":null"));
+  EXPECT_THAT(to_json(status), HasSubstr("\"wait_part\":null"));
+  const auto back = parse_status(to_json(status));
+  EXPECT_EQ(back.loss, std::nullopt);
+  EXPECT_TRUE(std::isnan(back.elapsed_s));
+}
+
+TEST(Status, HostNamesInAnyEncodingAreValidJson) {
+  EXPECT_EQ(parse_status(to_json(test::some_status())).workers[1].host,
+            "a \"mac\"\\\n\xef\xbf\xbd");
+}
+
+TEST(Status, RefusesWhatIsNone) {
+  auto text = to_json(test::some_status());
+  for (const std::string& strange :
+       {std::string(), std::string("[]"), std::string("{}"), std::string("<html>"),
+        text.substr(0, text.size() / 2), std::string(100000, '['),
+        text.replace(text.find("590"), 3, "\"x\"")}) {
+    EXPECT_EQ(code_of_text(strange), ErrorCode::ProtocolMismatch) << strange.substr(0, 80);
+  }
 }
 
 }  // namespace

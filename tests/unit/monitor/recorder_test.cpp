@@ -72,14 +72,6 @@ TEST(Recorder, RatesAreThoseOfTheLastSeconds) {
   EXPECT_FALSE(status.workers[0].staleness || status.workers[0].staleness_max);
 }
 
-TEST(Recorder, TheFirstStepHasRates) {
-  Recorder recorder;
-  recorder.on_step(after(1));
-  const auto worker = recorder.status().workers.at(0);
-  EXPECT_NEAR(*worker.samples_per_s, 75 / 0.05, 1e-6);
-  EXPECT_NEAR(*worker.wait_part, 0.1, 1e-9);
-}
-
 TEST(Recorder, StalenessIsTheMeanOverRecentUpdates) {
   Recorder recorder;
   for (std::int64_t step = 1; step <= 300; ++step) {

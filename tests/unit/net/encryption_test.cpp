@@ -104,20 +104,6 @@ TEST_F(Proxied, WhatIsSentCanBeReadOnThePathUnlessItIsEncrypted) {
   }
 }
 
-TEST_F(Proxied, DamagedPayloadIsNoticedBeforeItIsDelivered) {
-  connect(Encryption::on);
-  const std::string text = patterned(300'000);
-  EXPECT_EQ(send_and_wait(*one_, 0, text, 1), nullptr);
-  ASSERT_TRUE(at_zero_.wait_for(1));
-  damage(150'000);
-  send_and_wait(*one_, 0, text, 2);
-  const auto loss = at_zero_.wait_for_loss(1);
-  ASSERT_TRUE(loss);
-  EXPECT_EQ(loss->code(), ErrorCode::CorruptData) << loss->what();
-  EXPECT_EQ(loss->rank(), 1);
-  EXPECT_EQ(at_zero_.arrivals().size(), 1u);
-}
-
 /// What is no bulk: something short, what its sender asks it for, and why a group ends.
 FrameHeader asked_for() {
   FrameHeader header = data_header(1);
@@ -171,26 +157,6 @@ TEST_P(DamagedLength, IsNoticed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Byte, DamagedLength, ::testing::Values(0, 1));
-
-TEST(Encryption, FramesOfAllSizesArriveInOrder) {
-  Recorder recorder;  // outlives the meshes
-  auto meshes = connect_ranks(2, options_of(Encryption::on));
-  meshes[1]->start(recorder);
-  std::vector<std::string> texts;
-  for (const std::size_t size :
-       {0, 1, 15, 16, 65454, 65455, 65456, 65519, 65520, 262076, 1 << 20, 3 << 20, 7}) {
-    texts.push_back(patterned(size));
-  }
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    meshes[0]->send(1, data_header(i), bytes_of(texts[i]), nullptr);
-  }
-  ASSERT_TRUE(recorder.wait_for(texts.size()));
-  const auto arrivals = recorder.arrivals();
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    EXPECT_EQ(arrivals[i].header.sequence, i);
-    EXPECT_TRUE(arrivals[i].payload == texts[i]) << i;
-  }
-}
 
 TEST(Encryption, BothSidesAreToldWhereTheyDisagree) {
   for (const auto of_zero : {Encryption::off, Encryption::on}) {

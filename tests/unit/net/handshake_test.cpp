@@ -21,16 +21,6 @@ Transcript transcript_of(const Hello& hello, const Nonce& server_nonce) {
   return make_transcript(encode_hello(hello), encode_challenge(hello.service, server_nonce));
 }
 
-TEST(Handshake, HelloComesBack) {
-  const Hello hello = some_hello();
-  const Hello back = decode_hello(encode_hello(hello));
-  EXPECT_EQ(back.service, hello.service);
-  EXPECT_EQ(back.from_rank, 3);
-  EXPECT_EQ(back.to_rank, 1);
-  EXPECT_EQ(back.job, hello.job);
-  EXPECT_EQ(back.nonce, hello.nonce);
-}
-
 TEST(Handshake, PreambleComesFirstInEveryMessage) {
   const auto check = [](const auto& bytes, Message message) {
     const auto preamble = decode_preamble(std::span(bytes).template first<kPreambleBytes>());

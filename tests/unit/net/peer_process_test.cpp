@@ -5,16 +5,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <thread>
-
-#ifdef __linux__
-#include <net/if.h>
-#include <sched.h>
-#include <sys/ioctl.h>
-#endif
 
 #include "bimetal/base/error.h"
 #include "unit/net/mesh_harness.h"
@@ -53,34 +45,6 @@ void expect_gone(Recorder& recorder) {
   EXPECT_THAT(loss->what(), HasSubstr("rank 1 (127.0.0.1"));
 }
 
-TEST(PeerProcess, KilledOneIsLost) {
-  PeerProcess peer(answer_for_ever);
-  Recorder recorder;
-  const auto mesh = peer.connect();
-  mesh->start(recorder);
-  EXPECT_EQ(send_and_wait(*mesh, 1, "are you there"), nullptr);
-  ASSERT_TRUE(recorder.wait_for(1));
-  peer.signal(SIGKILL);
-  expect_gone(recorder);
-}
-
-TEST(PeerProcess, OneThatExitsWithoutGoodbyeIsLost) {
-  PeerProcess peer([](Mesh&) {});
-  Recorder recorder;
-  const auto mesh = peer.connect();
-  mesh->start(recorder);
-  expect_gone(recorder);
-}
-
-TEST(PeerProcess, OneThatSaysGoodbyeIsNot) {
-  PeerProcess peer([](Mesh& mesh) { mesh.close(soon()); });
-  Recorder recorder;
-  const auto mesh = peer.connect();
-  mesh->start(recorder);
-  std::this_thread::sleep_for(1s);
-  EXPECT_FALSE(recorder.has_lost(1));
-}
-
 // Stopped for several peer_timeouts, first with an open window, then with one that has been filled.
 TEST(PeerProcess, StoppedOneIsKept) {
   PeerProcess peer(answer_for_ever);
@@ -100,17 +64,6 @@ TEST(PeerProcess, StoppedOneIsKept) {
   peer.signal(SIGCONT);
   EXPECT_TRUE(recorder.wait_for(1));
   EXPECT_FALSE(recorder.has_lost(1));
-}
-
-TEST(PeerProcess, StoppedThenKilledOneIsLost) {
-  PeerProcess peer(answer_for_ever);
-  Recorder recorder;
-  const auto mesh = peer.connect();
-  mesh->start(recorder);
-  peer.signal(SIGSTOP);
-  std::this_thread::sleep_for(200ms);
-  peer.signal(SIGKILL);
-  expect_gone(recorder);
 }
 
 /// More than the kernel's buffers hold, so that the sender's end of the stream waits behind it.
@@ -148,47 +101,6 @@ TEST(PeerProcess, SocketsAreNotInherited) {
     EXPECT_TRUE(flags & FD_CLOEXEC) << "descriptor " << fd;
   }
 }
-
-#ifdef __linux__
-/// Switches the loopback interface of this process's network namespace.
-bool switch_loopback(bool on) {
-  const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
-  ifreq request{};
-  std::string("lo").copy(request.ifr_name, IFNAMSIZ);
-  bool done = ::ioctl(fd, SIOCGIFFLAGS, &request) == 0;
-  request.ifr_flags =
-      static_cast<short>(on ? request.ifr_flags | IFF_UP : request.ifr_flags & ~IFF_UP);
-  done = done && ::ioctl(fd, SIOCSIFFLAGS, &request) == 0;
-  ::close(fd);
-  return done;
-}
-
-constexpr int kNoNamespace = 77;
-constexpr int kLost = 0;
-constexpr int kNotLost = 1;
-
-/// In a network namespace of its own, whose only interface goes down under an idle mesh.
-int pull_the_cable() {
-  if (::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0 || !switch_loopback(true)) return kNoNamespace;
-  Recorder recorder;
-  auto meshes = connect_ranks(2);
-  meshes[0]->start(recorder);
-  std::this_thread::sleep_for(1s);
-  if (recorder.has_lost(1) || !switch_loopback(false)) return kNotLost;
-  const auto loss = recorder.wait_for_loss(1);
-  return loss && loss->code() == ErrorCode::PeerLost ? kLost : kNotLost;
-}
-
-TEST(PeerProcess, UnreachableOneIsLost) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(pull_the_cable());
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == kNoNamespace) GTEST_SKIP() << "no network namespaces here";
-  EXPECT_EQ(WEXITSTATUS(status), kLost);
-}
-#endif
 
 }  // namespace
 }  // namespace bimetal::net

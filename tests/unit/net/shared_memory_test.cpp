@@ -72,12 +72,6 @@ TEST(SharedMemoryTest, BorrowedIsWhatOthersHaveMadeAndThisProcessHasTouched) {
 }
 #endif
 
-TEST(SharedMemoryTest, MemoryBeginsZeroed) {
-  const auto made = SharedMemory::create(kBytes);
-  const auto users = made.bytes().subspan(SharedMemory::kReserved);
-  EXPECT_TRUE(std::ranges::all_of(users, [](std::byte b) { return b == std::byte{0}; }));
-}
-
 TEST(SharedMemoryTest, MemoryOutlivesItsMaker) {
   auto made = SharedMemory::create(kBytes);
   const auto opened = SharedMemory::open(made.address(), kBytes);

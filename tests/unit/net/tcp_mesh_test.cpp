@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "bimetal/base/error.h"
-#include "support/errors.h"
 #include "unit/net/mesh_harness.h"
 
 namespace bimetal::net {
@@ -39,35 +38,6 @@ void close_all(std::vector<std::unique_ptr<Mesh>>& meshes) {
   for (auto& thread : closing) thread.join();
 }
 
-class MeshOfSize : public ::testing::TestWithParam<int> {};
-
-TEST_P(MeshOfSize, EveryRankReachesEveryOther) {
-  const int size = GetParam();
-  std::vector<Recorder> recorders(size);
-  auto meshes = connect_ranks(size);
-  for (int rank = 0; rank < size; ++rank) meshes[rank]->start(recorders[rank]);
-  for (int from = 0; from < size; ++from) {
-    for (int to = 0; to < size; ++to) {
-      if (from == to) continue;
-      const std::string text = std::to_string(from) + " to " + std::to_string(to);
-      EXPECT_EQ(send_and_wait(*meshes[from], to, text, 100 * from + to), nullptr);
-    }
-  }
-  for (int rank = 0; rank < size; ++rank) {
-    ASSERT_TRUE(recorders[rank].wait_for(size - 1));
-    for (const Arrival& arrival : recorders[rank].arrivals()) {
-      EXPECT_EQ(arrival.payload, std::to_string(arrival.peer) + " to " + std::to_string(rank));
-      EXPECT_EQ(arrival.header.sequence, 100u * arrival.peer + rank);
-    }
-  }
-  close_all(meshes);
-  for (int rank = 0; rank < size; ++rank) {
-    for (int peer = 0; peer < size; ++peer) EXPECT_FALSE(recorders[rank].has_lost(peer));
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(TcpMesh, MeshOfSize, ::testing::Values(1, 2, 3, 5));
-
 // The order of calls holds between the mesh's own thread and others, too: an abort that a receiver
 // sends is there before the goodbye of whoever learns of it.
 TEST(TcpMesh, WhatAReceiverSendsIsNotOvertaken) {
@@ -95,38 +65,6 @@ TEST(TcpMesh, WhatAReceiverSendsIsNotOvertaken) {
   EXPECT_EQ(recorder.arrivals()[0].header.sequence, 1u);
   EXPECT_EQ(recorder.arrivals()[1].header.sequence, 2u);
   close_all(meshes);
-}
-
-TEST(TcpMesh, FramesOfAllSizesArriveInOrder) {
-  std::vector<std::string> texts;
-  Recorder recorder;
-  auto meshes = connect_ranks(2);
-  meshes[1]->start(recorder);
-  const std::size_t sizes[] = {0, 1, 63, 64, 65, 4096, 65535, 65537, 1 << 20, 0, 9 << 20, 3};
-  for (const std::size_t size : sizes) {
-    std::string text(size, '\0');
-    for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<char>(i * 31 + size);
-    texts.push_back(std::move(text));
-  }
-  std::atomic<int> done = 0;
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    meshes[0]->send(1, data_header(i), bytes_of(texts[i]), [&](std::exception_ptr error) {
-      EXPECT_EQ(error, nullptr);
-      ++done;
-    });
-  }
-  ASSERT_TRUE(recorder.wait_for(texts.size()));
-  const auto arrivals = recorder.arrivals();
-  std::uint64_t expected_bytes = 0;
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    EXPECT_EQ(arrivals[i].header.sequence, i);
-    EXPECT_EQ(arrivals[i].header.payload_bytes, texts[i].size());
-    EXPECT_TRUE(arrivals[i].payload == texts[i]) << i;
-    expected_bytes += kFrameHeaderBytes + texts[i].size();
-  }
-  close_all(meshes);
-  EXPECT_EQ(done, static_cast<int>(texts.size()));
-  EXPECT_GE(meshes[0]->bytes_sent(), expected_bytes);
 }
 
 TEST(TcpMesh, ManyThreadsMaySend) {
@@ -179,19 +117,6 @@ TEST(TcpMesh, PausedPeerHoldsItsSenderBackAndNobodyElse) {
   EXPECT_TRUE(slow.arrivals()[0].payload == big);
 }
 
-TEST(TcpMesh, GoodbyeIsNoLoss) {
-  std::vector<Recorder> recorders(3);
-  auto meshes = connect_ranks(3);
-  for (int rank = 0; rank < 3; ++rank) meshes[rank]->start(recorders[rank]);
-  meshes[2]->close(soon());
-  meshes[2].reset();
-  EXPECT_EQ(send_and_wait(*meshes[0], 1, "we stay"), nullptr);
-  EXPECT_TRUE(recorders[1].wait_for(1));
-  std::this_thread::sleep_for(500ms);  // several heartbeats
-  EXPECT_FALSE(recorders[0].has_lost(2));
-  EXPECT_FALSE(recorders[1].has_lost(2));
-}
-
 TEST(TcpMesh, SendingToOneThatSaidGoodbyeIsALoss) {
   Recorder recorder;
   Recorder leaver;
@@ -229,21 +154,6 @@ TEST(TcpMesh, WhatWasSentBeforeCloseArrivesAtALateReader) {
   EXPECT_FALSE(reader.has_lost(0));
 }
 
-TEST(TcpMesh, CloseSendsWhatIsQueued) {
-  Recorder recorder;
-  const std::string big = more_than_buffers();
-  auto meshes = connect_ranks(2);
-  meshes[1]->start(recorder);
-  std::atomic<bool> sent = false;
-  meshes[0]->send(1, data_header(0), bytes_of(big), [&](std::exception_ptr error) {
-    EXPECT_EQ(error, nullptr);
-    sent = true;
-  });
-  meshes[0]->close(soon());
-  EXPECT_TRUE(sent);
-  EXPECT_TRUE(recorder.wait_for(1));
-}
-
 TEST(TcpMesh, CloseGivesUpAtItsDeadline) {
   Recorder stuck;
   const std::string big = more_than_buffers();
@@ -268,23 +178,6 @@ TEST(TcpMesh, SendAfterCloseIsAborted) {
   close_all(meshes);
   meshes[0]->close(soon());
   EXPECT_EQ(code_in(send_and_wait(*meshes[0], 1, "late")), ErrorCode::Aborted);
-}
-
-TEST(TcpMesh, RankThatVanishesWithoutGoodbyeIsLostOnce) {
-  Recorder recorder;
-  auto meshes = connect_ranks(3);
-  meshes[0]->start(recorder);
-  meshes[1].reset();
-  const auto loss = recorder.wait_for_loss(1);
-  ASSERT_TRUE(loss);
-  EXPECT_EQ(loss->code(), ErrorCode::PeerLost);
-  EXPECT_EQ(loss->rank(), 1);
-  EXPECT_THAT(loss->what(), HasSubstr("rank 1 (127.0.0.1"));
-  EXPECT_EQ(code_in(send_and_wait(*meshes[0], 1, "to the lost")), ErrorCode::PeerLost);
-  EXPECT_EQ(send_and_wait(*meshes[0], 2, "to the living"), nullptr);
-  meshes[0]->close(Deadline::after(500ms));
-  EXPECT_EQ(recorder.losses(1), 1);
-  EXPECT_EQ(recorder.losses(2), 0);
 }
 
 TEST(TcpMesh, LossBeforeStartIsReportedAtStart) {
@@ -332,17 +225,6 @@ TEST(TcpMesh, KnowsItsPeersByName) {
   mesh->start(recorder);
   other.get().reset();
   EXPECT_THAT(recorder.wait_for_loss(1)->what(), HasSubstr("rank 1 (pc.local, 127.0.0.1:"));
-}
-
-TEST(TcpMesh, MissingRanksAreNamed) {
-  TcpMeshBuilder builder(2, 4, {});
-  const TcpMeshBuilder silent(0, 4, {});  // listens, but nobody answers there
-  std::vector<std::vector<Endpoint>> endpoints(4, {{"127.0.0.1", 1}});  // nobody listens there
-  endpoints[0] = silent.listening();
-  expect_error(ErrorCode::Timeout,
-               {"rank 0 (127.0.0.1", "rank 1 (127.0.0.1, 127.0.0.1:1) [Connection refused]",
-                "rank 3 (127.0.0.1"},
-               [&] { std::move(builder).connect(endpoints, Deadline::after(300ms)); });
 }
 
 TEST(TcpMesh, RefusesImpossibleRanks) {

@@ -60,15 +60,6 @@ TEST(Clip, ByValueIsTorchs) {
   EXPECT_FLOAT_EQ(gradients(ours)[0].abs().max().item<float>(), 0.75f);
 }
 
-TEST(Clip, ValuesComeBeforeTheNorm) {
-  const auto ours = parameters_with_gradients(torch::kFloat64);
-  const auto theirs = parameters_with_gradients(torch::kFloat64);
-  torch::nn::utils::clip_grad_value_(theirs, 0.75);
-  torch::nn::utils::clip_grad_norm_(theirs, 0.5);
-  clip(gradients(ours), {.norm = 0.5, .value = 0.75});
-  EXPECT_LE(largest_difference(gradients(ours), gradients(theirs)), 1e-15);
-}
-
 TEST(Clip, WhatIsNotFiniteShowsInTheNorm) {
   auto parameters = parameters_with_gradients(torch::kFloat32);
   for (const double bad :

@@ -51,22 +51,6 @@ TEST(CpuAdam, AnyNumberOfElementsIsStepped) {
   }
 }
 
-TEST(CpuAdam, MultipliesGradientsAndLeavesThem) {
-  torch::manual_seed(4);
-  const auto values = torch::randn({1000}, torch::kFloat64);
-  const auto gradient = torch::randn({1000}, torch::kFloat64);
-  auto ours = values.clone(), theirs = values.clone();
-  CpuAdamW optimizer({ours}, AdamWOptions(0.1));
-  FusedAdamW expected({theirs}, AdamWOptions(0.1));
-  ours.mutable_grad() = gradient.clone();
-  theirs.mutable_grad() = gradient / 1024;
-  optimizer.set_gradient_factor(1.0 / 1024);
-  optimizer.step();
-  expected.step();
-  EXPECT_LT((ours - theirs).abs().max().item<double>(), 1e-14);
-  EXPECT_TRUE(ours.grad().equal(gradient));
-}
-
 TEST(CpuAdam, CopiesToBfloat16AsTorchRounds) {
   torch::manual_seed(5);
   const auto start = torch::cat({torch::randn({1001}) * 1e3, torch::randn({1000}) * 1e-40,
@@ -164,50 +148,6 @@ TEST(CpuAdam, OnADiskIsWhatItIsInMemory) {
     for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].equal(b[i])) << i;
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
-}
-
-/// As checkpoints do: states go from one optimizer to another as tensors.
-TEST(CpuAdam, StatesGoToTheDiskAndBack) {
-  const test::TemporaryFolder folder;
-  const auto a = shapes_of_all_sizes(), b = shapes_of_all_sizes();
-  CpuAdamW alone(a, AdamWOptions(0.01));
-  for (int number = 0; number < 3; ++number) step_with_some_gradients(alone, a, number);
-
-  task::ModelState model;
-  for (std::size_t i = 0; i < b.size(); ++i) model.parameters.push_back({std::to_string(i), b[i]});
-  const auto hand_on = [&](const CpuAdamW& from, CpuAdamW& to) {
-    auto tensors = checkpoint::optimizer_tensors(from, model);
-    for (auto& [name, tensor] : tensors) tensor = tensor.clone();
-    to.state() = checkpoint::optimizer_states(tensors, to, model, "test");
-  };
-  CpuAdamW first(b, AdamWOptions(0.01)), second(b, AdamWOptions(0.01)),
-      third(b, AdamWOptions(0.01));
-  second.keep_on_disk(folder.path());
-  step_with_some_gradients(first, b, 0);
-  hand_on(first, second);
-  step_with_some_gradients(second, b, 1);
-  hand_on(second, third);
-  step_with_some_gradients(third, b, 2);
-  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].equal(b[i])) << i;
-}
-
-TEST(CpuAdam, IsWhatShardsAreSteppedBy) {
-  job::JobConfig job;
-  const Tensors parts = {torch::ones({3}), torch::ones({2})};
-  const auto made = [&](const char* name) {
-    job.train.optimizer = name;
-    return make_shard_optimizer(job, parts, {2, 1});
-  };
-  job.train.decay_on = "matrices";
-  job.train.weight_decay = 0.5;
-  const auto adamw = made("adamw");
-  EXPECT_NE(dynamic_cast<CpuAdamW*>(adamw.get()), nullptr);
-  EXPECT_NE(dynamic_cast<CpuAdam*>(made("adam").get()), nullptr);
-  EXPECT_EQ(dynamic_cast<MergedUpdate*>(made("sgd").get()), nullptr);
-  for (auto part : parts) part.mutable_grad() = torch::zeros_like(part);
-  adamw->step();
-  EXPECT_NEAR(parts[0][0].item<double>(), 1 - 0.5 * job.train.learning_rate, 1e-6);
-  EXPECT_EQ(parts[1][0].item<double>(), 1);
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 #include "bimetal/optim/offload/disk_traffic.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/api/include/torch/optim.h>
+#include <sys/resource.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "bimetal/optim/cpu_adam.h"
 #include "bimetal/optim/offload/file_tensor.h"
 #include "bimetal/optim/offload/plain_copy.h"
+#include "bimetal/optim/offload/state_file.h"
 #include "support/temporary_folder.h"
 
 namespace bimetal::optim {
@@ -64,48 +67,67 @@ TEST(PlainCopy, WithoutRoomThereIsNone) {
   EXPECT_THROW(copy_plainly(folder.path() / "nowhere", 1, milliseconds(10)), Error);
 }
 
-TEST(DiskTraffic, AnUpdateMovesBothMomentsOfWhatItSteps) {
-  const test::TemporaryFolder folder;
-  const std::vector<torch::Tensor> parameters = {torch::ones({3'000'001}), torch::ones({5}),
-                                                 torch::ones({1000}, torch::kFloat64)};
-  CpuAdamW optimizer(parameters, torch::optim::AdamWOptions(0.01));
-  EXPECT_FALSE(optimizer.disk_traffic());
-  optimizer.keep_on_disk(folder.path());
-  ASSERT_TRUE(optimizer.disk_traffic());
-  EXPECT_GE(optimizer.disk_traffic()->kept_bytes, 2 * (3'000'006U * 4 + 8000));
-  EXPECT_EQ(optimizer.disk_traffic()->read.bytes, 0U);
-  for (auto parameter : parameters) parameter.mutable_grad() = torch::ones_like(parameter);
-  optimizer.step();
-  auto unused = parameters[1];
-  unused.mutable_grad() = torch::Tensor();
-  optimizer.step();
-  const auto traffic = *optimizer.disk_traffic();
-  const std::uint64_t moved = 2 * 2 * (3'000'001U * 4 + 8000) + 2 * 5 * 4;
-  EXPECT_EQ(traffic.read.bytes, moved);
-  EXPECT_EQ(traffic.written.bytes, moved);
-  EXPECT_GT(traffic.read.seconds, 0);
-  EXPECT_GT(traffic.written.seconds, 0);
-  EXPECT_GT(traffic.wait_seconds, 0);  // for the first chunk, at least
+using ::testing::HasSubstr;
+
+std::string refusal(const std::filesystem::path& folder, std::uint64_t bytes, ErrorCode code) {
+  try {
+    const StateFile file(folder, bytes);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    return error.what();
+  }
+  return "";
 }
 
-TEST(DiskTraffic, WhatIsBroughtCountsEachTime) {
+TEST(StateFile, HoldsWhatWasWrittenAndLeavesNothing) {
   const test::TemporaryFolder folder;
-  const auto file = std::make_shared<StateFile>(folder.path(), 2 * kFileTensorAlignment);
-  FileTensor tensor(file, kFileTensorAlignment, 1000, torch::kFloat32);
-  torch::Tensor(tensor.tensor()).fill_(3);
-  tensor.let_go();
-  tensor.bring();
-  tensor.bring();  // is on its way
-  tensor.arrive();
-  EXPECT_EQ(file->brought().bytes, 4000U);
-  EXPECT_TRUE(tensor.tensor().equal(torch::full({1000}, 3.0F)));
-  tensor.let_go();
-  tensor.arrive();  // nobody has sent for it
-  EXPECT_EQ(file->brought().bytes, 8000U);
-  EXPECT_TRUE(tensor.tensor().equal(torch::full({1000}, 3.0F)));
-  FileTensor none;
-  none.bring();
-  none.arrive();
+  std::vector<std::byte> bytes(100'000), read(bytes.size());
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7);
+  {
+    const StateFile file(folder.path(), 1u << 20);
+    file.read(read, 5000);
+    EXPECT_EQ(read, std::vector<std::byte>(bytes.size()));
+    file.write(bytes, 5000);
+    file.read(read, 5000);
+    EXPECT_EQ(read, bytes);
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), file.mapped() + 5000));
+    file.let_go_of_mapped(0, file.bytes());
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), file.mapped() + 5000));
+    // Gone for everybody else already, so that no kind of end leaves it.
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  }
+  const StateFile none(folder.path(), 0);
+  EXPECT_EQ(none.bytes(), 0u);
+}
+
+TEST(StateFile, ADiskThatIsTooSmallIsFoundOutAtOnce) {
+  const test::TemporaryFolder folder;
+  const auto text = refusal(folder.path(), std::uint64_t{1} << 46, ErrorCode::System);
+  EXPECT_THAT(text, HasSubstr(folder.path().string()));
+  EXPECT_THAT(text, HasSubstr("zero.offload_path"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(StateFile, ALimitOfFilesEndsNoProcess) {
+  const test::TemporaryFolder folder;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit limit = before;
+  limit.rlim_cur = 1u << 20;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const auto text = refusal(folder.path(), 2u << 20, ErrorCode::System);
+  EXPECT_EQ(refusal(folder.path(), 1u << 20, ErrorCode::System), "");
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_THAT(text, HasSubstr("ulimit -f"));
+}
+
+TEST(StateFile, APathMustBeAFolder) {
+  const test::TemporaryFolder folder;
+  std::ofstream(folder.path() / "file") << "text";
+  EXPECT_THAT(refusal(folder.path() / "file", 1, ErrorCode::InvalidArgument),
+              HasSubstr("is no folder"));
+  EXPECT_THAT(refusal(folder.path() / "nowhere", 1, ErrorCode::InvalidArgument),
+              HasSubstr("zero.offload_path"));
 }
 
 }  // namespace

@@ -1,17 +1,17 @@
 // LARS and LAMB against their formulas, computed here element by element in double.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/optim.h>
 #include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/optim/lamb.h"
 #include "bimetal/optim/lars.h"
+#include "bimetal/optim/part_of_step.h"
 #include "bimetal/optim/trust_ratio.h"
 
 namespace bimetal::optim {
@@ -172,43 +172,6 @@ TEST(Lamb, TakesTheRatioOfAZeroNormAsOne) {
   expect_values(x, {1, 2, 3, 4});
 }
 
-TEST(LargeBatchOptimizers, LeaveParametersWithoutGradientAlone) {
-  auto with = parameter_of({1, 2, 3, 4}, {2, 2}), without = parameter_of({5, 6}, {1, 2});
-  with.mutable_grad() = torch::ones({2, 2}, torch::kFloat64);
-  Lars lars({with, without}, LarsOptions(1));
-  Lamb lamb({with, without}, LambOptions(1));
-  lars.step();
-  lamb.step();
-  expect_values(without, {5, 6});
-  EXPECT_EQ(lars.state().size(), 1u);
-  EXPECT_EQ(lamb.state().size(), 1u);
-}
-
-TEST(LargeBatchOptimizers, GiveGroupsTheirOwnOptions) {
-  auto a = parameter_of({1, 1}, {2}), b = parameter_of({1, 1}, {2});
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.emplace_back(std::vector{a});
-  groups.emplace_back(std::vector{b}, std::make_unique<LarsOptions>(LarsOptions(0.25).momentum(0)));
-  Lars lars(groups, LarsOptions(0.5).momentum(0));
-  a.mutable_grad() = b.mutable_grad() = torch::ones({2}, torch::kFloat64);
-  lars.step();
-  expect_values(a, {0.5, 0.5});
-  expect_values(b, {0.75, 0.75});
-}
-
-TEST(LargeBatchOptimizers, CallTheClosureWithGradients) {
-  auto w = parameter_of({1, 2, 3, 4}, {2, 2});
-  const auto closure = [&] {
-    w.mutable_grad() = torch::Tensor();
-    const auto loss = w.square().sum();
-    loss.backward();
-    return loss;
-  };
-  EXPECT_EQ(Lars({w}, LarsOptions(1)).step(closure).item<double>(), 30);
-  EXPECT_LT(Lamb({w}, LambOptions(0.1)).step(closure).item<double>(), 30);
-  EXPECT_LT(closure().item<double>(), 30 * 0.9);
-}
-
 TEST(LargeBatchOptimizers, KeepStateInTheParametersType) {
   for (const auto type : {torch::kFloat64, torch::kFloat32, torch::kBFloat16}) {
     auto w = torch::full({4, 4}, 0.5, type).requires_grad_();
@@ -281,6 +244,43 @@ TEST(TrustRatio, NormsOfLargeTensorsAreAccurate) {
 TEST(TrustRatio, NormsOf16BitTensorsDoNotOverflow) {
   EXPECT_NEAR(norm_of(torch::full({16, 16}, 6e4, torch::kFloat16)).item<double>(), 16 * 6e4, 1);
   EXPECT_EQ(norm_of(torch::empty({0, 4})).item<double>(), 0);
+}
+
+// LARS on a parameter server. For tensors of one dimension it is plain momentum SGD, with which it
+// is compared.
+constexpr double kRate = 0.1;
+
+class LarsVelocity : public ::testing::Test {
+ protected:
+  void step(double part) {
+    const torch::NoGradGuard no_grad;
+    for (auto* tensor : {&ours_, &theirs_}) {
+      tensor->mutable_grad() = torch::tensor({1.0, -2.0, 0.5, 3.0}, torch::kFloat64);
+    }
+    step_by_part(lars_, 1, part);
+    step_by_part(sgd_, 1, part);
+  }
+  torch::Tensor ours_ = torch::arange(1, 5, torch::kFloat64);
+  torch::Tensor theirs_ = ours_.clone();
+  Lars lars_{std::vector{ours_}, LarsOptions(kRate)};
+  torch::optim::SGD sgd_{std::vector{theirs_}, torch::optim::SGDOptions(kRate).momentum(0.9)};
+};
+
+TEST_F(LarsVelocity, MakesPartsOfStepsAsMomentumSgdDoes) {
+  for (const double part : {1.0, 0.5, 0.2, 0.3, 1.0}) {
+    step(part);
+    EXPECT_TRUE(torch::allclose(ours_, theirs_, 1e-12, 1e-12)) << part;
+  }
+}
+
+TEST_F(LarsVelocity, LooksAheadAsMomentumSgdDoes) {
+  step(1);
+  step(0.5);
+  auto later = ours_.clone(), later_plain = theirs_.clone();
+  look_ahead(lars_, ours_, 1.5, 1, later);
+  look_ahead(sgd_, theirs_, 1.5, 1, later_plain);
+  EXPECT_TRUE(torch::allclose(later, later_plain, 1e-12, 1e-12));
+  EXPECT_FALSE(torch::allclose(later, ours_));
 }
 
 }  // namespace

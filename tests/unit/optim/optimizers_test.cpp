@@ -1,11 +1,14 @@
 #include "bimetal/optim/optimizers.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/optimizer_state.h"
+#include "bimetal/optim/fused.h"
 #include "bimetal/optim/merged_update.h"
+#include "unit/optim/optimizers_alike.h"
 
 namespace bimetal::optim {
 namespace {
@@ -106,13 +109,42 @@ TEST(Optimizers, RefuseUnknownNames) {
   EXPECT_THROW(needs_whole_tensors(config_of("lion")), Error);
 }
 
-TEST(Optimizers, ChangeTheirRateInAllGroups) {
-  const auto optimizer = make_optimizer(config_of("lamb"), {torch::ones({2, 2})});
-  optimizer->add_param_group(std::vector{torch::ones({3})});
-  set_learning_rate(*optimizer, 0.01);
-  for (const auto& group : optimizer->param_groups()) {
-    EXPECT_EQ(group.options().get_lr(), 0.01);
-  }
+// The fused updates are libtorch's own, and so are their states.
+TEST(Fused, AdamIsLibtorchs) {
+  expect_alike<FusedAdam, torch::optim::Adam>(torch::optim::AdamOptions(0.01).weight_decay(0.1));
+}
+
+TEST(Fused, AdamWIsLibtorchs) {
+  expect_alike<FusedAdamW, torch::optim::AdamW>(torch::optim::AdamWOptions(0.01).weight_decay(0.1));
+}
+
+TEST(Fused, AmsgradGoesItsOwnWay) {
+  expect_alike<FusedAdamW, torch::optim::AdamW>(torch::optim::AdamWOptions(0.01).amsgrad(true));
+}
+
+TEST(Fused, SgdIsLibtorchs) {
+  expect_alike<FusedSgd, torch::optim::SGD>(torch::optim::SGDOptions(0.1).weight_decay(0.01));
+  expect_alike<FusedSgd, torch::optim::SGD>(
+      torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
+  expect_alike<FusedSgd, torch::optim::SGD>(
+      torch::optim::SGDOptions(0.1).momentum(0.9).nesterov(true));
+}
+
+TEST(Fused, PartsOfStepsAreLibtorchs) {
+  expect_alike<FusedSgd, torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9), 0.25);
+  expect_alike<FusedAdam, torch::optim::Adam>(torch::optim::AdamOptions(0.01), 0.25);
+}
+
+// A gradient may lie in memory in another order than its parameter.
+TEST(Fused, TensorsOfOtherLayoutsGoLibtorchsWay) {
+  const auto make = [] { return Tensors{torch::arange(12.0).view({3, 4}).t()}; };
+  const auto a = make(), b = make();
+  FusedSgd ours(a, torch::optim::SGDOptions(0.5));
+  torch::optim::SGD theirs(b, torch::optim::SGDOptions(0.5));
+  for (auto parameter : {a[0], b[0]}) parameter.mutable_grad() = torch::arange(12.0).view({4, 3});
+  ours.step();
+  theirs.step();
+  EXPECT_TRUE(a[0].equal(b[0]));
 }
 
 }  // namespace

@@ -9,6 +9,9 @@
 #include <cstdint>
 #include <optional>
 
+#include "bimetal/base/error.h"
+#include "bimetal/parallel/tensor_buffer.h"
+#include "support/errors.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel {
@@ -57,6 +60,16 @@ TEST(GroupRoom, WithoutSharedMemoryTensorsAreOrdinary) {
   testing::run_ranks(1, [](int, comm::Group group) {
     EXPECT_EQ(GroupRoom(group, 4096).take(8, torch::kFloat32).numel(), 8);
   });
+}
+
+ErrorCode code_of_buffer(const torch::Tensor& tensor) {
+  return code_of([&] { tensor_buffer(tensor); });
+}
+
+TEST(TensorBuffer, RefusesWhatIsNotOneRunOfKnownElements) {
+  EXPECT_EQ(code_of_buffer(torch::zeros({3, 4}).t()), ErrorCode::InvalidArgument);
+  EXPECT_EQ(code_of_buffer(torch::zeros({3}, torch::kComplexFloat)), ErrorCode::Unsupported);
+  EXPECT_EQ(code_of_buffer(torch::zeros({3}, torch::kBool)), ErrorCode::Unsupported);
 }
 
 }  // namespace

@@ -101,15 +101,5 @@ TEST(Timeline, HasABoxForEachActionAndEscapesNames) {
   EXPECT_THROW(timeline_svg("", {"one"}, run), Error);
 }
 
-TEST(Timeline, TellsChunksApart) {
-  namespace schedule = parallel::schedule;
-  const auto run = schedule::simulate(schedule::schedules(schedule::Kind::interleaved, {2, 2, 2}),
-                                      std::vector<schedule::PieceCost>(4));
-  const auto svg = timeline_svg("a step", {"0: a", "1: b"}, run);
-  EXPECT_THAT(svg, HasSubstr("<title>F1.1: "));
-  EXPECT_THAT(svg, HasSubstr("fill=\"#8ecae6\" fill-opacity=\"0.59\""));
-  EXPECT_THAT(svg, HasSubstr("later chunks"));
-}
-
 }  // namespace
 }  // namespace bimetal::plan

@@ -1,10 +1,10 @@
 // Plans of memory where states and parameters are not on the device, or not on every rank's.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "bimetal/plan/memory/memory_plan.h"
 #include "unit/plan/memory_ranks.h"
 
 namespace bimetal::plan {
@@ -43,29 +43,6 @@ TEST(MemoryPlan, WhetherItMayRecomputeIsEachRanksOwn) {
   EXPECT_EQ(at_least(input, false).ranks[1].units_at_once, 0u);
 }
 
-TEST(ShardsByRoom, WhoOffloadsHasRoomForMore) {
-  auto input = two_ranks(200 * kMiB);
-  for (auto& rank : input.ranks) rank.facts.state_bytes = 32;
-  input.asked.level = 1;
-  input.ranks[1].optimizer = Place::Disk;
-  const auto shards = shards_by_room(input);
-  ASSERT_EQ(shards.size(), 2u);
-  EXPECT_GT(shards[1], 1.5 * shards[0]);
-}
-
-TEST(MemoryPlan, ADisksSecondsAreThoseOfWhatLiesThere) {
-  const auto facts = four_units();
-  const auto seconds = [&](const Keeping& keeping, double gathers) {
-    return disk_seconds(facts, keeping, 1000, gathers) * kDiskBytesPerS;
-  };
-  EXPECT_EQ(seconds({.level = 3, .optimizer = Place::Host}, 1), 0);
-  const double states = 2 * 1000 * facts.state_bytes, parameters = 1000 * facts.element_bytes;
-  EXPECT_DOUBLE_EQ(seconds({.level = 3, .optimizer = Place::Disk}, 4), states);
-  EXPECT_DOUBLE_EQ(seconds({.level = 3, .parameters = Place::Disk}, 4), 5 * parameters);
-  EXPECT_DOUBLE_EQ(seconds({.level = 3, .optimizer = Place::Disk, .parameters = Place::Disk}, 1),
-                   states + 2 * parameters);
-}
-
 /// Two accelerators of one host, which has so much.
 MemoryInput two_accelerators(double room, double host_room) {
   auto input = two_ranks(room);
@@ -76,26 +53,6 @@ MemoryInput two_accelerators(double room, double host_room) {
     rank.host_room = host_room;
   }
   return input;
-}
-
-TEST(MemoryPlan, WhatIsOnTheHostCountsThere) {
-  auto load = load_of(0.5);
-  load.host_is_device = false;
-  const auto facts = four_units();
-  const auto here = memory_use(facts, {.level = 3}, load, 0);
-  EXPECT_EQ(here.host, 0);
-  const auto states = memory_use(facts, {.level = 3, .optimizer = Place::Host}, load, 0);
-  EXPECT_EQ(states.optimizer, 0);
-  EXPECT_DOUBLE_EQ(states.host, 16 * kMiB);  // 8 bytes of half of 4 Mi parameters
-  const auto both = memory_use(facts, {.level = 3, .parameters = Place::Host}, load, 0);
-  EXPECT_EQ(both.optimizer, 0) << "states are beside them";
-  EXPECT_DOUBLE_EQ(both.host, 24 * kMiB);
-  EXPECT_LT(both.model(), states.model());
-  const auto disk =
-      memory_use(facts, {.level = 3, .optimizer = Place::Disk, .parameters = Place::Disk}, load, 0);
-  EXPECT_LE(disk.host, 24 * kMiB) << "a window";
-  load.host_is_device = true;
-  EXPECT_EQ(memory_use(facts, {.level = 3, .optimizer = Place::Host}, load, 0).host, 0);
 }
 
 TEST(MemoryPlan, AHostIsAWayForAccelerators) {
@@ -142,6 +99,80 @@ TEST(MemoryPlan, SaysWhatIsKeptWhere) {
             "level 3, states and parameters on the host");
   EXPECT_EQ(describe(Keeping{.level = 3, .optimizer = Place::Disk, .parameters = Place::Host}),
             "level 3, states on disk, parameters on the host");
+}
+
+// Parameters that are whole in half.
+
+/// All of whose parameters are; the copies that autocast makes of them are in the figures.
+ModelFacts four_halved() {
+  auto facts = four_units();
+  double behind = 0;
+  for (std::size_t u = facts.units.size(); u-- > 0;) {
+    auto& unit = facts.units[u];
+    unit.halved = unit.parameters;
+    const double copies = 2.0 * static_cast<double>(unit.parameters);
+    unit.saved.fixed += copies;
+    unit.forward_peak.fixed += copies;
+    unit.backward_peak.fixed += behind += copies;
+  }
+  return facts;
+}
+
+// In shards parameters are whole in half, and autocast makes no copies; without they are in the
+// figures.
+TEST(MemoryUse, ParametersThatComeInHalfTakeHalf) {
+  auto halved = four_halved();
+  auto facts = halved;
+  for (auto& unit : facts.units) unit.halved = 0;
+  const auto load = load_of(0.5);
+  const auto exact = memory_use(facts, {.level = 3}, load, 0);
+  const auto half = memory_use(halved, {.level = 3}, load, 0);
+  EXPECT_LT(half.parameters, exact.parameters);
+  EXPECT_LE(half.activations, exact.activations - 8 * kMiB);
+  for (const int level : {1, 2}) {
+    // Two bytes of each parameter, and of half of them four; in an evaluation of all.
+    const auto many = load_of(0.5, 16, 16);
+    const auto whole = memory_use(halved, {.level = level}, many, 0);
+    EXPECT_DOUBLE_EQ(whole.parameters, (8 + 8) * kMiB) << whole.moment;
+    EXPECT_LE(whole.model(), memory_use(facts, {.level = level}, many, 0).model() - 8 * kMiB);
+    const auto evaluated = memory_use(halved, {.level = level}, load, 0);
+    EXPECT_EQ(evaluated.moment, "evaluation");
+    EXPECT_DOUBLE_EQ(evaluated.parameters, (8 + 8 + 16) * kMiB);
+    auto trains_alone = load;
+    trains_alone.evaluates = false;
+    const auto trained = memory_use(halved, {.level = level}, trains_alone, 0);
+    EXPECT_NE(trained.moment, "evaluation");
+    EXPECT_LT(trained.model(), evaluated.model());
+    // But where another rank's shards are kept, too.
+    const Keeping copied = {.level = level, .copies = 2};
+    EXPECT_DOUBLE_EQ(memory_use(halved, copied, load, 0).model(),
+                     memory_use(facts, copied, load, 0).model());
+  }
+  EXPECT_DOUBLE_EQ(memory_use(halved, {}, load, 0).model(), memory_use(facts, {}, load, 0).model());
+  // Copies stay, also those of units that are computed again: here when the last one's backward
+  // is at its peak.
+  facts.units.back().backward_peak.per_sample = 40 * kMiB;
+  halved.units.back().backward_peak.per_sample = 40 * kMiB;
+  const Keeping recomputed = {.recomputed_at_once = 1};
+  EXPECT_DOUBLE_EQ(memory_use(halved, recomputed, load, 0).activations,
+                   memory_use(facts, recomputed, load, 0).activations + 6 * kMiB);
+}
+
+// Where ranks compute in several types parameters come in their own, and some make copies of them.
+TEST(MemoryUse, RanksThatAreNotAlikeHaveNothingInHalf) {
+  auto halved = four_halved();
+  auto facts = halved;
+  for (auto& unit : facts.units) unit.halved = 0;
+  halved.alike = false;
+  const auto load = load_of(0.5);
+  for (const int level : {1, 2, 3}) {
+    const auto exact = memory_use(facts, {.level = level}, load, 0);
+    const auto copied = memory_use(halved, {.level = level}, load, 0);
+    EXPECT_DOUBLE_EQ(copied.parameters, exact.parameters) << level;
+    EXPECT_NE(copied.moment, "evaluation");
+    EXPECT_DOUBLE_EQ(copied.model(), exact.model()) << level;
+    EXPECT_EQ(gathered_bytes(halved, {.level = level}), halved.parameter_bytes());
+  }
 }
 
 }  // namespace

@@ -65,39 +65,6 @@ TEST(MemoryPlan, FailsClearlyByATenthOfWhatThereIsWhoeverSharesIt) {
   EXPECT_FALSE(lacks_much(0, 0));
 }
 
-TEST(MemoryUse, EachLevelNeedsLess) {
-  auto facts = four_units();  // so few that level 3 would have most of them in memory
-  for (int u = 0; u < 8; ++u) facts.units.push_back(facts.units.back());
-  double before = memory_use(facts, {}, load_of(1.0 / 3), 0).model();
-  for (const int level : {1, 2, 3}) {
-    const double now = memory_use(facts, {.level = level}, load_of(1.0 / 3), 0).model();
-    EXPECT_LE(now, before) << level;
-    before = now;
-  }
-}
-
-// A step alone before training has all gradients and, without shards, all states, but no buckets.
-TEST(MemoryUse, StepsThatAreMeasuredBeforeTrainingCount) {
-  auto load = load_of(/*shard=*/0);
-  const auto trained = memory_use(four_units(), {.level = 1}, load, 0);
-  load.rehearsed = 32;
-  load.rehearsed_at_once = 4;
-  const auto measured = memory_use(four_units(), {.level = 1}, load, 0);
-  EXPECT_EQ(measured.moment, "measuring steps before training");
-  EXPECT_DOUBLE_EQ(measured.gradients, 16 * kMiB);  // eight micro-batches add up
-  EXPECT_DOUBLE_EQ(measured.optimizer, 0);
-  EXPECT_GT(measured.model(), trained.model());
-  // Of more samples at once than training has: their activations.
-  load.rehearsed_at_once = 32;
-  EXPECT_GT(memory_use(four_units(), {.level = 1}, load, 0).model(), measured.model() + 28 * kMiB);
-  const auto whole = memory_use(four_units(), {}, load, 0);
-  EXPECT_DOUBLE_EQ(whole.optimizer, 32 * kMiB);
-  EXPECT_DOUBLE_EQ(whole.buffers, 0);
-  EXPECT_EQ(whole.moment, measured.moment);
-  // With pieces none is made at levels 2 and 3.
-  EXPECT_NE(memory_use(four_units(), {.level = 2}, load, 0).moment, measured.moment);
-}
-
 // Seven flat tensors: while the first unit goes backward its own is being filled and three are on
 // their way; of these and the others this rank has its part of the sum, or the place for it.
 TEST(MemoryUse, WhatIsOnItsWayIsThereBesideItsSum) {
@@ -130,24 +97,11 @@ TEST(MemoryUse, RanksOfOneHostSetRoomAsideForWhatIsOnItsWay) {
   EXPECT_DOUBLE_EQ(memory_use(facts, {}, load, 0).buffers, facts.parameter_bytes());
 }
 
-TEST(MemoryUse, AccumulationKeepsWholeGradientsBelowLevelTwo) {
-  const auto once = memory_use(four_units(), {.level = 1}, load_of(0.5, 4, 4), 0);
-  const auto twice = memory_use(four_units(), {.level = 1}, load_of(0.5, 4, 2), 0);
-  EXPECT_GT(twice.gradients, once.gradients);
-}
-
 TEST(MemoryUse, RecomputationKeepsInputsAlone) {
   const auto all = memory_use(four_units(), {}, load_of(1, 16, 16), 0);
   const auto dropped = memory_use(four_units(), {.recomputed_at_once = 1}, load_of(1, 16, 16), 0);
   EXPECT_LT(dropped.activations, 0.6 * all.activations);
   EXPECT_GE(dropped.activations, 16 * (3 * 0.25 + 1.5) * kMiB * 0.99);
-}
-
-TEST(MemoryUse, StatesOnADiskNeedAWindow) {
-  auto facts = four_units();
-  for (auto& unit : facts.units) unit.parameters *= 16;
-  const auto use = memory_use(facts, {.level = 1, .optimizer = Place::Disk}, load_of(0.5), 0);
-  EXPECT_DOUBLE_EQ(use.optimizer, 24 * kMiB);
 }
 
 TEST(MemoryUse, CopiesOfAnothersShardAreKeptAsShardsAre) {
@@ -238,23 +192,6 @@ TEST(MemoryPlan, SmallerMicroBatchesAreProposed) {
   const auto plan = plan_memory(input);
   EXPECT_FALSE(plan.best);
   EXPECT_THAT(memory_advice(input, plan), HasSubstr("With train.micro_batch=1 it would fit"));
-}
-
-TEST(MemoryPlan, RanksOfAHostShareItsMemory) {
-  auto input = two_ranks(1e12);
-  EXPECT_TRUE(plan_memory(input).asked().fits());
-  for (auto& rank : input.ranks) {
-    rank.pool = "host";
-    rank.pool_room = 130 * kMiB;
-  }
-  const auto plan = plan_memory(input);
-  EXPECT_FALSE(plan.asked().fits());
-  double missing = 0, needed = 0;
-  for (std::size_t r = 0; r < 2; ++r) {
-    missing += plan.asked().missing[r];
-    needed += plan.asked().uses[r].model();
-  }
-  EXPECT_NEAR(missing, needed - 130 * kMiB, 1);
 }
 
 TEST(MemoryPlan, FreedMemoryIsKeptWhereThereIsRoom) {
@@ -369,29 +306,6 @@ TEST(ShardsByRoom, ARankWithoutRoomKeepsNothing) {
   input.asked.level = 3;
   input.ranks[1].room = 8 * kMiB;
   EXPECT_EQ(shards_by_room(input), (std::vector<double>{1, 0}));
-}
-
-// Shards of 3 : 3 : 1 would leave the last rank, which keeps a copy of the second one's, without
-// room.
-TEST(ShardsByRoom, WithCopiesOwnAndCopiedHaveRoomTogether) {
-  auto input = two_ranks(0);
-  input.ranks.push_back(input.ranks.back());
-  input.asked = {.level = 3, .copies = 2};
-  for (auto& rank : input.ranks) rank.room = 150 * kMiB;
-  input.ranks[2].room = 70 * kMiB;
-  const auto shards = shards_by_room(input);
-  ASSERT_EQ(shards.size(), 3u);
-  EXPECT_NEAR(shards[0] + shards[1] + shards[2], 1, 1e-12);
-  const auto fullest = [&](const std::vector<double>& kept) {
-    for (std::size_t r = 0; r < 3; ++r) input.ranks[r].load.shard = kept[r];
-    const auto plan = plan_memory(input);
-    double most = 0;
-    for (std::size_t r = 0; r < 3; ++r) {
-      most = std::max(most, plan.asked().uses[r].model() / input.ranks[r].room);
-    }
-    return most;
-  };
-  EXPECT_LT(fullest(shards), 0.95 * fullest({150.0 / 370, 150.0 / 370, 70.0 / 370}));
 }
 
 TEST(ShardsByRoom, WithCopiesARankWithoutRoomIsSparedOne) {

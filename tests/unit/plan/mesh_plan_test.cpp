@@ -116,19 +116,6 @@ TEST(MeshPlan, CutsAModelThatFitsOnNeitherByWhatEachHas) {
   EXPECT_THAT(alone->reason, HasSubstr("a lacks"));
 }
 
-// Or the table of meshes would say something else of a device alone than that of whole steps.
-TEST(MeshPlan, UnitsTakeTogetherWhatAWholeStepTakes) {
-  auto facts = unequal_units();
-  for (auto& unit : facts.units) unit.forward_s.fixed = 1e-3;
-  take_whole_step(facts, 0.5, 24, 10);
-  auto input = input_of(facts, 24);
-  input.micro_batch = 10;
-  const auto cluster = apart({1}, {64 * kGiB}, kFastLink);
-  const auto alone = choose_data(input, cluster, {0}, {});
-  ASSERT_TRUE(alone);
-  EXPECT_NEAR(alone->compute_s, 0.5, 1e-9);
-}
-
 TEST(MeshPlan, StatesGoToADiskWhereNoStagesFitElse) {
   const auto model =
       transformer_facts({.layers = 12, .width = 768, .context = 512, .vocabulary = 8192});
@@ -156,25 +143,6 @@ TEST(MeshPlan, SlowLinksSpeakForPipelinesAndFastOnesForShares) {
   EXPECT_EQ(plan_mesh(input_of(model, 16), slow).best.front().scheme, Scheme::Pipeline);
 }
 
-// A micro-batch takes half as long again to cross a cut and come back as on a stage: 1F1B waits for
-// that again and again.
-TEST(MeshPlan, SlowLinksSpeakForAllForwardsFirst) {
-  ModelFacts model{.state_bytes = 8};
-  for (int unit = 0; unit < 6; ++unit) {
-    model.units.push_back({.name = "unit",
-                           .parameters = 1'000'000,
-                           .output = {0, 5.6e5},
-                           .saved = {0, 1e4},
-                           .forward_s = {0, 1e-3},
-                           .backward_s = {0, 2e-3}});
-  }
-  const auto cluster = apart({1, 1, 1}, std::vector(3, 45e6), {0, 125e6});
-  const auto plan = plan_mesh(input_of(model, 12), cluster);
-  ASSERT_FALSE(plan.best.empty());
-  EXPECT_EQ(plan.best.front().stages.size(), 3u);
-  EXPECT_EQ(plan.best.front().schedule, parallel::schedule::Kind::gpipe);
-}
-
 TEST(MeshPlan, NamesWhatNothingHasRoomFor) {
   const auto cluster = apart({1, 1}, {1e8, 1e8}, kGigabitLink);
   const auto plan = plan_mesh(input_of(transformer_facts({}), 4), cluster);
@@ -182,27 +150,6 @@ TEST(MeshPlan, NamesWhatNothingHasRoomFor) {
   ASSERT_FALSE(plan.others.empty());
   EXPECT_THAT(mesh_advice(cluster, plan), HasSubstr("Nothing fits"));
   EXPECT_THAT(plan.others.front().reason, HasSubstr("lacks"));
-}
-
-TEST(MeshPlan, FewMicroBatchesLeaveABubbleAndManyLeaveLess) {
-  const auto input = input_of(unequal_units(), 64);
-  const auto cluster = apart({1, 1}, {64 * kGiB, 64 * kGiB}, kFastLink);
-  const auto few =
-      simulated(input, cluster, *choose_cut(input, cluster, {{0}, {1}}, {.micro_batches = 2}));
-  const auto many =
-      simulated(input, cluster, *choose_cut(input, cluster, {{0}, {1}}, {.micro_batches = 32}));
-  EXPECT_GT(few.bubble, many.bubble);
-  EXPECT_GT(few.step_s, many.step_s);
-}
-
-TEST(MeshPlan, ReplicasOfUnlikeSpeedGetUnlikeSamples) {
-  const auto input = input_of(unequal_units(), 90);
-  const auto cluster = apart({2, 1, 2, 1}, std::vector<double>(4, 64 * kGiB), kFastLink);
-  const auto choice = choose_cut(input, cluster, {{0, 1}, {2, 3}}, {.micro_batches = 4});
-  ASSERT_TRUE(choice);
-  for (const auto& stage : choice->stages) {
-    EXPECT_THAT(stage.samples, ::testing::ElementsAre(60, 30));
-  }
 }
 
 // What is predicted of uneven stages is what their lists come to: half of the work each, and as
@@ -223,19 +170,6 @@ TEST(MeshPlan, StagesOfUnevenReplicasAreDealtMicroBatches) {
   const auto run = simulated(input, cluster, *two);
   EXPECT_LT(run.step_s, 0.85 * one.step_s);
   EXPECT_EQ(run_of(input, cluster, *two).stages.size(), 3u);
-}
-
-// Each replica of a stage sends to each of the next.
-TEST(MeshPlan, TheSlowestLinkBetweenUnevenStagesCounts) {
-  const auto input = input_of(unequal_units(), 12);
-  Network network{.hosts = {{.name = "a"}}, .pairs = std::vector<LinkSpeed>(25, kFastLink)};
-  network.pairs[0 * 5 + 3] = kGigabitLink;
-  const Cluster cluster(std::vector<MeshDevice>(5), network);
-  MeshChoice choice{.scheme = Scheme::Pipeline, .even = false, .micro_batches = 12};
-  choice.stages = {{{0, 1}, {6, 6}, {{0, 4}}}, {{2, 3, 4}, {4, 4, 4}, {{4, 7}}}};
-  const auto [forward, backward] = crossing(input, cluster, choice, 0, 3);
-  EXPECT_GT(forward, kGigabitLink.latency_s);
-  EXPECT_LT(backward, kGigabitLink.latency_s);
 }
 
 TEST(MeshPlan, ShortenedActivationsCostLessWhereTheyLeaveAHost) {
@@ -283,16 +217,6 @@ TEST(MeshPlan, WhatAJobAsksForIsCompared) {
   EXPECT_FALSE(plan_mesh(input, cluster).asked);
 }
 
-// Nothing that is compared may be faster than what is advised.
-TEST(MeshPlan, WhatAJobAsksForMayBeTheBest) {
-  const auto input = input_of(unequal_units(), 12);
-  const auto cluster = apart({1, 1}, std::vector<double>(2, 64 * kGiB), kFastLink);
-  auto own = plan_mesh(input, cluster).best.front();
-  own.step_s /= 2;
-  own.reason = "";
-  EXPECT_EQ(plan_mesh(input, cluster, AskedMesh{own}).best.front().step_s, own.step_s);
-}
-
 TEST(MeshPlan, RefusesWhatIsNoModelOrNoCluster) {
   const auto cluster = apart({1}, {kGiB}, kFastLink);
   EXPECT_THROW(plan_mesh({}, cluster), Error);
@@ -331,20 +255,6 @@ Cluster hosts_of_eight(std::size_t hosts) {
   return {devices, network};
 }
 
-// By the candidates that are looked at: a search that grows with the square of the devices is none
-// of thousands.
-TEST(MeshPlan, FourTimesAsManyDevicesTakeFewMoreCandidates) {
-  const auto input =
-      input_of(transformer_facts({.layers = 12, .width = 4096, .context = 2048}), 8192);
-  const auto tried = [&](std::size_t hosts) {
-    return static_cast<double>(plan_mesh(input, hosts_of_eight(hosts)).tried);
-  };
-  const double of_many = tried(128);
-  EXPECT_GT(of_many, 0);
-  EXPECT_LE(tried(512), 1.5 * of_many);
-  EXPECT_LE(tried(1), 6 * of_many) << "eight devices, of which every number is tried";
-}
-
 TEST(MeshPlan, LargeClustersArePlannedToo) {
   const auto cluster = hosts_of_eight(128);
   const auto model = transformer_facts(
@@ -353,6 +263,54 @@ TEST(MeshPlan, LargeClustersArePlannedToo) {
   const auto plan = plan_mesh(input, cluster);
   ASSERT_FALSE(plan.best.empty());
   EXPECT_GT(plan.best.front().devices(), 256);
+}
+
+// What a step is planned to take beside its passes.
+using parallel::schedule::Kind;
+
+const std::vector<double> kMuch(3, 64 * kGiB);
+
+double step_of(const MeshInput& input, const Cluster& cluster, Kind schedule) {
+  const auto choice =
+      choose_cut(input, cluster, {{0}, {1}, {2}}, {.schedule = schedule, .micro_batches = 3});
+  return simulated(input, cluster, *choice).step_s;
+}
+
+TEST(StepSeconds, TheUpdateOfWhatADeviceKeepsCounts) {
+  auto model = unequal_units();
+  const auto cluster = apart({1, 1}, kMuch, {0, 1e15});
+  const auto seconds = [&](const std::vector<int>& devices, int level) {
+    return choose_data(input_of(model, 8), cluster, devices, {.level = level})->step_s;
+  };
+  const double alone = seconds({0}, 0), shared = seconds({0, 1}, 0), sharded = seconds({0, 1}, 1);
+  model.update_s = 1e-8;  // of 7 million elements
+  EXPECT_NEAR(seconds({0}, 0) - alone, 0.07, 1e-6);
+  EXPECT_NEAR(seconds({0, 1}, 0) - shared, 0.07, 1e-6);
+  EXPECT_NEAR(seconds({0, 1}, 1) - sharded, 0.035, 1e-6) << "half of it each";
+}
+
+TEST(StepSeconds, ABackwardInTwoPartsTakesWhatWasMeasured) {
+  auto input = input_of(unequal_units(), 12);
+  const auto cluster = apart({1, 1, 1}, kMuch, kFastLink);
+  const double plain = step_of(input, cluster, Kind::one_f_one_b);
+  EXPECT_LT(step_of(input, cluster, Kind::zero_bubble), plain) << "for nothing";
+  input.facts.front().split_inputs = 0.7;
+  input.facts.front().split_weights = 0.9;
+  EXPECT_GT(step_of(input, cluster, Kind::zero_bubble), plain);
+  EXPECT_EQ(step_of(input, cluster, Kind::one_f_one_b), plain);
+}
+
+TEST(StepSeconds, CoresThatComputeHideNothingThatTheyCopy) {
+  const auto input = input_of(unequal_units(), 64);
+  const LinkSpeed link{0, 1e9};
+  Network network{.hosts = {{.name = "host", .inside = link, .uplink = link}}};
+  std::vector<MeshDevice> devices(2);
+  const auto cards = choose_data(input, {devices, network}, {0, 1}, {});
+  for (auto& device : devices) device.is_host = true;
+  const auto cores = choose_data(input, {devices, network}, {0, 1}, {});
+  EXPECT_LT(cards->waiting_s, cores->waiting_s);
+  EXPECT_NEAR(cores->waiting_s, cores->sent_s, 1e-9);
+  EXPECT_EQ(cards->compute_s, cores->compute_s);
 }
 
 }  // namespace

@@ -79,12 +79,6 @@ PlanInput eight_on_wifi() {
   return input;
 }
 
-TEST(Plan, WithoutServersNoneArePredicted) {
-  const Plan plan = make_plan(eight_on_wifi());
-  EXPECT_EQ(std::ranges::count(plan.predictions, Way::Servers, &Prediction::way), 0);
-  EXPECT_FALSE(plan.crossover_servers);
-}
-
 TEST(Plan, ServersAreChosenWhereReducingTakesLonger) {
   PlanInput input = eight_on_wifi();
   input.servers = 8;
@@ -134,25 +128,6 @@ TEST(Plan, ASmallModelOnAFastGpuRunsAlone) {
   const std::string text = advice(input, plan);
   EXPECT_THAT(text, HasSubstr("Use cuda:0 alone"));
   EXPECT_THAT(text, HasSubstr("Adding cpu would slow each step by"));
-}
-
-TEST(Plan, AloneHasNoCommunication) {
-  const Plan plan = make_plan(gpu_and_cpu());
-  EXPECT_EQ(plan.predictions[0].communicate_s, 0.0);
-  EXPECT_DOUBLE_EQ(plan.predictions[0].step_s, 0.4e-3 + 512 * 2e-6);
-}
-
-TEST(Plan, TheBatchCrossoverIsWhereTheAnswerTurns) {
-  PlanInput input = gpu_and_cpu();
-  input.workers[1].cost = {0.001, 6e-6};  // a second GPU, slower
-  input.global_batch = 64;
-  const auto crossover = make_plan(input).crossover_batch;
-  ASSERT_TRUE(crossover);
-  input.global_batch = *crossover - 1;
-  EXPECT_EQ(make_plan(input).chosen().way, Way::Alone);
-  input.global_batch = *crossover;
-  EXPECT_EQ(make_plan(input).chosen().way, Way::Balanced);
-  EXPECT_EQ(make_plan(input).crossover_batch, crossover);
 }
 
 TEST(Plan, TheLinkCrossoverIsWhereTheAnswerTurns) {

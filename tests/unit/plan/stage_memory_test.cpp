@@ -3,6 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "bimetal/plan/mesh/data_choice.h"
+#include "bimetal/plan/mesh/mesh_advice.h"
+#include "bimetal/plan/mesh/pipeline_choice.h"
+#include "bimetal/plan/mesh/tensor_groups.h"
+#include "mesh_clusters.h"
+
 namespace bimetal::plan {
 namespace {
 
@@ -87,69 +96,6 @@ TEST(StageMemory, WhatStagesHaveInCommonIsWholeAtLevel2) {
   EXPECT_EQ(kept_bytes(facts, {1, 3}, of_replicas(4, 2)), 1000 * (4 + 1 + 2) + 400 * (4 + 4 + 2));
 }
 
-// What is not trained is on each stage that uses it, without gradients, states or buckets.
-TEST(StageMemory, FrozenParametersAreNothingButThere) {
-  auto facts = two_units();
-  facts.units[0].frozen = 5000;
-  facts.units[0].frozen_shared = 3000;
-  facts.units[1].frozen = 700;
-  EXPECT_EQ(facts.frozen_bytes(), 5700);
-  for (const int level : {0, 1, 2, 3}) {
-    const auto plain = two_units();
-    const auto load = of_replicas(2, level);
-    const auto more = [&](UnitRange piece) {
-      return use_of(facts, piece, load).model() - use_of(plain, piece, load).model();
-    };
-    EXPECT_EQ(more({0, 1}), 5000);
-    EXPECT_EQ(more(kBlock), 700);
-    EXPECT_EQ(more({1, 3}), 700 + 3000);
-    EXPECT_EQ(use_of(facts, kBlock, load).parameters, 4000 + 700);
-  }
-}
-
-/// Units of 1,000 parameters, of which nothing but gradients is to be looked at.
-ModelFacts units_of(std::size_t count) {
-  ModelFacts facts;
-  facts.units.assign(count, {.parameters = 1000});
-  return facts;
-}
-
-// Level 1's wait whole but for those that are sent, of which there are sums; level 2's go with each
-// micro-batch. A flat tensor has at least a bucket's size, and ends with a unit.
-TEST(StageMemory, GradientsOnTheirWayAreInFlatTensors) {
-  const auto facts = units_of(20);
-  const auto way = [&](double replicas, int level, double bucket, std::size_t units = 18) {
-    auto load = of_replicas(replicas, level);
-    load.bucket_bytes = bucket;
-    return use_of(facts, {0, units}, load).buffers;
-  };
-  EXPECT_EQ(way(2, 0, 4000), 18 * 4000) << "buckets";
-  EXPECT_EQ(way(2, 1, 0), 4000 * (1 + 3 * 0.5));
-  EXPECT_EQ(way(2, 1, 9000), 3 * 4000 * (1 + 3 * 0.5));
-  EXPECT_EQ(way(2, 1, 1e9), 18 * 4000) << "no more than there are";
-  EXPECT_EQ(way(1, 1, 9000), 3 * 4000) << "what one rank has is the sum";
-  EXPECT_EQ(way(2, 2, 9000), 4 * 3 * 4000);
-  EXPECT_EQ(way(2, 2, 1e9, 2), 4 * 2 * 4000) << "of several micro-batches";
-  EXPECT_EQ(way(2, 3, 9000), 4 * 4000) << "unit by unit";
-}
-
-// However many micro-batches are in flight, whatever units behind have left in what was measured.
-TEST(StageMemory, CopiesOfParametersCountOnceAndWithTheirUnit) {
-  ModelFacts facts;
-  const UnitFacts block{.parameters = 1000,
-                        .halved = 900,
-                        .saved = {.fixed = 1800 + 50},
-                        .forward_peak = {.fixed = 1800 + 60},
-                        .backward_peak = {.fixed = 1800 + 70}};
-  facts.units = {block, block};
-  facts.units[0].backward_peak.fixed = 2 * 1800 + 70;
-  StageLoad load{.in_flight = 3};
-  EXPECT_EQ(bytes_of(facts, {0, 1}, load), 1000 * (4 + 4) + 900 * (2 + 2) + 3 * 50 + 20);
-  // When a unit is computed again the last one's copies are those of the two other micro-batches.
-  load.keeping.recomputed_at_once = 1;
-  EXPECT_EQ(use_of(facts, {0, 2}, load).activations, 2 * 900 * 2 + 3 * 50 + 4000 + 20);
-}
-
 /// Without parameters; an output of 10 bytes is saved with all else.
 ModelFacts activations_alone() {
   ModelFacts facts;
@@ -164,26 +110,6 @@ TEST(StageMemory, WhatAStageHasGotIsKeptAsWhatItHasComputed) {
   const auto facts = activations_alone();
   EXPECT_EQ(bytes_of(facts, {0, 3}, {.in_flight = 4}), 4 * 300 + 30);
   EXPECT_EQ(bytes_of(facts, {4, 7}, {.in_flight = 4}), 4 * (10 + 300) + 30);
-}
-
-// Of groups but the last only the inputs are kept, of the last, with which backward begins, all:
-// of every micro-batch. A group that is computed again has that of one beside them, and what the
-// stage has given, and got for it.
-TEST(StageMemory, UnitsAreComputedAgainInGroups) {
-  auto facts = activations_alone();
-  const auto of = [&](UnitRange piece, std::size_t at_once, double in_flight) {
-    return bytes_of(facts, piece,
-                    {.in_flight = in_flight, .keeping = {.recomputed_at_once = at_once}});
-  };
-  EXPECT_EQ(of({1, 5}, 1, 3), 3 * (4 * 10 + 100) + 130 - 100 + 20);
-  EXPECT_EQ(of({1, 5}, 2, 3), 3 * (2 * 10 + 200) + 230 - 200 + 20);
-  EXPECT_EQ(of({1, 6}, 2, 3), 3 * (3 * 10 + 100) + 230 - 100 + 20) << "two again, the last gone";
-  EXPECT_EQ(of({1, 8}, 2, 3), 3 * (4 * 10 + 100) + 230 - 100) << "the last stage gives nothing";
-  EXPECT_EQ(of({1, 5}, 4, 3), of({1, 5}, 0, 3)) << "one group: nothing is dropped";
-  EXPECT_LT(of({1, 6}, 4, 3), of({1, 5}, 4, 3)) << "a unit more, and four fewer are kept";
-  // Their gradients come together.
-  facts.units[2].parameters = 1000;
-  EXPECT_EQ(of({1, 6}, 2, 3), 3 * (3 * 10 + 100) + 230 - 100 + 20 + 1000 * (4 + 4) + 4000);
 }
 
 TEST(StageMemory, OfSeveralPiecesOneIsAtWork) {
@@ -235,6 +161,118 @@ TEST(StageMemory, WhatIsOnTheHostIsNotOnTheDevice) {
   load.keeping.parameters = Place::Disk;
   EXPECT_EQ(use_of(facts, kBlock, load).parameters, 300 * 4 + 700 * 2);
   EXPECT_EQ(use_of(facts, kBlock, load).host, 1000 * 8 / 2);
+}
+
+// Levels of ZeRO among the replicas of a pipeline's stages.
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Le;
+
+/// 24 units of a million parameters each, and next to no activations; `halved`: of their weights
+/// autocast makes copies.
+MeshInput of_units(std::int64_t batch, bool halved = false) {
+  ModelFacts facts;
+  facts.units.assign(24, {.parameters = 1'000'000,
+                          .halved = halved ? 1'000'000 : 0,
+                          .output = {0, 1e3},
+                          .saved = {0, 1e4},
+                          .forward_s = {0, 1e-3},
+                          .backward_s = {0, 2e-3}});
+  facts.state_bytes = 8;
+  auto input = input_of(std::move(facts), batch);
+  input.bucket_mb = 1;
+  input.uneven = false;
+  return input;
+}
+
+Cluster four_with(double memory) {
+  return apart(std::vector<double>(4, 1), std::vector<double>(4, memory), kFastLink);
+}
+
+/// Of the plans that fit, the one of two stages with two replicas each.
+const MeshChoice* two_by_two(const MeshPlan& plan) {
+  const auto found = std::ranges::find_if(plan.best, [](const MeshChoice& choice) {
+    return choice.scheme == Scheme::Pipeline && choice.stages.size() == 2 && choice.even &&
+           choice.stages[0].replicas() == 2;
+  });
+  return found == plan.best.end() ? nullptr : &*found;
+}
+
+/// The level that it takes with so much memory.
+int level_with(double memory, bool halved = false) {
+  const auto cluster = four_with(memory);
+  const auto plan = plan_mesh(of_units(2, halved), cluster);
+  const auto* const choice = two_by_two(plan);
+  if (!choice) return -1;
+  EXPECT_THAT(choice->peak_bytes, Each(Le(memory)));
+  const auto level = "zero.level=" + std::to_string(choice->keeping.level);
+  EXPECT_THAT(keys_of(*choice), HasSubstr(level));
+  return choice->keeping.level;
+}
+
+// 48 MB of parameters a stage: with their gradients, states and buckets 240, in shards of states
+// 144, of gradients, too, 120; and a flat tensor of 4 MB, or several, on its way.
+TEST(StageLevels, ReplicasTakeShardsWhereMemoryIsShort) {
+  EXPECT_EQ(level_with(250e6), 0);
+  EXPECT_EQ(level_with(160e6), 1);
+  EXPECT_EQ(level_with(140e6), 2);
+  EXPECT_EQ(level_with(130e6), -1);
+}
+
+// Autocast's copies and their gradients are as much again; at level 3 parameters come in half.
+TEST(StageLevels, HalfParametersSpeakForLevel3) {
+  EXPECT_EQ(level_with(145e6, true), 3);
+  EXPECT_EQ(level_with(145e6, false), 2);
+}
+
+TEST(StageLevels, StagesOfOneReplicaHaveNone) {
+  const auto cluster = apart({1, 1}, {200e6, 200e6}, kFastLink);
+  for (const auto& choice : plan_mesh(of_units(8), cluster).best) {
+    if (choice.scheme != Scheme::Pipeline) continue;
+    EXPECT_EQ(choice.keeping.level, 0);
+  }
+}
+
+TEST(StageLevels, AJobThatNoLevelGoesWithHasNone) {
+  auto input = of_units(2);
+  input.most_level = 0;
+  const auto plan = plan_mesh(input, four_with(160e6));
+  for (const auto* const list : {&plan.best, &plan.others}) {
+    for (const auto& choice : *list) EXPECT_EQ(choice.keeping.level, 0);
+  }
+}
+
+// Without stages level 3 gathers twice for each; and all levels in the type that parameters come
+// in, if ranks have the same.
+TEST(DataChoice, LevelsGatherInTheTypeThatParametersComeIn) {
+  auto input = of_units(8, true);
+  input.micro_batch = 1;
+  const auto cluster = four_with(64 * kGiB);
+  const std::vector<int> pair = {0, 1};
+  const auto sent = [&](const Keeping& keeping) {
+    return choose_data(input, cluster, pair, keeping)->sent_s;
+  };
+  const double once = cluster.all_reduce_seconds(pair, 96e6);
+  const double half = cluster.all_reduce_seconds(pair, 48e6);
+  EXPECT_NEAR(sent({.level = 0}), once, 1e-9);
+  EXPECT_NEAR(sent({.level = 1}), (once + half) / 2, 1e-9);
+  EXPECT_NEAR(sent({.level = 2}), (4 * once + half) / 2, 1e-9);
+  EXPECT_NEAR(sent({.level = 3}), (4 * once + 8 * half) / 2, 1e-9);
+  input.facts.front().alike = false;
+  EXPECT_NEAR(sent({.level = 3}), (4 * once + 8 * once) / 2, 1e-9);
+}
+
+// Levels 1 and 2 have whole in full then what is in half.
+TEST(StageLevels, AnEvaluationIsPlannedIfThereIsOne) {
+  auto input = of_units(4, /*halved=*/true);
+  const auto cluster = four_with(64 * kGiB);
+  const auto evaluated = choose_data(input, cluster, {0, 1}, {.level = 1});
+  input.evaluates = false;
+  const auto trained = choose_data(input, cluster, {0, 1}, {.level = 1});
+  ASSERT_TRUE(evaluated && trained);
+  EXPECT_LT(trained->peak_bytes.front(), evaluated->peak_bytes.front());
+  EXPECT_FALSE(
+      TensorGroups(input, cluster, with_weights(Groups{{0, 1}, {2, 3}}, {1, 1})).input().evaluates);
 }
 
 }  // namespace

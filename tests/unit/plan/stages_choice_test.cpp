@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <set>
 
+#include "bimetal/plan/mesh/mesh_advice.h"
+#include "bimetal/plan/mesh/pipeline_choice.h"
+#include "bimetal/plan/mesh/pipeline_costs.h"
 #include "mesh_clusters.h"
 
 namespace bimetal::plan {
 namespace {
 
-constexpr double kPlenty = 64 * kGiB;
+constexpr double kEnough = 64 * kGiB;
 
 std::vector<std::size_t> stage_counts(const std::vector<MeshChoice>& choices) {
   std::vector<std::size_t> counts;
@@ -19,20 +22,9 @@ std::vector<std::size_t> stage_counts(const std::vector<MeshChoice>& choices) {
   return counts;
 }
 
-TEST(StagesChoice, FastLinksSpeakForSharesAndSlowOnesForStages) {
-  const auto input = input_of(transformer_facts({.layers = 24, .width = 1024, .context = 512}), 16);
-  const std::vector<double> speeds = {1, 1, 1, 1}, memory(4, kPlenty);
-  const auto fast = choose_stages(input, apart(speeds, memory, {5e-6, 50e9}), {});
-  EXPECT_THAT(stage_counts(fast), ::testing::ElementsAre(1, 2, 3, 4));
-  const auto slow = choose_stages(input, apart(speeds, memory, kGigabitLink), {});
-  EXPECT_GT(slow.front().stages.size(), 1u);
-  EXPECT_LT(slow.front().step_s, fast.front().step_s * 100);
-  for (const auto& choice : slow) EXPECT_EQ(choice.devices(), 4) << "all take part";
-}
-
 TEST(StagesChoice, EveryoneIsInTheirOrder) {
   const auto choices = choose_stages(input_of(unequal_units(), 12),
-                                     apart({1, 3, 1, 1}, std::vector(4, kPlenty), kFastLink), {});
+                                     apart({1, 3, 1, 1}, std::vector(4, kEnough), kFastLink), {});
   for (const auto& choice : choices) {
     if (choice.scheme != Scheme::Pipeline) continue;
     int next = 0;
@@ -46,31 +38,9 @@ TEST(StagesChoice, EveryoneIsInTheirOrder) {
   }
 }
 
-TEST(StagesChoice, WhatFitsOnNobodyIsCut) {
-  const auto model =
-      transformer_facts({.layers = 12, .width = 768, .context = 512, .vocabulary = 8192});
-  const double whole = 16 * static_cast<double>(model.elements());
-  const auto cluster = apart({2, 1}, {0.98 * whole, 0.9 * whole}, kFastLink);
-  const auto choices = choose_stages(input_of(model, 16), cluster, {});
-  ASSERT_EQ(choices.size(), 2u);
-  EXPECT_EQ(choices[0].stages.size(), 2u);
-  EXPECT_TRUE(choices[0].fits());
-  EXPECT_FALSE(choices[1].fits());
-}
-
-TEST(StagesChoice, ASlowReplicaMakesMicroBatchesFewer) {
-  const auto choices =
-      choose_stages(input_of(unequal_units(), 16),
-                    apart({3, 1, 3, 1}, std::vector(4, kPlenty), kFastLink), {.stages = 2});
-  const auto box = std::ranges::find_if(choices, [](const auto& c) { return c.even; });
-  ASSERT_NE(box, choices.end());
-  EXPECT_THAT(box->stages[0].samples, ::testing::ElementsAre(12, 4));
-  EXPECT_LE(box->micro_batches, 4);
-}
-
 TEST(StagesChoice, WhatIsStatedWins) {
   const auto input = input_of(unequal_units(), 12);
-  const auto cluster = apart({1, 1, 1, 1}, std::vector(4, kPlenty), kGigabitLink);
+  const auto cluster = apart({1, 1, 1, 1}, std::vector(4, kEnough), kGigabitLink);
   EXPECT_THAT(stage_counts(choose_stages(input, cluster, {.replicas = 2})),
               ::testing::ElementsAre(2));
   EXPECT_THAT(stage_counts(choose_stages(input, cluster, {.replicas = 4})),
@@ -89,7 +59,7 @@ TEST(StagesChoice, WhatIsStatedWins) {
 // Stages, and parts, but not both.
 TEST(StagesChoice, StagesMayBeForWholeTensorsAlone) {
   const auto input = input_of(transformer_facts({.layers = 4, .width = 768, .context = 512}), 16);
-  const auto cluster = apart({1, 1, 1, 1}, std::vector(4, kPlenty), kFastLink);
+  const auto cluster = apart({1, 1, 1, 1}, std::vector(4, kEnough), kFastLink);
   const auto most_stages = [&](bool in_parts, bool both) {
     std::size_t most = 0;
     for (const auto& choice :
@@ -109,24 +79,11 @@ std::vector<std::size_t> replica_counts(const MeshChoice& choice) {
   return counts;
 }
 
-// A device as fast as two others together, on slow links: each is to do half of the work.
-TEST(StagesChoice, StagesMayHaveReplicasOfTheirOwnNumber) {
-  const auto input = input_of(transformer_facts({.layers = 12, .width = 768, .context = 512}), 32);
-  const auto cluster = apart({2, 1, 1}, std::vector(3, kPlenty), {1e-4, 0.4e9});
-  const auto choices = choose_stages(input, cluster, {});
-  const auto two = std::ranges::find(choices, 2u, [](const auto& c) { return c.stages.size(); });
-  ASSERT_NE(two, choices.end());
-  EXPECT_EQ(replica_counts(*two), (std::vector<std::size_t>{1, 2}));
-  EXPECT_NEAR(two->stages[1].samples[0], 16, 3);
-  const auto even = choose_stages(input, cluster, {.uneven = false});
-  EXPECT_THAT(stage_counts(even), ::testing::ElementsAre(1, 3));
-}
-
 // Of seven devices in two to seven stages there are 63 layouts, most of which get no more than a
 // glance.
 TEST(StagesChoice, WhatGetsNoMoreThanAGlanceIsNotMuchBetter) {
   const auto input = input_of(transformer_facts({.layers = 12, .width = 512, .context = 256}), 64);
-  const auto cluster = apart({4, 1, 2, 2, 1, 3, 1}, std::vector(7, kPlenty), kFastLink);
+  const auto cluster = apart({4, 1, 2, 2, 1, 3, 1}, std::vector(7, kEnough), kFastLink);
   StagesWish open{.any_schedule = true, .any_micro_batches = true};
   for (const int stages : {2, 3, 4}) {
     open.stages = stages;
@@ -155,7 +112,7 @@ TEST(StagesChoice, OpenSchedulesAndMicroBatchesAreTheFastest) {
   std::set<Kind> chosen;
   for (const auto& link : {kFastLink, kGigabitLink, LinkSpeed{2e-3, 1e9}, LinkSpeed{0, 1e7}}) {
     for (const std::size_t recomputed : {0, 1}) {
-      const auto cluster = apart({1, 1, 2}, std::vector(3, kPlenty), link);
+      const auto cluster = apart({1, 1, 2}, std::vector(3, kEnough), link);
       StagesWish wish{.stages = 3,
                       .any_schedule = true,
                       .any_micro_batches = true,
@@ -180,7 +137,7 @@ TEST(StagesChoice, OpenSchedulesAndMicroBatchesAreTheFastest) {
 
 TEST(StagesChoice, CutsAndNumbersOfReplicasMayBeStated) {
   const auto input = input_of(unequal_units(), 12);
-  const auto cluster = apart({1, 1, 1}, std::vector(3, kPlenty), kFastLink);
+  const auto cluster = apart({1, 1, 1}, std::vector(3, kEnough), kFastLink);
   const auto choices =
       choose_stages(input, cluster, {.stages = 2, .stage_replicas = {2, 1}, .cuts = {6}});
   ASSERT_EQ(choices.size(), 1u);
@@ -193,22 +150,121 @@ TEST(StagesChoice, CutsAndNumbersOfReplicasMayBeStated) {
   }
 }
 
-// train.micro_batch is for those who do not say mesh.micro_batches.
-TEST(StagesChoice, StatedMicroBatchesMayBeLarge) {
-  auto input = input_of(unequal_units(), 12);
-  input.micro_batch = 2;
-  const auto cluster = apart({1, 1}, std::vector(2, kPlenty), kFastLink);
-  const auto choices = choose_stages(input, cluster, {.stages = 2, .micro_batches = 3});
-  ASSERT_EQ(choices.size(), 1u);
-  EXPECT_EQ(choices[0].micro_batches, 3);
-}
-
 TEST(StagesChoice, ModelsOfFewUnitsHaveFewStages) {
   auto model = unequal_units();
   model.units.resize(2);
   const auto choices = choose_stages(
-      input_of(model, 12), apart({1, 1, 1, 1}, std::vector(4, kPlenty), kGigabitLink), {});
+      input_of(model, 12), apart({1, 1, 1, 1}, std::vector(4, kEnough), kGigabitLink), {});
   for (const auto& choice : choices) EXPECT_LE(choice.stages.size(), 2u);
+}
+
+// Pipelines whose stages have several pieces of the model, planned.
+using parallel::schedule::Kind;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::vector<double> kRoomy(4, 64 * kGiB);
+
+/// Of a second of forward for a sample and two of backward, that leave and give `bytes`.
+ModelFacts alike_units(std::size_t count, double bytes = 0) {
+  ModelFacts facts;
+  facts.units.assign(count, {.name = "unit",
+                             .parameters = 1000,
+                             .output = {0, bytes},
+                             .saved = {0, bytes},
+                             .forward_s = {0, 1},
+                             .backward_s = {0, 2}});
+  return facts;
+}
+
+MeshChoice interleaved(const MeshInput& input, const Cluster& cluster, int stages, int chunks,
+                       int micro_batches, std::vector<std::size_t> cuts = {}) {
+  Layout layout;
+  for (int device = 0; device < stages; ++device) layout.push_back({device});
+  const auto choice = choose_cut(input, cluster, layout,
+                                 {.schedule = Kind::interleaved,
+                                  .chunks = chunks,
+                                  .micro_batches = micro_batches,
+                                  .cuts = std::move(cuts)});
+  EXPECT_TRUE(choice);
+  return simulated(input, cluster, choice.value_or(MeshChoice()));
+}
+
+TEST(Interleaved, IsWhatItsScheduleComesTo) {
+  const auto input = input_of(alike_units(8), 4);
+  const auto cluster = apart({1, 1}, kRoomy, {0, 1e15});
+  const auto choice = interleaved(input, cluster, 2, 2, 4);
+  EXPECT_THAT(choice.begins(), ElementsAre(0, 2, 4, 6));
+  EXPECT_THAT(choice.stages[1].pieces, ElementsAre(UnitRange{2, 4}, UnitRange{6, 8}));
+  // Four micro-batches of 4 · 3 s on each stage, and half of one, of F + B of a piece, idle.
+  EXPECT_NEAR(choice.step_s, 4 * 12 + 6, 1e-9);
+  EXPECT_NEAR(choice.compute_s, 4 * 12, 1e-9);
+  const auto unlike = interleaved(input, cluster, 2, 2, 4, {1, 4, 7});
+  const std::vector<parallel::schedule::PieceCost> costs = {
+      {1, 1, 1}, {3, 3, 3}, {3, 3, 3}, {1, 1, 1}};
+  EXPECT_NEAR(unlike.step_s,
+              simulate(parallel::schedule::schedules(Kind::interleaved, {2, 4, 2}), costs).seconds,
+              1e-9);
+}
+
+TEST(Interleaved, NeedsRoundsUnitsAndABox) {
+  const auto input = input_of(alike_units(8), 12);
+  const auto cluster = apart({1, 1, 1}, kRoomy, kFastLink);
+  const auto can = [&](const Layout& layout, int chunks, int micro_batches) {
+    return choose_cut(
+               input, cluster, layout,
+               {.schedule = Kind::interleaved, .chunks = chunks, .micro_batches = micro_batches})
+        .has_value();
+  };
+  EXPECT_TRUE(can({{0}, {1}}, 4, 4));
+  EXPECT_FALSE(can({{0}, {1}}, 5, 4));
+  EXPECT_FALSE(can({{0}, {1}}, 2, 5));
+  EXPECT_FALSE(can({{0}, {1, 2}}, 2, 4));
+}
+
+/// Of four devices and as many micro-batches, where nobody has room for more than half of it.
+MeshChoice best_over(const LinkSpeed& link) {
+  auto model = transformer_facts({.layers = 30, .width = 1024, .context = 512});
+  model.split_inputs = 0.7;
+  model.split_weights = 0.9;
+  auto input = input_of(model, 8);
+  input.most_level = 0;
+  input.parts = false;
+  const double room = 8 * static_cast<double>(model.elements());
+  const auto cluster = apart({1, 1, 1, 1}, std::vector<double>(4, room), link);
+  const auto plan = plan_mesh(input, cluster);
+  EXPECT_FALSE(plan.best.empty());
+  return plan.best.front();
+}
+
+TEST(Interleaved, IsFoundWhereABubbleCostsMoreThanSending) {
+  const auto best = best_over(kFastLink);
+  EXPECT_EQ(best.schedule, Kind::interleaved);
+  EXPECT_GE(best.chunks, 2);
+  EXPECT_EQ(best.stages.front().pieces.size(), static_cast<std::size_t>(best.chunks));
+  EXPECT_EQ(best.micro_batches % std::ssize(best.stages), 0);
+  EXPECT_NE(best_over({1e-3, 5e6}).schedule, Kind::interleaved);
+}
+
+TEST(Interleaved, MayBeAskedFor) {
+  const auto input = input_of(alike_units(9), 12);
+  const auto cluster = apart({1, 1}, kRoomy, kFastLink);
+  const StagesWish wish{.stages = 2, .schedule = Kind::interleaved, .chunks = 3};
+  const auto usual = choose_stages(input, cluster, wish);
+  ASSERT_EQ(usual.size(), 1u);
+  EXPECT_EQ(usual[0].chunks, 3);
+  EXPECT_EQ(usual[0].micro_batches, 8) << "four for each stage";
+  auto stated = wish;
+  stated.cuts = {1, 3, 4, 6, 8};
+  stated.micro_batches = 6;
+  const auto own = choose_stages(input, cluster, stated).at(0);
+  EXPECT_THAT(own.begins(), ElementsAre(0, 1, 3, 4, 6, 8));
+  EXPECT_EQ(describe(cluster, own), "2 stages, interleaved × 3 chunks × 6 micro-batches");
+  EXPECT_THAT(keys_of(own), HasSubstr("mesh.cuts=[1, 3, 4, 6, 8]"));
+  EXPECT_THAT(keys_of(own), HasSubstr("mesh.chunks=3"));
+  MeshPlan plan;
+  plan.best = {own};
+  EXPECT_THAT(mesh_advice(cluster, plan), HasSubstr("stage 1: units 1 to 2 and 4 to 5 and 8"));
 }
 
 }  // namespace

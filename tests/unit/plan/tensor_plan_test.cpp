@@ -147,17 +147,6 @@ TEST(TensorPlan, ASlowLinkSpeaksAgainstItAndIsNamed) {
   EXPECT_GT(parts->summed_s, 0.1 * parts->step_s);
 }
 
-TEST(TensorPlan, PartsAreAsUnlikeAsTheDevices) {
-  const auto model = transformer_facts(small());
-  const auto cluster = hosts({{1, 2}}, 64 * kGiB, kInside, kGigabitLink);
-  const auto plan = plan_mesh(input_of(model, 1), cluster);
-  const auto* const parts = in_parts(plan.best);
-  ASSERT_NE(parts, nullptr);
-  EXPECT_THAT(parts->stages[0].devices, ElementsAre(1, 0)) << "the faster one first";
-  EXPECT_THAT(keys_of(*parts), HasSubstr("mesh.tensor_weights=[2, 1]"));
-  EXPECT_THAT(describe(cluster, *parts), HasSubstr("(2 : 1)"));
-}
-
 // Parts by speed would leave the slow device, which has the memory, almost empty.
 TEST(TensorPlan, PartsFollowMemoryWhereSpeedDoesNotFit) {
   const auto model = transformer_facts(small());
@@ -216,28 +205,6 @@ TEST(StagesChoice, TensorsMayBeInPartsToo) {
   const auto tight = hosts({{1, 3}}, 0.1 * whole_bytes(model), kInside, kGigabitLink);
   const StagesWish by_speed{.stages = 1, .tensor = 2, .parts_by_speed = true};
   EXPECT_THAT(choose_stages(input, tight, by_speed), SizeIs(2));
-}
-
-TEST(StagesChoice, SlowLinksKeepTensorsWhole) {
-  const auto input = input_of(transformer_facts(small()), 16);
-  const auto cluster = apart({1, 1}, {64 * kGiB, 64 * kGiB}, kGigabitLink);
-  const auto open = choose_stages(input, cluster, {.tensor = 0});
-  EXPECT_EQ(open.front().most_parts(), 1u);
-  EXPECT_NE(in_parts(open), nullptr);
-}
-
-// zero.copies = 2: each shard's gradients go to the rank with its copy.
-TEST(DataChoice, CopiesOfShardsCostAMessage) {
-  const auto model = transformer_facts(small());
-  const auto input = input_of(model, 8);
-  const auto cluster = apart({1, 1}, {64 * kGiB, 64 * kGiB}, kGigabitLink);
-  const auto once = choose_data(input, cluster, {0, 1}, {.level = 1});
-  const auto twice = choose_data(input, cluster, {0, 1}, {.level = 1, .copies = 2});
-  ASSERT_TRUE(once && twice);
-  EXPECT_NEAR(twice->step_s - once->step_s,
-              kGigabitLink.latency_s + model.parameter_bytes() / 2 / kGigabitLink.bytes_per_s,
-              1e-9);
-  EXPECT_GT(twice->peak_bytes[0], once->peak_bytes[0]);
 }
 
 // All that a block computes is dealt out.

@@ -89,24 +89,6 @@ TEST(TensorShards, StatesAreAmongTheReplicasOfAPart) {
   }
 }
 
-// At level 2 gradients go to who keeps them for each micro-batch; all are of one part's size.
-TEST(TensorShards, WhatIsSentIsAPartsAmongItsReplicas) {
-  auto input = with_small_buckets(8);
-  input.micro_batch = 1;
-  const auto cluster = apart({1, 1, 1, 1}, std::vector(4, 64 * kGiB), kFastLink);
-  const TensorGroups groups(input, cluster, with_weights(Groups{{0, 1}, {2, 3}}, {1, 1}));
-  const auto& of_groups = groups.cluster();
-  const std::vector<int> both = {0, 1};
-  const auto part = facts_in_parts(input.facts.front(), std::vector<double>{1, 1}, 0);
-  const double once = of_groups.all_reduce_seconds(both, part.parameter_bytes());
-  const auto first = choose_data(groups.input(), of_groups, both, {.level = 1});
-  const auto second = choose_data(groups.input(), of_groups, both, {.level = 2});
-  ASSERT_TRUE(first && second);
-  EXPECT_EQ(second->micro_batches, 4);
-  EXPECT_NEAR(first->sent_s, once, 1e-9);
-  EXPECT_NEAR(second->sent_s, 2.5 * once, 1e-9);
-}
-
 // Two heads: no more than two parts. Nothing but shards of parts is small enough.
 TEST(TensorShards, Level1WithTensorsInPartsFitsWhereNothingElseDoes) {
   const auto input = with_small_buckets(4);
@@ -124,18 +106,6 @@ TEST(TensorShards, Level1WithTensorsInPartsFitsWhereNothingElseDoes) {
   for (const auto& choice : choices) EXPECT_EQ(choice.fits(), (choice.most_parts() == 2));
 }
 
-// Where all are to take part, one that is best left out is no reason to have no mesh at all.
-TEST(TensorShards, WhoeverIsTooSlowForASampleIsThereAllTheSame) {
-  const auto input = with_small_buckets(4);
-  const auto cluster = apart({1, 1, 0.01, 0.01}, std::vector(4, 64 * kGiB), kFastLink);
-  const auto choices = choose_stages(
-      input, cluster, {.stages = 1, .replicas = 2, .tensor = 2, .keeping = {.level = 1}});
-  ASSERT_THAT(choices, SizeIs(1));
-  EXPECT_THAT(choices[0].stages[0].samples, ElementsAre(4, 0));
-  EXPECT_THAT(choices[0].peak_bytes, Each(::testing::Gt(0)));
-  EXPECT_GT(choices[0].step_s, 0);
-}
-
 TEST(TensorShards, APlanHasTheLevelThatPartsNeed) {
   auto input = with_small_buckets(4);
   const double memory = 0.44 * sixteen_bytes_each(input.facts.front());
@@ -151,54 +121,6 @@ TEST(TensorShards, APlanHasTheLevelThatPartsNeed) {
   input.level_in_parts = 0;
   const auto without = plan_mesh(input, cluster);
   EXPECT_EQ(std::ranges::find_if(without.best, of_one_stage), without.best.end());
-}
-
-// Beside what is in use a heap keeps a sixteenth and 16 MiB of it, but half of what is free at
-// most.
-TEST(MeshPeaks, HeapsKeepWhatIsFreedWhereThereIsRoom) {
-  const auto input = with_small_buckets(8);
-  const auto plain = apart({1, 1, 1, 1}, std::vector(4, 64 * kGiB), kFastLink);
-  const auto heaps = with_heaps(plain);
-  const PipelineOptions options{.micro_batches = 2};
-  const auto stages = choose_cut(input, heaps, {{0}, {1}}, options);
-  const auto bare = choose_cut(input, plain, {{0}, {1}}, options);
-  ASSERT_TRUE(stages && bare);
-  EXPECT_THAT(bare->kept_bytes, Each(0));
-  for (std::size_t device = 0; device < 2; ++device) {
-    const double needed = bare->peak_bytes[device];
-    EXPECT_DOUBLE_EQ(stages->kept_bytes[device], spare_for(needed));
-    EXPECT_DOUBLE_EQ(stages->peak_bytes[device], needed) << "a peak has no room for it";
-  }
-  const auto data = choose_data(input, heaps, {0, 1}, {.level = 2});
-  EXPECT_DOUBLE_EQ(data->kept_bytes[0], spare_for(data->peak_bytes[0]));
-  const TensorGroups groups(input, heaps, with_weights(Groups{{0, 1}, {2, 3}}, {1, 1}));
-  const auto parts = groups.expanded(*choose_data(groups.input(), groups.cluster(), {0, 1}, {}));
-  ASSERT_THAT(parts.kept_bytes, SizeIs(4));
-  EXPECT_DOUBLE_EQ(parts.kept_bytes[3], spare_for(parts.peak_bytes[3]));
-}
-
-TEST(MeshPeaks, SharesAreEqualAtFirstWhereNoStepsAreMeasured) {
-  const auto input = input_of(transformer_facts({.layers = 2, .width = 64, .context = 512}), 8);
-  const std::vector memories(2, 64 * kGiB);
-  const auto peak_of_second = [&](double slower, int level) {
-    const auto cluster = with_heaps(apart({1, 1 / slower}, memories, kFastLink));
-    const auto choice = choose_data(input, cluster, {0, 1}, {.level = level});
-    EXPECT_DOUBLE_EQ(choice->kept_bytes[1], spare_for(choice->peak_bytes[1]));
-    return choice->peak_bytes[1];
-  };
-  EXPECT_DOUBLE_EQ(peak_of_second(7, 2), peak_of_second(1, 2)) << "of four samples";
-  EXPECT_LT(peak_of_second(7, 1), peak_of_second(1, 1)) << "of one";
-}
-
-TEST(MeshPeaks, MicroBatchesAreAlike) {
-  auto input = input_of(transformer_facts({.layers = 2, .width = 64, .context = 512}), 20);
-  const auto cluster = apart({1}, {64 * kGiB}, kFastLink);
-  const auto peak = [&](std::int64_t limit) {
-    input.micro_batch = limit;
-    return choose_data(input, cluster, {0}, {})->peak_bytes[0];
-  };
-  EXPECT_DOUBLE_EQ(peak(16), peak(10)) << "twenty samples go in two halves";
-  EXPECT_LT(peak(16), peak(20));
 }
 
 TEST(MeshPeaks, WhatHeapsKeepMakesNothingNotFit) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <future>
-#include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/rendezvous/failure_note.h"
@@ -68,58 +67,6 @@ class Bootstrap : public ::testing::Test {
   StoreServer server_{{"127.0.0.1", 0}, token_};
 };
 
-TEST_F(Bootstrap, EveryRankGetsAMesh) {
-  constexpr int kSize = 4;
-  std::vector<std::future<Outcome>> ranks;
-  for (int rank = kSize - 1; rank >= 0; --rank) ranks.push_back(join(rank, kSize));
-  for (int i = 0; i < kSize; ++i) {
-    const Outcome outcome = ranks[i].get();
-    ASSERT_TRUE(outcome.mesh) << outcome.error->what();
-    EXPECT_EQ(outcome.mesh->rank(), kSize - 1 - i);
-    EXPECT_EQ(outcome.mesh->size(), kSize);
-    EXPECT_EQ(outcome.mesh->host_of(2), "host2");
-  }
-}
-
-TEST_F(Bootstrap, WorldOfOneNeedsNobody) {
-  const Outcome outcome = join(0, 1).get();
-  ASSERT_TRUE(outcome.mesh);
-  EXPECT_EQ(outcome.mesh->size(), 1);
-  EXPECT_EQ(outcome.mesh->host_of(0), "host0");
-}
-
-TEST_F(Bootstrap, RanksThatDisagreeAboutEncryptionAreAllTold) {
-  std::vector<std::future<Outcome>> ranks;
-  for (int rank = 0; rank < 3; ++rank) {
-    BootstrapOptions options;
-    options.encryption = rank == 1 ? net::Encryption::on : net::Encryption::off;
-    ranks.push_back(join(rank, 3, options));
-  }
-  for (auto& rank : ranks) {
-    const Outcome outcome = rank.get();
-    ASSERT_TRUE(outcome.error);
-    EXPECT_EQ(outcome.error->code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(outcome.error->what(), AllOf(HasSubstr("rank 1 on host1"), HasSubstr("encrypted"),
-                                             HasSubstr("plain"), HasSubstr("BIMETAL_ENCRYPTION")));
-  }
-}
-
-TEST_F(Bootstrap, RanksOfTwoVersionsAreAllTold) {
-  std::vector<std::future<Outcome>> ranks;
-  for (int rank = 0; rank < 3; ++rank) {
-    BootstrapOptions options;
-    if (rank == 1) options.release = "0.0.9";
-    ranks.push_back(join(rank, 3, options));
-  }
-  for (auto& rank : ranks) {
-    const Outcome outcome = rank.get();
-    ASSERT_TRUE(outcome.error);
-    EXPECT_EQ(outcome.error->code(), ErrorCode::ProtocolMismatch);
-    EXPECT_THAT(outcome.error->what(),
-                AllOf(HasSubstr("rank 1 on host1"), HasSubstr("0.0.9"), HasSubstr("same version")));
-  }
-}
-
 TEST_F(Bootstrap, EpochsAndJobsDoNotMeet) {
   BootstrapOptions next;
   next.prefix = "mesh/1";
@@ -163,21 +110,6 @@ TEST_F(Bootstrap, NobodyCallsARankThatHasDiedSinceItToldItsAddress) {
   std::this_thread::sleep_for(1s);  // they have all addresses by now, and call rank 0
   tell_of_the_end_of(0);
   for (auto* rank : {&one, &two}) expect_ended_by(0, *rank, deadline);
-}
-
-TEST_F(Bootstrap, TwoProcessesOfOneRankAreNamedToAllWhoWait) {
-  auto waiting = join(0, 3);
-  auto first = join(1, 3, named("mac.local"));
-  std::this_thread::sleep_for(100ms);
-  auto second = join(1, 3, named("pc.local"));
-  for (auto* rank : {&waiting, &first, &second}) {
-    const Outcome outcome = rank->get();
-    ASSERT_TRUE(outcome.error);
-    EXPECT_EQ(outcome.error->code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(outcome.error->what(),
-                AllOf(HasSubstr("two processes claim rank 1"), HasSubstr("mac.local (process "),
-                      HasSubstr("pc.local (process ")));
-  }
 }
 
 TEST_F(Bootstrap, DisagreementAboutTheWorldSizeIsNamedToAll) {

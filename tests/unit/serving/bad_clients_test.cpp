@@ -8,7 +8,6 @@
 #include <asio/write.hpp>
 #include <future>
 #include <list>
-#include <thread>
 
 #include "bimetal/net/link/frame_session.h"
 #include "bimetal/net/tcp/dial.h"
@@ -66,24 +65,6 @@ class RawClient {
     header.dtype = static_cast<std::uint8_t>(dtype);
     kept_.push_back(payload);
     wire_->writer().push(header, std::as_bytes(std::span(kept_.back())), {});
-  }
-
-  /// Until all is on its way.
-  void flush() {
-    run_until([&] { return wire_->writer().idle(); });
-  }
-
-  /// The first request, of which `sent` bytes follow and no more.
-  void promise(std::uint64_t count, std::uint64_t bytes, std::size_t sent) {
-    net::FrameHeader header;
-    header.operation = static_cast<std::uint8_t>(MessageKind::predict);
-    header.count = count;
-    header.dtype = static_cast<std::uint8_t>(comm::DType::uint8);
-    header.payload_bytes = bytes;
-    net::Seal seal(keys_.client_to_server);
-    const auto encoded = net::encode_header(header, seal);
-    asio::write(wire_->socket(), asio::buffer(encoded));
-    asio::write(wire_->socket(), asio::buffer(Pixels(sent)));
   }
 
   std::pair<MessageKind, Body> next() {
@@ -168,28 +149,6 @@ TEST_F(BadClients, AHugeRequestIsNotEvenRead) {
   EXPECT_EQ(kind, MessageKind::refused);
   EXPECT_THAT(decode_refused(body).what(), HasSubstr("at most 16777216 are taken"));
   expect_served();
-}
-
-TEST_F(BadClients, ClientsThatGoInTheMiddleLeaveNothingBehind) {
-  serve({.max_batch = 1, .max_delay = milliseconds(0), .max_waiting = 8});
-  model_.held = true;
-  for (int i = 0; i < 10; ++i) {
-    RawClient whole(server_->endpoint(), options_.token), cut(server_->endpoint(), options_.token);
-    whole.send(MessageKind::predict, 4, Pixels(24));
-    whole.flush();
-    cut.promise(4, 24, 11);
-    if (i == 0)
-      while (!model_.computing) std::this_thread::sleep_for(milliseconds(1));
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  while (server_->figures().clients > 0) std::this_thread::sleep_for(milliseconds(1));
-  model_.held = false;
-  auto own = client();
-  const auto pixels = some_pixels(7, 5);
-  // Had they kept their places, this one would be turned away.
-  EXPECT_EQ(ask(own, pixels).logits, sums_of(pixels));
-  EXPECT_EQ(server_->figures().requests, 1u);
-  EXPECT_LE(server_->figures().batches, 8u) << "what nobody waits for is not computed";
 }
 
 }  // namespace

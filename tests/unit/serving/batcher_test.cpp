@@ -37,14 +37,6 @@ std::vector<std::pair<std::uint64_t, std::int64_t>> parts_of(const std::optional
 
 using Parts = std::vector<std::pair<std::uint64_t, std::int64_t>>;
 
-TEST(Batcher, PutsRequestsTogetherUpToItsSize) {
-  Batcher batcher({.max_batch = 8, .max_delay = kNever});
-  batcher.set_clients(9);
-  for (std::uint64_t client = 1; client <= 3; ++client) ask(batcher, client, 3);
-  EXPECT_EQ(parts_of(batcher.next(soon())), (Parts{{1, 3}, {2, 3}, {3, 2}}));
-  EXPECT_EQ(batcher.waiting(), 1);
-}
-
 TEST(Batcher, ALargeRequestIsTakenApartAndHoldsUpNobodyForLong) {
   Batcher batcher({.max_batch = 4, .max_delay = std::chrono::microseconds(0)});
   ask(batcher, 1, 10);
@@ -53,19 +45,6 @@ TEST(Batcher, ALargeRequestIsTakenApartAndHoldsUpNobodyForLong) {
   EXPECT_EQ(parts_of(batcher.next(soon())), (Parts{{1, 4}}));  // it was there first
   EXPECT_EQ(parts_of(batcher.next(soon())), (Parts{{2, 1}, {1, 2}}));
   EXPECT_EQ(batcher.waiting(), 0);
-}
-
-TEST(Batcher, PartsOfARequestFollowEachOther) {
-  Batcher batcher({.max_batch = 3, .max_delay = std::chrono::microseconds(0)});
-  ask(batcher, 1, 7);
-  std::int64_t next = 0;
-  for (const std::int64_t samples : {3, 3, 1}) {
-    const auto batch = batcher.next(soon());
-    ASSERT_TRUE(batch && batch->size() == 1);
-    EXPECT_EQ(batch->front().first, next);
-    EXPECT_EQ(batch->front().samples, samples);
-    next += samples;
-  }
 }
 
 TEST(Batcher, WaitsForOthersUnlessAllClientsAskAlready) {

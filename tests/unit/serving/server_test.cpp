@@ -55,16 +55,6 @@ TEST_F(Serving, EachClientGetsItsOwnAnswersAndBatchesAreShared) {
   EXPECT_GE(figures.latency_p99_s, figures.latency_median_s);
 }
 
-TEST_F(Serving, OneByOneWhereBatchesAreOff) {
-  serve({.max_batch = 1});
-  auto own = client();
-  const auto pixels = some_pixels(5, 1);
-  const auto said = ask(own, pixels);
-  EXPECT_EQ(said.logits, sums_of(pixels));
-  EXPECT_EQ(server_->figures().batches, 5u);
-  EXPECT_EQ(said.weights, (WeightsVersion{1, 15})) << "from the first batch to the last";
-}
-
 TEST_F(Serving, MoreThanARequestCanHaveGoesInSeveral) {
   serve({.max_batch = 1 << 20});
   auto own = client();
@@ -72,16 +62,6 @@ TEST_F(Serving, MoreThanARequestCanHaveGoesInSeveral) {
   const auto pixels = some_pixels(2 * most + 7, 3);
   EXPECT_EQ(ask(own, pixels).logits, sums_of(pixels));
   EXPECT_EQ(server_->figures().requests, 3u);
-}
-
-TEST_F(Serving, AClientConnectsAnewToAServerThatWasStartedAnew) {
-  serve();
-  auto own = client();
-  const auto pixels = some_pixels(2, 3);
-  ask(own, pixels);
-  serve();
-  EXPECT_EQ(ask(own, pixels).logits, sums_of(pixels));
-  EXPECT_EQ(own.figures(in_half_a_minute()).requests, 1u);
 }
 
 TEST_F(Serving, WhoWaitsIsToldThatTheServerEnds) {
@@ -152,19 +132,6 @@ TEST_F(Serving, AStrangersTokenAndAnOpenPortWithoutOne) {
   ServerOptions open;
   open.listen = {"0.0.0.0", 0};
   EXPECT_THROW(Server(open, model_), Error);
-}
-
-TEST_F(Serving, AJobsDirectoryTellsWhoAnswers) {
-  serve();
-  rendezvous::StoreServer directory({"127.0.0.1", 0}, options_.token, net::Encryption::off);
-  Client own({directory.endpoint(), options_.token});
-  expect_error(ErrorCode::Unsupported, "serves no predictions",
-               [&] { own.facts(in_half_a_minute()); });
-  const auto store = rendezvous::connect_store(directory.endpoint(), options_.token,
-                                               in_half_a_minute(), net::Encryption::off);
-  store->set(kDirectoryKey, net::to_string(server_->endpoint()), in_half_a_minute());
-  const auto pixels = some_pixels(2, 1);
-  EXPECT_EQ(ask(own, pixels).logits, sums_of(pixels));
 }
 
 TEST_F(Serving, ServersThatAreNotThereOrSayNothing) {

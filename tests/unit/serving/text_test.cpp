@@ -71,17 +71,6 @@ class Texts : public SumServer {
   CountingWriter writer_;
 };
 
-TEST_F(Texts, GoOnFromTheirPrompts) {
-  write();
-  auto one = client();
-  EXPECT_EQ(one.facts(in_half_a_minute()).context, 8);
-  EXPECT_EQ(ask_text(one, {4, 7}, 3), (Tokens{8, 9, 10}));
-  EXPECT_EQ(ask_text(one, {1}, 1), (Tokens{2}));
-  const auto figures = one.figures(in_half_a_minute());
-  EXPECT_EQ(figures.requests, 2u);
-  EXPECT_EQ(figures.samples, 4u);
-}
-
 TEST_F(Texts, ComeInPiecesWhileTheyGrow) {
   write();
   writer_.pause = milliseconds(5);
@@ -157,18 +146,6 @@ TEST_F(Texts, MayBeGivenUpWhileTheyArrive) {
     EXPECT_THROW(leaving.write({.tokens = 10'000'000, .prompt = {0}}, {}, Deadline::after(wait)),
                  Error);
   }
-}
-
-TEST_F(Texts, EndWithTheServer) {
-  write();
-  writer_.pause = milliseconds(5);
-  auto one = client();
-  auto whole = std::async(std::launch::async, [&] {
-    expect_error(ErrorCode::Aborted, "has ended", [&] { ask_text(one, {0}, 100'000); });
-  });
-  wait_until([&] { return writer_.begun == 1; });
-  server_.reset();
-  whole.get();
 }
 
 TEST_F(Texts, OtherModelsAndOtherQuestionsAreToldApart) {

@@ -70,21 +70,5 @@ TEST(GroupedBatchNorm, RunningStatisticsMoveOnceAStep) {
   EXPECT_EQ(difference(whole->statistics().mean, before), 0);
 }
 
-TEST(GroupedBatchNorm, RecomputationCountsNothingTwice) {
-  torch::manual_seed(4);
-  const auto sums_after = [](std::size_t at_once) {
-    auto norm = norm_of(4);
-    const auto compute = [norm](const torch::Tensor& x) mutable { return norm->forward(x); };
-    const Model model{{make_unit("norm", norm.ptr(), compute),
-                       Unit{.name = "sum", .forward = [](const Values& x) -> Values {
-                              return {x.front().square().sum()};
-                            }}}};
-    torch::manual_seed(5);
-    Segments(model, at_once).run({images(8).requires_grad_()}).front().backward();
-    return norm->statistics().sums;
-  };
-  EXPECT_EQ(difference(sums_after(0), sums_after(1)), 0);
-}
-
 }  // namespace
 }  // namespace bimetal::task

@@ -49,43 +49,6 @@ TEST(Dropout, NeighboursAreIndependent) {
   }
 }
 
-// What ranks stand on that have some of the heads each.
-TEST(Dropout, HeadsHaveTheSameMasksWhereverTheyAre) {
-  const DrawScope scope(of({10, 20}));
-  const auto cpu = torch::Device(torch::kCPU);
-  const auto all = dropped({2, 5, 4, 9}, 0.3, 5, cpu);
-  EXPECT_TRUE(dropped({2, 2, 4, 9}, 0.3, 5, cpu, {3, 5}).equal(all.narrow(1, 3, 2)));
-  EXPECT_TRUE(dropped_by_kernels({2, 2, 4, 9}, 0.3, 5, cpu, {3, 5}).equal(all.narrow(1, 3, 2)));
-}
-
-// What ranks stand on that have some of a sequence's positions each.
-TEST(Dropout, RowsHaveTheSameMasksWhereverTheyAre) {
-  const DrawScope scope(of({10, 20}));
-  const auto cpu = torch::Device(torch::kCPU);
-  const auto all = dropped({2, 1, 6, 9}, 0.3, 5, cpu), some = all.narrow(2, 4, 2);
-  EXPECT_TRUE(dropped({2, 1, 2, 9}, 0.3, 5, cpu, {}, 4).equal(some));
-  EXPECT_TRUE(dropped_by_kernels({2, 1, 2, 9}, 0.3, 5, cpu, {}, 4).equal(some));
-  const auto x = torch::ones({2, 2, 9});
-  EXPECT_TRUE(dropout_by_sample(x, 0.3, 5, {}, 4).eq(0).equal(some.squeeze(1)));
-  EXPECT_EQ(dropout_by_sample(x.narrow(1, 0, 0), 0.3, 5, {}, 6).numel(), 0);
-}
-
-// What the product stands on: a sample's mask hangs on nothing but the sample.
-TEST(Dropout, DependsOnTheSampleAndNotOnItsBatch) {
-  const auto together = dropped_of(of({10, 20, 30, 40}), 6, 9);
-  EXPECT_TRUE(dropped_of(of({10, 20}), 6, 9).equal(together.narrow(0, 0, 2)));
-  EXPECT_TRUE(dropped_of(of({40}), 6, 9)[0].equal(together[3]));
-  const auto reversed = dropped_of(of({40, 30, 20, 10}), 6, 9);
-  EXPECT_TRUE(reversed.equal(together.flip(0)));
-  EXPECT_TRUE(dropped_of(of({10, 20, 30, 40}), 6, 9, 0, 0.3, 5, torch::kFloat64).equal(together));
-}
-
-TEST(Dropout, PaddingChangesNothingBeforeIt) {
-  EXPECT_TRUE(dropped_of(of({8, 9}), 12, 7).narrow(1, 0, 5).equal(dropped_of(of({8, 9}), 5, 7)));
-  const auto wide = dropped_of(of({8, 9}), 12, 12, 3).narrow(2, 0, 5).narrow(3, 0, 5);
-  EXPECT_TRUE(wide.equal(dropped_of(of({8, 9}), 5, 5, 3)));
-}
-
 TEST(Dropout, EachPartOfTheKeyMatters) {
   const auto mask = dropped_of(of({1, 2}), 20, 20);
   EXPECT_FALSE(mask[0].equal(mask[1]));
@@ -106,15 +69,6 @@ TEST(Dropout, DevicesDrawTheSame) {
     EXPECT_TRUE(dropped_by_kernels(sizes, 0.4, 11, torch::kCPU)
                     .equal(dropped(sizes, 0.4, 11, torch::kCPU)));
   }
-}
-
-TEST(Dropout, GradientsGoWhereNumbersWent) {
-  const DrawScope scope(of({1, 2, 3}));
-  const auto x = torch::rand({3, 4, 5}, torch::kFloat64).add_(1).requires_grad_();
-  const auto y = dropout_by_sample(x, 0.4, 0);
-  y.sum().backward();
-  EXPECT_TRUE(x.grad().allclose(y.detach() / x.detach()));
-  EXPECT_TRUE(dropout_by_sample(x, 0, 0).is_same(x));
 }
 
 TEST(DrawScope, NestsAndCanBeTakenElsewhere) {

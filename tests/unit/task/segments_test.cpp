@@ -133,35 +133,6 @@ TEST(Segments, HooksFireWhileGroupsBeforeAreStillToBeComputed) {
                                          "forward 0", "gradient 0"));
 }
 
-TEST(Segments, AskForParametersBeforeTheyAreUsedAgain) {
-  const Blocks blocks(2);
-  std::vector<std::size_t> used;
-  const Segments segments(blocks.model, 2, [&](std::size_t unit) { used.push_back(unit); });
-  segments.run({some_ids()}).front().sum().backward();
-  EXPECT_THAT(used, ElementsAre(0, 1, 2, 3, 0, 1));
-}
-
-TEST(Segments, DrawForTheSameSamplesAgain) {
-  const auto weight = torch::ones({3}, torch::requires_grad());
-  std::vector<std::shared_ptr<const Draws>> seen;
-  const Unit unit{.name = "dropout",
-                  .parameters = {{"weight", weight}},
-                  .forward = [&](const Values& x) -> Values {
-                    seen.push_back(current_draws());
-                    return {x.front() * weight};
-                  }};
-  torch::Tensor output;
-  {
-    const DrawScope scope(Draws::of_nobody(3));
-    output = Segments({{unit, unit}}, 1).run({torch::ones({3})}).front();
-  }
-  output.sum().backward();  // by another thread, where there is a device
-  ASSERT_EQ(seen.size(), 3u);
-  EXPECT_NE(seen[0], nullptr);
-  EXPECT_EQ(seen[2], seen[0]);
-  EXPECT_EQ(current_draws(), nullptr);
-}
-
 TEST(Segments, KeepNothingInsideOfAGroupButTheLast) {
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> inner;
   Model model;
@@ -202,18 +173,6 @@ Model model_of(const torch::Tensor& weight, std::function<Values(const Values&)>
              return {x.front() * 2};
            }};
   return {{std::move(one), std::move(two)}};
-}
-
-TEST(Segments, AParameterThatNobodyUsedHasNoGradient) {
-  const auto used = torch::ones({3}, torch::requires_grad()),
-             unused = torch::ones({3}, torch::requires_grad());
-  auto model = model_of(used, [=](const Values& x) -> Values {
-    return {x.front() * used, x.front() * unused, torch::arange(3)};
-  });
-  model.units.front().parameters.push_back({"unused", unused});
-  Segments(model, 1).run({torch::ones({3})}).front().sum().backward();
-  EXPECT_TRUE(used.grad().equal(torch::full({3}, 2.0)));
-  EXPECT_FALSE(unused.grad().defined());
 }
 
 template <typename Work>

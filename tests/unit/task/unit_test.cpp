@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/nn.h>
+#include <torch/csrc/api/include/torch/types.h>
 
+#include "bimetal/task/dataset.h"
 #include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::task {
 namespace {
@@ -37,27 +40,6 @@ struct Small {
   torch::nn::BatchNorm1d norm{4};
   Model model;
 };
-
-TEST(Model, RunsItsUnitsInOrder) {
-  Small small;
-  const auto ids = torch::tensor({0, 3, 4});
-  std::vector<std::size_t> used;
-  const auto outputs =
-      run_units(small.model, {ids}, [&](std::size_t unit) { used.push_back(unit); });
-  EXPECT_THAT(used, ElementsAre(0, 1, 2));
-  const auto expected = torch::linear(small.norm(small.embedding(ids)), small.embedding->weight);
-  EXPECT_TRUE(outputs.at(0).allclose(expected));
-}
-
-TEST(Model, ListsATensorOfSeveralUnitsOnce) {
-  const Small small;
-  EXPECT_THAT(names_of(small.model.named_parameters()),
-              ElementsAre("embedding.weight", "norm.weight", "norm.bias"));
-  EXPECT_THAT(names_of(small.model.named_buffers()),
-              ElementsAre("norm.running_mean", "norm.running_var", "norm.num_batches_tracked"));
-  EXPECT_THAT(small.model.tied(), ElementsAre(ElementsAre("embedding.weight", "head.weight")));
-  EXPECT_THAT(ModelState(small.model).other_names, ElementsAre("head.weight"));
-}
 
 TEST(Model, ATensorMayHaveTheSameNameInAllOfItsUnits) {
   Small small;
@@ -103,6 +85,53 @@ TEST(Unit, WithoutANameHasItsModulesNames) {
                               [m = linear.ptr()](const torch::Tensor& x) { return m->forward(x); });
   EXPECT_EQ(unit.name, "model");
   EXPECT_THAT(names_of(unit.parameters), ElementsAre("weight", "bias"));
+}
+
+/// Sample i is i, and weighs `weight` of it.
+class Numbers : public Dataset {
+ public:
+  explicit Numbers(std::int64_t heavier) : heavier_(heavier) {}
+  std::int64_t size() const override { return 4; }
+  std::int64_t weight(std::int64_t sample) const override { return 1 + heavier_ * sample; }
+  Values batch(std::span<const std::int64_t> samples) const override {
+    const auto numbers = torch::tensor(c10::ArrayRef<std::int64_t>(samples.data(), samples.size()));
+    return {numbers, numbers + 10, numbers + 20};
+  }
+
+ private:
+  std::int64_t heavier_;
+};
+
+class Sums : public Task {
+ public:
+  Model make_model() const override { return {}; }
+  std::shared_ptr<const Dataset> training() const override { return nullptr; }
+  torch::Tensor loss_sum(const Values& outputs, const Values&) const override {
+    return outputs.front().sum();
+  }
+};
+
+TEST(Dataset, WeightsAreListedUnlessAllAreOne) {
+  EXPECT_THAT(weights_of(Numbers(0)), ElementsAre());
+  EXPECT_THAT(weights_of(Numbers(2)), ElementsAre(1, 3, 5, 7));
+  EXPECT_EQ(weight_of(Numbers(2), 1, 3), 8);
+  EXPECT_EQ(weight_of(Numbers(2), 3, 3), 0);
+}
+
+TEST(Dataset, BatchesAreCutAlongTheirSamples) {
+  const auto batch = batch_of(Numbers(0), 1, 4);
+  EXPECT_EQ(samples_of(batch), 3);
+  const auto piece = slice(batch, 1, 3);
+  EXPECT_TRUE(piece[1].equal(torch::tensor({12, 13}, torch::kInt64)));
+  EXPECT_EQ(samples_of({}), 0);
+}
+
+TEST(Task, GivesItsModelAllButTheTargets) {
+  const auto batch = batch_of(Numbers(0), 0, 2);
+  const auto inputs = Sums().inputs(batch);
+  ASSERT_EQ(inputs.size(), 2u);
+  EXPECT_TRUE(inputs[1].is_same(batch[1]));
+  EXPECT_TRUE(Sums().inputs({}).empty());
 }
 
 }  // namespace

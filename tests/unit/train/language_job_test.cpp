@@ -81,103 +81,6 @@ TEST_P(LanguageJob, GoesOnWithAnotherNumberOfRanks) {
             1e-12);
 }
 
-// Of two ranks each: in parts 2 : 1, then of two replicas, then whole again.
-TEST_P(LanguageJob, GoesOnWithItsTensorsInOtherParts) {
-  job_.model.name = GetParam();
-  job_.model.heads = 3;
-  job_.model.width = 12;
-  job_.model.kv_heads = 3;
-  job_.train.optimizer = "adamw";
-  job_.train.epsilon = 1e-3;
-  job_.train.clip_norm = 0.3;
-  job_.train.micro_batch = 4;
-  job_.train.learning_rate = 0.01;
-  const auto whole = train("whole", 1, 0);
-  const auto expected = last_.reports[0];
-  job_.mesh.tensor = 2;
-  job_.mesh.tensor_weights = {2, 1};
-  const auto uneven = train("uneven", 2, 3);
-  job_.mesh.tensor_weights.clear();
-  job_.mesh.tensor_parts = "speed";
-  const auto replicas = train("replicas", 4, 7, uneven);
-  EXPECT_THAT(last_.recorders[0].workers, ::testing::SizeIs(2));
-  EXPECT_EQ(last_.recorders[3].workers[1].device, "cpu:threads=1 + cpu:threads=1");
-  EXPECT_EQ(last_.recorders[0].workers[1].host, "host2 + host3");
-  job_.mesh = {};
-  job_.mesh.tensor = 3;
-  const auto thirds = train("thirds", 3, 8, replicas);
-  job_.mesh = {};
-  const auto rest = train("rest", 1, 0, thirds);
-  EXPECT_LE(test::relative_difference(test::parameters_of(whole), test::parameters_of(rest)),
-            1e-12);
-  EXPECT_NEAR(progress::value_of(progress::last_metrics(last_.reports[0]), "perplexity"),
-              progress::value_of(progress::last_metrics(expected), "perplexity"), 1e-9);
-}
-
-// Each part in shards of its replicas, in stages and without, then other parts and shards of all.
-TEST_P(LanguageJob, GoesOnWithPartsInShards) {
-  job_.model.name = GetParam();
-  job_.model.heads = 3;
-  job_.model.width = 12;
-  job_.model.kv_heads = 3;
-  job_.train.optimizer = "adamw";
-  job_.train.epsilon = 1e-3;
-  job_.train.clip_norm = 0.3;
-  job_.train.learning_rate = 0.01;
-  job_.train.weight_decay = 0.1;
-  job_.train.decay_on = "matrices";
-  const auto whole = train("whole", 1, 0);
-  job_.mesh.tensor = 2;
-  job_.mesh.tensor_weights = {2, 1};
-  job_.zero.level = 1;
-  job_.zero.weights = {3, 1};
-  const auto first = train("level 1", 4, 2, {});
-  job_.zero.level = 2;
-  job_.zero.weights = {1, 2};
-  job_.mesh.tensor_weights = {1, 2};
-  const auto second = train("level 2", 4, 4, first);
-  job_.mesh.stages = 2;
-  job_.mesh.cuts = {2};
-  const auto stages = train("stages", 8, 6, second);
-  job_.mesh.stages = 1;
-  job_.mesh.cuts.clear();
-  job_.zero.level = 3;
-  const auto third = train("level 3", 4, 7, stages);
-  job_.mesh = {};
-  job_.mesh.tensor = 3;
-  job_.zero = {};
-  job_.zero.level = 1;
-  job_.zero.shards = "speed";
-  const auto thirds = train("thirds", 6, 8, third);
-  job_.mesh = {};
-  job_.zero.level = 3;
-  const auto shards = train("shards", 2, 9, thirds);
-  job_.zero = {};
-  const auto rest = train("rest", 1, 0, shards);
-  EXPECT_LE(test::relative_difference(test::parameters_of(whole), test::parameters_of(rest)),
-            1e-12);
-}
-
-// GPT-2's embedding and head are one tensor, which the first and the last stage have.
-TEST_P(LanguageJob, GoesOnInOtherStages) {
-  job_.model.name = GetParam();
-  job_.train.optimizer = "adamw";
-  job_.train.learning_rate = 0.001;
-  const auto whole = train("whole", 1, 0);
-  job_.mesh.stages = 3;
-  job_.mesh.cuts = {1, 2};
-  const auto stages = train("stages", 3, 3);
-  job_.mesh.stages = 2;
-  job_.mesh.cuts = {2};
-  job_.zero.level = 1;
-  const auto sharded = train("sharded", 4, 7, stages);
-  job_.mesh = {};
-  job_.zero = {};
-  const auto rest = train("rest", 1, 0, sharded);
-  EXPECT_LE(test::relative_difference(test::parameters_of(whole), test::parameters_of(rest)),
-            1e-12);
-}
-
 TEST_P(LanguageJob, TellsPerplexity) {
   job_.model.name = GetParam();
   job_.train.epochs = 12;
@@ -237,27 +140,6 @@ TEST_P(LanguageJob, IsMadeByUnits) {
   expect_the_same_by_units(*test::task_of(job));
 }
 
-// At level 3 nobody has the whole model, not even at the start.
-TEST_P(LanguageJob, InShardsItIsTheSameTraining) {
-  job_.model.name = GetParam();
-  const auto weights_of = [&](const std::filesystem::path& saved) {
-    const auto file = saved.parent_path() / "weights.safetensors";
-    checkpoint::write_saved_weights(saved, file);
-    return checkpoint::read_safetensors(file);
-  };
-  const auto expected = weights_of(train("whole", 1, 0));
-  job_.zero.level = 3;
-  job_.zero.weights = {2, 0, 1};
-  job_.zero.keep_below = 20;
-  const auto sliced = train("shards", 3, 0);
-  EXPECT_LE(test::relative_difference(expected, weights_of(sliced)), 1e-12);
-  checkpoint::TensorMap loaded;
-  for (const auto& [name, tensor] : checkpoint::load_saved_model(sliced).model.named_parameters()) {
-    loaded[name] = tensor;
-  }
-  EXPECT_LE(test::relative_difference(expected, loaded), 1e-12);
-}
-
 TEST_P(LanguageJob, ItsUnitsAreMeasuredOneInMemoryAtATime) {
   job_.model.name = GetParam();
   const auto task = test::task_of(job_);
@@ -314,26 +196,6 @@ TEST_P(LanguageJob, ItsUnitsAreMeasuredInPartsToo) {
 
   const auto whole = measure_units(job_.train, *task, {.dtype = torch::kFloat64, .timed = false});
   EXPECT_EQ(plan::most_tensor_ranks(*whole), 1) << "nobody has asked";
-}
-
-// With sequences in parts as much is sent, by halves, and normalisations keep their positions.
-TEST_P(LanguageJob, ItsUnitsAreMeasuredInPartsOfSequencesToo) {
-  job_.model.name = GetParam();
-  const auto task = test::task_of(job_);
-  UnitMeasureOptions options{.dtype = torch::kFloat64, .timed = false, .parts = true};
-  const auto whole = measure_units(job_.train, *task, options);
-  options.sequences = true;
-  const auto parts = measure_units(job_.train, *task, options);
-  ASSERT_TRUE(whole && parts);
-  const auto &one = parts->units[1].in_parts, &other = whole->units[1].in_parts;
-  EXPECT_EQ(one.forward_sums, 2);
-  EXPECT_EQ(one.backward_sums, 2);
-  EXPECT_DOUBLE_EQ(one.forward_summed_bytes.at(4), other.forward_summed_bytes.at(4));
-  EXPECT_DOUBLE_EQ(one.backward_summed_bytes.at(4), other.backward_summed_bytes.at(4));
-  EXPECT_LT(one.saved, other.saved);
-  EXPECT_DOUBLE_EQ(one.output, 0);
-  EXPECT_DOUBLE_EQ(other.output, 1);
-  EXPECT_EQ(parts->units.back().in_parts.forward_sums, 2.5) << "of the loss, and a gather";
 }
 
 // The head's gradient, and the embedding's, which is added to it: not their sum as a third.

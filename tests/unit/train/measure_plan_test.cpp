@@ -115,16 +115,6 @@ TEST(MeasurePlan, RefusesAMeshThatCannotBe) {
   });
 }
 
-TEST(MeasurePlan, WorksForOneWorker) {
-  const test::SyntheticImages images(64, 32);
-  const job::JobConfig job = test::small_job(images);
-  bimetal::testing::run_ranks(1, [&](int rank, comm::Group group) {
-    const auto plan = measure_as(rank, group, job, 1.0);
-    EXPECT_EQ(plan.plan.predictions.size(), 1u);
-    EXPECT_EQ(plan.plan.chosen().way, plan::Way::Alone);
-  });
-}
-
 /// Of two workers.
 MeasuredPlan measure_meshes_on(const job::JobConfig& job, const std::string& worker) {
   MeasuredPlan first;
@@ -156,14 +146,6 @@ TEST(MeasurePlan, PartsAreForWhoMayHaveThem) {
   job.zero = {};
   job.mesh.sequence_parallel = true;
   EXPECT_EQ(measure_meshes_on(job, "cpu:threads=1").mesh_input.level_in_parts, 0);
-}
-
-TEST(MeasurePlan, LevelsAreForJobsThatMayHaveThem) {
-  const test::SyntheticImages images(64, 32);
-  job::JobConfig job = test::small_job(images);
-  EXPECT_EQ(measure_meshes_on(job, "cpu:threads=1").mesh_input.most_level, 3);
-  job.train.optimizer = "lars";
-  EXPECT_EQ(measure_meshes_on(job, "cpu:threads=1").mesh_input.most_level, 0);
 }
 
 /// Eight blocks of 12.6 MB, which are made one by one.
@@ -218,42 +200,10 @@ TEST(MeasurePlan, WeightsOfAMeshsReplicasAreNotThoseOfItsRanks) {
   EXPECT_EQ(measure_meshes_on(job, "cpu:threads=1").memory_input.asked.level, 1);
 }
 
-TEST(LinkProbe, RanksAgreeOnSaneFigures) {
-  std::vector<plan::LinkSpeed> links(3);
-  bimetal::testing::run_ranks(3, [&](int rank, comm::Group group) {
-    links[static_cast<std::size_t>(rank)] = plan::probe_link(group, 2 << 20);
-  });
-  for (const plan::LinkSpeed& link : links) {
-    EXPECT_GT(link.latency_s, 0.0);
-    EXPECT_GT(link.bytes_per_s, 1e3);
-    EXPECT_LT(link.bytes_per_s, 1e13);
-    EXPECT_EQ(link.latency_s, links[0].latency_s);
-    EXPECT_EQ(link.bytes_per_s, links[0].bytes_per_s);
-  }
-}
-
 TEST(LinkProbe, ThereIsNoLinkInAWorldOfOne) {
   bimetal::testing::run_ranks(1, [](int, comm::Group group) {
     EXPECT_EQ(plan::probe_link(group, 2 << 20).bytes_per_s, 0.0);
   });
-}
-
-TEST(LinkProbe, OfSomePairsRanksAgree) {
-  const std::vector<plan::RankPair> pairs = {{0, 2}, {2, 0}, {1, 1}};
-  std::vector<std::vector<plan::LinkSpeed>> links(3);
-  bimetal::testing::run_ranks(3, [&](int rank, comm::Group group) {
-    links[static_cast<std::size_t>(rank)] = plan::probe_pairs(group, pairs);
-  });
-  for (const auto& of_rank : links) {
-    ASSERT_EQ(of_rank.size(), 3u);
-    for (std::size_t i = 0; i < 3; ++i) {
-      EXPECT_EQ(of_rank[i].latency_s, links[0][i].latency_s);
-      EXPECT_EQ(of_rank[i].bytes_per_s, links[0][i].bytes_per_s);
-    }
-  }
-  EXPECT_GT(links[0][0].bytes_per_s, 1e3);
-  EXPECT_GT(links[0][1].latency_s, 0.0);
-  EXPECT_EQ(links[0][2].bytes_per_s, 0.0) << "from a rank to itself";
 }
 
 }  // namespace

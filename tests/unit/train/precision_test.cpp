@@ -30,47 +30,6 @@ class PrecisionJob : public test::CheckpointedJob {
   test::SyntheticImages images_;
 };
 
-TEST_F(PrecisionJob, LearnsWhatFloat32Does) {
-  const auto exact = parameters_of(train("float32", 2));
-  EXPECT_FALSE(last_.reports[0].loss_scale);
-  for (const std::string precision : {"bfloat16", "float16"}) {
-    job_.train.precision = precision;
-    const auto low = parameters_of(train(precision, 2));
-    for (const auto& [name, tensor] : low) EXPECT_EQ(tensor.scalar_type(), torch::kFloat32);
-    const auto difference = test::relative_difference(low, exact);
-    EXPECT_LT(difference, 0.05) << precision;
-    EXPECT_GT(difference, 0) << precision;
-    const auto& report = last_.reports[0];
-    for (const auto& worker : report.workers) EXPECT_EQ(worker.precision, precision);
-    EXPECT_EQ(report.loss_scale.has_value(), precision == "float16");
-    EXPECT_THAT(progress::to_json(report), HasSubstr("\"precision\": \"" + precision));
-  }
-}
-
-// Shards are gathered in the precision; what is evaluated and saved is float32 all the same.
-TEST_F(PrecisionJob, InShardsItIsAsWhole) {
-  job_.model.name = "cnn";
-  job_.train.evaluate = true;
-  job_.train.precision = "bfloat16";
-  const auto whole = parameters_of(train("whole", 2));
-  const auto losses = last_.recorders[0].losses;
-  job_.zero.weights = {3, 1};
-  job_.zero.keep_below = 20;
-  for (const int level : {1, 2, 3}) {
-    job_.zero.level = level;
-    const auto name = std::to_string(level);
-    const auto halfway = train("half" + name, 2, 13);
-    const auto rest = train("rest" + name, 2, 0, halfway);
-    EXPECT_NEAR(last_.recorders[0].losses.back() / losses.back(), 1, 1e-2) << level;
-    checkpoint::consolidate_checkpoint(rest, folder_ / ("whole" + name));
-    const auto sharded = parameters_of(folder_ / ("whole" + name));
-    EXPECT_LT(test::relative_difference(sharded, whole), 0.05) << level;
-    for (const auto& [of, tensor] : sharded) {
-      EXPECT_EQ(tensor.scalar_type(), torch::kFloat32) << of;
-    }
-  }
-}
-
 nlohmann::json scaler_of(const std::filesystem::path& checkpoint) {
   return nlohmann::json::parse(std::ifstream(checkpoint / "state.json")).at("loss_scaler");
 }

@@ -1,8 +1,5 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -55,16 +52,6 @@ TEST(Operations, HaveWhatTheyDoThemselves) {
   EXPECT_EQ(gemm.self_s, 0);
 }
 
-TEST(Operations, AreSummedOverRanksAndSortedByCost) {
-  auto operations = add_up(some_events());
-  merge(operations, operations);
-  merge(operations, {{.name = "relu", .calls = 1, .self_s = 1}});
-  sort_by_cost(operations);
-  EXPECT_EQ(operations.front().name, "relu");
-  EXPECT_EQ(operations[1].name, "gemm");
-  EXPECT_EQ(named(operations, "linear").calls, 6);
-}
-
 TEST(Phases, ExchangeIsWhatTheFabricsCallsCover) {
   EXPECT_EQ(covered({}), 0);
   EXPECT_EQ(covered({{50, 70}, {10, 30}, {20, 40}, {52, 60}}), 50);
@@ -89,52 +76,6 @@ TEST(RankProfile, SurvivesItsWay) {
   EXPECT_THROW(decode(std::span(bytes).first(20)), Error);
 }
 
-TEST(RankTrace, IsWhatChromeReads) {
-  RankTrace rank{.rank = 2, .place = "a \"host\"", .clock_ahead_ns = 1'000, .start_ns = 4'000};
-  rank.events = some_events();
-  rank.calls = {{.name = "all_reduce", .detail = "3 float32", .begin_ns = 0, .end_ns = 30'000},
-                {.name = "barrier", .begin_ns = 20'000, .end_ns = 40'000},
-                {.name = "barrier", .begin_ns = 30'000, .end_ns = 40'000}};
-  const auto trace = nlohmann::json::parse(trace_file({trace_events(rank), trace_events({})}));
-  std::vector<int> fabric_rows;
-  int linears = 0;
-  for (const auto& event : trace.at("traceEvents")) {
-    if (event.at("pid") != 2 || event.at("ph") != "X") continue;
-    if (event.at("cat") == "fabric") fabric_rows.push_back(event.at("tid"));
-    if (event.at("name") != "linear") continue;
-    if (linears++ == 0) {
-      EXPECT_EQ(event.at("ts"), 5.0) << "microseconds from the start, by rank 0's clock";
-      EXPECT_EQ(event.at("dur"), 50.0);
-    }
-  }
-  EXPECT_EQ(linears, 3);
-  EXPECT_THAT(fabric_rows, ::testing::ElementsAre(1000, 1001, 1000)) << "none hides another";
-}
-
-TEST(RankTrace, WaitsHaveARowOfTheirOwn) {
-  RankTrace rank{.events = some_events()};
-  const auto wait = [&](const char* name, std::uint64_t thread) {
-    rank.events.push_back(
-        {.kind = Kind::mark, .name = name, .begin_ns = 20'000, .end_ns = 30'000, .thread = thread});
-  };
-  wait("waiting for parameters of unit 1", 1);
-  wait("waiting for gradients of unit 3", 2);
-  const auto trace = nlohmann::json::parse(trace_file({trace_events(rank)}));
-  std::map<std::string, int> rows;
-  std::string name;
-  for (const auto& event : trace.at("traceEvents")) {
-    if (event.at("name") == "thread_name" && event.at("tid") == 900) {
-      name = event.at("args").at("name");
-    }
-    if (event.at("ph") == "X" && event.at("cat") == "wait") {
-      rows[event.at("name")] = event.at("tid");
-    }
-  }
-  EXPECT_EQ(name, "waits");
-  EXPECT_EQ(rows, (std::map<std::string, int>{{"waiting for parameters of unit 1", 900},
-                                              {"waiting for gradients of unit 3", 900}}));
-}
-
 TEST(ClockOffsets, FindClocksThatAreHoursApart) {
   bimetal::testing::run_ranks(3, [](int rank, comm::Group group) {
     const std::int64_t ahead = rank * std::int64_t{3'600'000'000'000};
@@ -146,23 +87,6 @@ TEST(ClockOffsets, FindClocksThatAreHoursApart) {
       EXPECT_LE(std::abs(offsets[i].ns - expected), offsets[i].error_ns) << i;
       EXPECT_LT(offsets[i].error_ns, 1'000'000'000) << "the quickest of many answers";
     }
-  });
-}
-
-TEST(FabricCalls, ComeOnceEach) {
-  bimetal::testing::run_ranks(2, [](int, comm::Group group) {
-    FabricCalls fabric;
-    fabric.take(group.flight_recorder());
-    std::vector<float> numbers(5, 1);
-    group.all_reduce(comm::buffer(std::span(numbers))).wait();
-    std::vector<FabricCall> calls;
-    const auto deadline = Deadline::after(std::chrono::seconds(30));
-    while (calls.empty() && !deadline.expired()) calls = fabric.take(group.flight_recorder());
-    ASSERT_EQ(calls.size(), 1u);
-    EXPECT_EQ(calls[0].name, "all_reduce");
-    EXPECT_THAT(calls[0].detail, ::testing::StartsWith("5 float32"));
-    EXPECT_LE(calls[0].begin_ns, calls[0].end_ns);
-    EXPECT_TRUE(fabric.take(group.flight_recorder()).empty());
   });
 }
 

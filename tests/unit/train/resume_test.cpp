@@ -73,32 +73,6 @@ TEST_F(Resume, GoesOnWithTheScheduleBitForBit) {
   expect_equal_bits(parameters_of(whole), parameters_of(rest));
 }
 
-TEST_F(Resume, TellsOfImagesThatAreNormalisedOtherwise) {
-  const auto first = train("first", 1, 1);
-  job_.data.mean = {0.25};
-  job_.data.stddev = {0.5};
-  train("rest", 1, 2, first);
-  EXPECT_THAT(last_.recorders[0].notices, Contains(HasSubstr("normalised by data.mean")));
-}
-
-TEST_F(Resume, AScheduledStepIsAStepAtThatRate) {
-  job_.train.learning_rate = 0.05;
-  const auto first = train("first", 1, 1);
-  job_.train.learning_rate = 0.1;
-  const auto by_hand = train("by-hand", 1, 0, first);
-  job_.train.warmup_steps = 2;
-  expect_equal_bits(parameters_of(by_hand), parameters_of(train("warmed-up", 1, 0)));
-}
-
-// A job of fewer steps is another schedule, unless its end is given.
-TEST_F(Resume, GoesOnWithAScheduleOfGivenLength) {
-  job_.train.schedule = "cosine";
-  job_.train.decay_steps = 20;
-  const auto whole = train("whole", 2, 0);
-  const auto rest = train("rest", 2, 0, train("part", 2, 13));
-  expect_equal_bits(parameters_of(whole), parameters_of(rest));
-}
-
 TEST_F(Resume, TakesTheNewestOfAFolderAndAFinishedEpoch) {
   const auto whole = train("whole", 2, 0);
   train("part", 2, 10);

@@ -5,7 +5,6 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <regex>
 #include <set>
@@ -82,36 +81,6 @@ class SlicedResume : public test::CheckpointedJob {
   test::SyntheticImages images_;
   int consolidated_ = 0;
 };
-
-TEST_F(SlicedResume, FromEachToEach) {
-  const std::map<std::string, Workers> workers = {
-      {"alone", {0, {1}}},
-      {"level 1 of 2", {1, {3, 1}}},
-      {"level 1 of 3", {1, {1, 1, 1}}},
-      {"level 2", {2, {5, 2, 0}}},
-      {"level 3 of 2", {3, {3, 1}}},
-      {"level 3 of 3", {3, {5, 2, 0}}},
-      {"states on disk", {2, {3, 1}, {}, {}, "disk"}},
-      {"on the host", {2, {1, 2, 1}, {}, {}, "host"}},
-      {"all on disk", {3, {1, 2}, {}, {}, "disk", "disk"}},
-      {"two stages", {0, {1}, {1}}},
-      {"two stages twice", {0, {1, 1}, {2}}},
-      {"sharded stages", {1, {3, 1}, {1}}},
-      {"level 2 stages", {2, {1, 2}, {1}}},
-      {"uneven stages", {0, {}, {1}, {1, 2}}},
-      {"uneven shards", {2, {}, {1}, {2, 1}}},
-      {"level 3 stages", {3, {2, 1}, {2}}}};
-  const auto expected = all_of(train_as(workers.at("alone"), "expected", 3));
-  EXPECT_EQ(expected.count("fc1.weight.exp_avg"), 1u);
-  for (const auto& [from, first] : workers) {
-    const auto part = train_as(first, from, 2);
-    for (const auto& [to, then] : workers) {
-      const auto done = train_as(then, from + " then " + to, 3, part);
-      expect_same(all_of(done), expected, from + " then " + to);
-      EXPECT_EQ(last_.recorders[0].steps.size(), 1u);
-    }
-  }
-}
 
 // By its spec each worker keeps what is its own where it likes, and shards are as each has room.
 TEST_F(SlicedResume, WorkersNeedNotOffloadAlike) {

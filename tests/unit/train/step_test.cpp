@@ -79,24 +79,6 @@ bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>
   return std::ranges::equal(a, b, [](const auto& x, const auto& y) { return x.equal(y); });
 }
 
-TEST(TrainingStep, FiguresTellEachRanksShareAndLoss) {
-  bimetal::testing::run_ranks(3, [](int, comm::Group group) {
-    Worker worker(group);
-    const std::vector<std::int64_t> counts = {3, 0, 2};
-    const auto share = counts[static_cast<std::size_t>(worker.rank)];
-    const auto result = worker.step.run(
-        1, plan_of(counts), [&] { return ones(share); }, worker.rank == 1);
-    EXPECT_TRUE(result.applied);
-    for (std::size_t rank = 0; rank < 3; ++rank) {
-      EXPECT_EQ(result.figures[rank].batch, counts[rank]);
-      EXPECT_EQ(result.figures[rank].stop_requested, rank == 1);
-      EXPECT_EQ(result.figures[rank].compute_seconds > 0, counts[rank] > 0);
-    }
-    EXPECT_NEAR(result.figures[0].loss_sum / 3, result.figures[2].loss_sum / 2, 1e-5);
-    EXPECT_GE(result.wait_seconds, 0);
-  });
-}
-
 TEST(TrainingStep, RankThatRunsOutOfMemoryMakesAllDiscardTheStep) {
   bimetal::testing::run_ranks(2, [](int, comm::Group group) {
     Worker worker(group);
@@ -142,26 +124,6 @@ task::Model counting(std::vector<std::int64_t>& sizes) {
             }}}};
 }
 
-TEST(TrainingStep, ComputesInSmallerPiecesUntilTheyFit) {
-  bimetal::testing::run_ranks(2, [](int, comm::Group group) {
-    const auto task = small_images();
-    const auto model = narrow(group.rank() == 0 ? 1000 : 20);
-    torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(0.1));
-    TrainingStep step(task, model, sgd, group, Worker::options(64));
-    const auto run = [&] {
-      return step.run(
-          1, plan_of({64, 64}), [] { return ones(64); }, false);
-    };
-    for (int attempt = 0; attempt < 2; ++attempt) {  // 64 and 32 are too many, 16 are not
-      const auto result = run();
-      EXPECT_FALSE(result.applied);
-      EXPECT_EQ(result.figures[1].fit, progress::Fit::try_smaller_pieces);
-    }
-    EXPECT_TRUE(run().applied);
-    EXPECT_TRUE(run().applied) << "and it remembers";
-  });
-}
-
 TEST(TrainingStep, GivesUpOnAShareThatNoPieceOfFits) {
   bimetal::testing::run_ranks(1, [](int, comm::Group group) {
     const auto task = small_images();
@@ -193,14 +155,6 @@ TEST(TrainingStep, NotANumberOnOneRankStopsAllBeforeTheUpdate) {
                   .rank(),
               2);
     EXPECT_TRUE(equal(worker.parameters(), before));
-  });
-}
-
-TEST(TrainingStep, OtherErrorsPassThrough) {
-  bimetal::testing::run_ranks(1, [](int, comm::Group group) {
-    Worker worker(group);
-    const auto fetch = []() -> task::Values { throw Error(ErrorCode::CorruptData, "bad file"); };
-    EXPECT_THROW(worker.step.run(1, plan_of({2}), fetch, false), Error);
   });
 }
 

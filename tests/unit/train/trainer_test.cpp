@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 
 #include "bimetal/base/error.h"
@@ -52,38 +51,6 @@ std::string without_history(progress::Report report) {
   return progress::to_json(report);
 }
 
-TEST_F(Trainer, TellsWhoWatchesWhatEachWorkerHasDone) {
-  job_.parallel.balance = balance::Policy::Equal;  // none is left out for being slow just now
-  const auto run = run_job(job_, 2);
-  for (const auto& recorder : run.recorders) {
-    ASSERT_THAT(recorder.workers, SizeIs(2));
-    EXPECT_EQ(recorder.workers[1].host, "host1");
-    EXPECT_EQ(recorder.workers[1].device, "cpu:threads=1");
-    progress::WorkerTotals before;
-    double elapsed = 0;
-    for (const auto& step : recorder.steps) {
-      ASSERT_THAT(step.workers, SizeIs(2));
-      EXPECT_GT(step.elapsed_s, std::exchange(elapsed, step.elapsed_s));
-      const auto& now = step.workers[1];
-      EXPECT_GT(now.samples, before.samples);
-      EXPECT_GT(now.compute_s, before.compute_s);
-      EXPECT_GE(now.communicate_s, before.communicate_s);
-      EXPECT_GE(now.wait_s, before.wait_s);
-      EXPECT_GE(now.bytes_sent, before.bytes_sent);
-      EXPECT_FALSE(now.staleness);
-      before = now;
-    }
-    EXPECT_EQ(before.samples, run.reports[0].workers[1].samples);
-    EXPECT_EQ(before.compute_s, run.reports[0].workers[1].compute_s);
-    // These lag by a step.
-    EXPECT_GT(before.bytes_sent, 0u);
-    EXPECT_GT(before.communicate_s, 0);
-    EXPECT_LE(before.communicate_s, run.reports[0].workers[1].communicate_s);
-    EXPECT_GT(before.wait_s, 0);
-    EXPECT_LE(before.wait_s, run.reports[0].workers[1].wait_s);
-  }
-}
-
 TEST_F(Trainer, LearnsAndReportsTheSameOnEveryRank) {
   job_.train.epochs = 4;
   const auto run = run_job(job_, 2);
@@ -105,44 +72,6 @@ TEST_F(Trainer, LearnsAndReportsTheSameOnEveryRank) {
               1e-12);
   EXPECT_THAT(report.history, SizeIs(40));
   EXPECT_EQ(without_history(report), without_history(run.reports[1]));  // each has its own clock
-}
-
-// Of the job file's shares; golden has every model and optimizer.
-TEST_F(Trainer, GivesTheResultOfOneDevice) {
-  const auto alone = train(1);
-  EXPECT_LT(relative_difference(train(2, {.speeds = {1, 0.3}}), alone), 1e-12) << "balanced";
-  job_.parallel.balance = balance::Policy::Fixed;
-  job_.parallel.weights = {5, 0, 2};
-  EXPECT_LT(relative_difference(train(3), alone), 1e-12) << "one without samples";
-}
-
-/// Through shared memory nothing goes over the wire, compressed or not.
-struct OverTcp {
-  OverTcp() { ::setenv("BIMETAL_TRANSPORT", "tcp", 1); }
-  ~OverTcp() { ::unsetenv("BIMETAL_TRANSPORT"); }
-};
-
-TEST_F(Trainer, LearnsAsWellCompressed) {
-  const OverTcp over_tcp;
-  job_.model.name = "mlp";
-  job_.train.epochs = 4;
-  const auto exact = run_job(job_, 2);
-  const double at_first = exact.recorders[0].steps.front().loss;
-  for (const char* scheme : {"bfloat16", "int8", "int4", "topk", "powersgd", "sign"}) {
-    job_.compression.gradients = scheme;
-    job_.compression.links = "all";
-    job_.compression.topk_density = 0.05;
-    job_.compression.topk_warmup_steps = 8;
-    const auto run = run_job(job_, 2);
-    EXPECT_EQ(run.reports[0].train_loss, run.reports[1].train_loss) << scheme;
-    // One bit per element wants a smaller learning rate than this job has: it learns, but later.
-    const double most = scheme == std::string("sign")
-                            ? 0.75 * at_first
-                            : exact.reports[0].train_loss + 0.1 * at_first;
-    EXPECT_LT(run.reports[0].train_loss, most) << scheme;
-    EXPECT_NE(run.reports[0].train_loss, exact.reports[0].train_loss) << scheme;
-    EXPECT_LT(run.reports[0].bytes_sent, exact.reports[0].bytes_sent) << scheme;
-  }
 }
 
 // Momentum, too, is then the optimizer's own.
@@ -183,18 +112,6 @@ TEST_F(Trainer, ARankWithoutSamplesMeasuresItselfBesideTheWork) {
       << "rank 0 did it all";
 }
 
-TEST_F(Trainer, StopsAfterTheStepsAskedFor) {
-  job_.train.steps = 7;
-  const auto run = run_job(job_, 2);
-  EXPECT_EQ(run.reports[1].steps, 7);
-  EXPECT_THAT(last_checkpoint(run).string(), HasSubstr("00000007"));
-  ASSERT_EQ(run.reports[0].evaluations.size(), 1u) << "evaluated at the end";
-  EXPECT_EQ(run.reports[0].evaluations[0].step, 7);
-  EXPECT_EQ(progress::value_of(run.reports[0].evaluations[0].metrics, "accuracy"),
-            test::accuracy_of(run.reports[0]));
-  EXPECT_GT(run.reports[0].evaluations[0].elapsed_s, 0);
-}
-
 TEST_F(Trainer, WritesCheckpointsEveryFewStepsAndAtTheEndsOfEpochs) {
   job_.checkpoint.every_steps = 4;
   const auto run = run_job(job_, 2);
@@ -211,25 +128,6 @@ TEST_F(Trainer, WritesCheckpointsByRankZerosClock) {
   job_.checkpoint.every_minutes = 1e-9;  // less than any step takes
   const auto run = run_job(job_, 2);
   EXPECT_EQ(run.recorders[1].checkpoints.size(), 4u) << "the other rank saves the same steps";
-}
-
-TEST_F(Trainer, NotANumberNamesStepAndRankAndKeepsTheLastCheckpoint) {
-  job_.train.learning_rate = 1e308;
-  job_.train.epochs = 3;
-  job_.parallel.balance =
-      balance::Policy::Equal;  // so that both ranks have samples, and the first is named
-  try {
-    run_job(job_, 2);
-    FAIL() << "the loss is not finite and nobody says so";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::NotFinite);
-    EXPECT_THAT(error.what(), HasSubstr("step "));
-    EXPECT_THAT(error.what(), HasSubstr("rank 0"));
-    EXPECT_TRUE(error.rank().has_value());
-  }
-  EXPECT_FALSE(std::filesystem::exists(job_.checkpoint.dir) &&
-               !bimetal::test::names_in(job_.checkpoint.dir).empty())
-      << "no checkpoint may hold what was no number";
 }
 
 TEST_F(Trainer, ParametersThatAreNoNumbersAreNotSaved) {

@@ -65,19 +65,6 @@ TEST_F(Validation, TheBestCheckpointIsKeptAndSaysWhatItWasJudged) {
   EXPECT_DOUBLE_EQ(again.reports[0].evaluations[0].metrics[0].value, report.best->metrics[0].value);
 }
 
-TEST_F(Validation, AnyNumberOfRanksIsOneDevice) {
-  const auto alone = parameters_of(train("one", 1));
-  const auto one = last_.recorders[0].losses;
-  job_.parallel.balance = balance::Policy::Fixed;
-  job_.parallel.weights = {3, 1};
-  const auto together = parameters_of(train("two", 2));
-  EXPECT_LT(test::relative_difference(alone, together), 1e-12);
-  ASSERT_EQ(one.size(), last_.recorders[1].losses.size());
-  for (std::size_t i = 0; i < one.size(); ++i) {
-    EXPECT_NEAR(one[i], last_.recorders[1].losses[i], 1e-12 * one[i]);
-  }
-}
-
 TEST_F(Validation, WhatIsHeldOutIsNotTrainedOn) {
   job_.data.augment = true;
   const auto held = test::task_of(job_);

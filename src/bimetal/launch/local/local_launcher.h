@@ -92,7 +92,7 @@ class JobFailed : public Error {
 /// Runs the ranks and returns when the last one has ended; none is left behind, whatever happens.
 /// The first request to stop (see SignalWatch) is handed on to the ranks, which save a checkpoint
 /// and end; `on_stop_request` is called then. A second one kills them. A rank whose launcher is
-/// itself killed ends at once (lifeline.h). Throws JobFailed.
+/// itself killed ends at once (watch_lifeline() in status_pipe.h). Throws JobFailed.
 LaunchResult run_ranks(const LaunchPlan& plan, SignalWatch& signals,
                        const std::function<void()>& on_stop_request = {});
 

@@ -112,49 +112,6 @@ bool holds_its_step(const fs::path& path, const Parted& model) {
          states.at("weight.step").item<std::int64_t>() == step;
 }
 
-TEST(SaveSlices, TogetherTheyAreWholeTensors) {
-  const test::TemporaryFolder folder;
-  const Parted model;
-  for (const auto& shares : std::vector<std::vector<int>>{{1}, {3, 1}, {5, 2, 0}, {0, 1}}) {
-    const auto path = save_all(folder.path(), model, shares, 7);
-    EXPECT_EQ(path, folder / "step-00000007");
-    EXPECT_TRUE(holds_its_step(path, model));
-    EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"step-00000007"});
-  }
-  EXPECT_EQ(
-      names_in(folder / "step-00000007"),
-      (std::set<std::string>{"model-00000-of-00002.safetensors", "model-00001-of-00002.safetensors",
-                             "optimizer-00001-of-00002.safetensors", "state.json"}));
-}
-
-TEST(SaveSlices, EveryDamagedSliceIsNamed) {
-  const test::TemporaryFolder folder;
-  const Parted model;
-  save_all(folder.path(), model, {3, 1}, 6);
-  const auto path = save_all(folder.path(), model, {3, 1}, 7);
-  for (const auto& name : names_in(path)) {
-    const auto whole = test::contents_of(path / name);
-    auto flipped = whole;
-    flipped[whole.size() / 2] ^= 1;
-    for (const auto& damaged : {flipped, whole.substr(0, whole.size() / 2)}) {
-      test::put_contents(path / name, damaged);
-      try {
-        find_checkpoint(path);
-        if (name == "state.json") continue;
-        ADD_FAILURE() << name;
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::CorruptData);
-        EXPECT_THAT(error.what(), HasSubstr(name));
-      }
-      EXPECT_EQ(find_checkpoint(folder.path()).manifest().state.step, 6);
-      const auto seen = inspect_checkpoints(path);
-      EXPECT_FALSE(seen.front().intact()) << name;
-    }
-    test::put_contents(path / name, whole);
-  }
-  EXPECT_TRUE(inspect_checkpoints(path).front().intact());
-}
-
 /// Any ranks read any slices: here, and, where `unseen`, all but rank 0 by way of rank 0.
 void expect_readable(const fs::path& path, const Parted& model, std::int64_t step,
                      const std::function<void(int rank)>& before) {

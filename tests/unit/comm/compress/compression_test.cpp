@@ -97,26 +97,6 @@ TEST(Compression, TagsFitIntoAHeadersByte) {
   EXPECT_THROW(compressed_links_of("some"), Error);
 }
 
-TEST(Compression, CallsSayHowTheyAreCompressed) {
-  const auto header = [](const Compression& compression) {
-    return Call{.operation = Operation::all_reduce,
-                .dtype = DType::float32,
-                .reduce_op = ReduceOp::sum,
-                .count = 1000,
-                .compression = tag_of(compression, 1000, DType::float32, ReduceOp::sum)}
-        .header_to(0, 1);
-  };
-  EXPECT_EQ(describe(header({.scheme = Scheme::int8})), "all_reduce(sum, int8) of 1000 float32");
-  EXPECT_EQ(describe(header({.scheme = Scheme::topk, .density = 0.01})),
-            "all_reduce(sum, topk with 10 elements per rank) of 1000 float32");
-  EXPECT_THAT(describe(header({.scheme = Scheme::powersgd, .rank = 3})),
-              HasSubstr("powersgd of rank 3"));
-  EXPECT_TRUE(same_call(header({.scheme = Scheme::int8}), header({.scheme = Scheme::int8})));
-  EXPECT_FALSE(same_call(header({.scheme = Scheme::int8}), header({})));
-  EXPECT_FALSE(same_call(header({.scheme = Scheme::topk, .density = 0.01}),
-                         header({.scheme = Scheme::topk, .density = 0.02})));
-}
-
 // It travels: factors of ranks are compared by it.
 TEST(Checksum, IsFnv1a) {
   const std::array text = {std::byte{'a'}};

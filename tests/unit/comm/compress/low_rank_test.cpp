@@ -23,36 +23,6 @@ double norm(std::span<const float> values) {
   return std::sqrt(sum);
 }
 
-constexpr Matrix kShapes[] = {{1, 1}, {7, 5}, {64, 64}, {33, 1200}, {300, 2049}};
-
-TEST(LowRank, ProductsMatchTheirDefinition) {
-  for (const Matrix shape : kShapes) {
-    for (const int rank : {1, 2, 4, 7}) {
-      const auto m = random_values(shape.count(), 1);
-      const auto q = random_values(shape.cols * rank, 2);
-      std::vector<float> p(shape.rows * rank), qt(shape.cols * rank);
-      multiply(m, shape, rank, q, p);
-      multiply_transposed(m, shape, rank, p, qt);
-      for (int c = 0; c < rank; ++c) {
-        for (std::size_t i = 0; i < shape.rows; i += 3) {
-          double sum = 0;
-          for (std::size_t j = 0; j < shape.cols; ++j) {
-            sum += double{m[i * shape.cols + j]} * double{q[c * shape.cols + j]};
-          }
-          ASSERT_NEAR(p[c * shape.rows + i], sum, 1e-4 * std::sqrt(shape.cols) * 4);
-        }
-        for (std::size_t j = 0; j < shape.cols; j += 7) {
-          double sum = 0;
-          for (std::size_t i = 0; i < shape.rows; ++i) {
-            sum += double{m[i * shape.cols + j]} * double{p[c * shape.rows + i]};
-          }
-          ASSERT_NEAR(qt[c * shape.cols + j], sum, 1e-5 * norm(p) * std::sqrt(shape.rows) + 1e-5);
-        }
-      }
-    }
-  }
-}
-
 TEST(LowRank, ColumnsBecomeOrthonormal) {
   for (const std::size_t rows : {5, 64, 3001}) {
     const int rank = 4;
@@ -86,34 +56,6 @@ TEST(LowRank, WhatIsNotFiniteStaysVisible) {
     orthogonalize(p, 3, 1);
     for (const float value : p) EXPECT_TRUE(std::isnan(value));
   }
-}
-
-// Applied again and again to one matrix, a step of power iteration comes close to the best
-// approximation of that rank; the first one loses no more than the whole matrix.
-TEST(LowRank, PowerIterationFindsTheLargestPart) {
-  const Matrix shape{60, 90};
-  const int rank = 2;
-  std::vector<float> m(shape.count());
-  const auto u = random_values(shape.rows * rank, 5), v = random_values(shape.cols * rank, 6);
-  reconstruct(shape, rank, u, v, {}, m, {});
-  const auto noise = random_values(shape.count(), 7);
-  for (std::size_t i = 0; i < m.size(); ++i) m[i] += 0.01f * noise[i];
-
-  std::vector<float> q(shape.cols * rank), p(shape.rows * rank), out(shape.count());
-  make_basis(q, shape.cols, rank, 0);
-  double lost = 0;
-  for (int step = 0; step < 5; ++step) {
-    multiply(m, shape, rank, q, p);
-    orthogonalize(p, shape.rows, rank);
-    multiply_transposed(m, shape, rank, p, q);
-    auto residual = m;
-    reconstruct(shape, rank, p, q, q, out, residual);
-    for (std::size_t i = 0; i < m.size(); ++i) ASSERT_NEAR(out[i] + residual[i], m[i], 1e-4);
-    lost = norm(residual) / norm(m);
-    ASSERT_LE(lost, 1.0);
-    make_basis(q, shape.cols, rank, 0);
-  }
-  EXPECT_LT(lost, 0.02);
 }
 
 TEST(LowRank, ABasisIsNeverWithoutDirection) {

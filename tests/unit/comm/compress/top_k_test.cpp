@@ -51,32 +51,6 @@ TEST(TopK, WhatIsNotFiniteComesFirst) {
   EXPECT_EQ(largest_elements(values, 2), (std::vector<std::uint32_t>{20, 50}));
 }
 
-TEST(TopK, ListsAddUp) {
-  const std::vector<float> values = {5, 0, -7, 1};
-  const std::vector<std::uint32_t> chosen = {0, 2};
-  std::vector<std::byte> bytes(list_bytes(2));
-  encode_list(values, chosen, bytes);
-  std::vector<float> sums = {1, 1, 1, 1};
-  add_list(bytes, sums);
-  add_list(bytes, sums);
-  EXPECT_EQ(sums, (std::vector<float>{11, 1, -13, 1}));
-}
-
-// What is left over is smaller than each of the k: at most (1 - k/n) of the squares.
-TEST(TopK, KeepsItsBound) {
-  for (const auto& [name, values] : finite_samples(5000)) {
-    const auto peak = static_cast<double>(std::fabs(values[largest_elements(values, 1)[0]]));
-    if (peak == 0) continue;
-    const std::size_t k = 50;
-    double all = 0, lost = 0;
-    for (const float value : values) all += (value / peak) * (value / peak);
-    lost = all;
-    for (const auto i : largest_elements(values, k))
-      lost -= (values[i] / peak) * (values[i] / peak);
-    EXPECT_LE(lost, (1 - double{k} / 5000) * all * (1 + 1e-9)) << name;
-  }
-}
-
 TEST(TopK, AStrangersListIsRefusedWhole) {
   std::vector<float> sums(10, 1.0f);
   const auto untouched = sums;

@@ -33,19 +33,6 @@ class MailboxFromAnybody : public MailboxTest {
   std::vector<int> senders;
 };
 
-TEST_F(MailboxFromAnybody, TakesWhatHasBeenHereLongest) {
-  arrive(2, message(7), bytes(4, 20));
-  arrive(1, message(6), bytes(4, 60));  // another tag
-  arrive(1, message(7), bytes(4, 10));
-  std::vector<std::byte> first(4), second(4);
-  post_for_anybody(message(7), first);
-  post_for_anybody(message(7), second);
-  EXPECT_THAT(senders, ElementsAre(2, 1));
-  EXPECT_EQ(first, bytes(4, 20));
-  EXPECT_EQ(second, bytes(4, 10));
-  EXPECT_EQ(done, 2);
-}
-
 TEST_F(MailboxFromAnybody, TheReceiveThatHasWaitedLongestGetsTheMessage) {
   std::vector<std::byte> named(4), any(4), later(4);
   post(1, message(7), named);

@@ -1,7 +1,9 @@
 // Messages whose parts lie in memory that their sender shares with this rank.
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "bimetal/comm/mailbox/abort_message.h"
 #include "bimetal/comm/shm/segment_address.h"
 #include "unit/comm/mailbox/mailbox_fixture.h"
 
@@ -112,6 +114,41 @@ TEST_F(MailboxMemory, PartsThatCannotBeThereEndTheConnection) {
   h.payload_bytes = 4;
   EXPECT_FALSE(arrive(1, h, bytes(4)));
   EXPECT_THAT(mesh.dropped, ElementsAre(1, 2, 1));
+}
+
+TEST(AbortMessage, EveryCodeComesBack) {
+  for (int code = 0; code <= static_cast<int>(ErrorCode::Internal); ++code) {
+    const Failure failure{static_cast<ErrorCode>(code), "why", 5};
+    EXPECT_EQ(decode_abort(encode({failure})).failure, failure) << code;
+  }
+}
+
+TEST(AbortMessage, MayBlameNobody) {
+  const Failure failure{ErrorCode::Timeout, "", {}};
+  EXPECT_EQ(decode_abort(encode({failure})).failure, failure);
+}
+
+TEST(AbortMessage, AFarewellHasNoFailure) {
+  EXPECT_EQ(decode_abort(encode({})).failure, std::nullopt);
+}
+
+TEST(AbortMessage, LongTextsAreCut) {
+  const auto bytes = encode({Failure{ErrorCode::Aborted, std::string(100000, 'x'), {}}});
+  EXPECT_LE(bytes.size(), kMaxAbortBytes);
+  EXPECT_GT(decode_abort(bytes).failure->message.size(), kMaxAbortBytes / 2);
+}
+
+TEST(AbortMessage, DamageIsNoticed) {
+  const auto whole = encode({Failure{ErrorCode::Aborted, "why", 5}});
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_THROW(decode_abort(std::span(whole).first(size)), Error) << size;
+  }
+  auto longer = whole;
+  longer.push_back(std::byte{0});
+  EXPECT_THROW(decode_abort(longer), Error);
+  auto unknown = whole;
+  unknown[0] = std::byte{200};
+  EXPECT_THROW(decode_abort(unknown), Error);
 }
 
 }  // namespace

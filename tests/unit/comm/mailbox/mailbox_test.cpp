@@ -19,37 +19,6 @@ using played::kGroup;
 using played::MailboxTest;
 using played::RecordingListener;
 
-TEST_F(MailboxTest, APayloadLandsWhereItIsAwaited) {
-  std::vector<std::byte> into(4);
-  mailbox.open_call(kGroup, call(0));
-  post(1, call(0), into);
-  const auto place = mailbox.on_header(1, header(call(0), 4));
-  EXPECT_EQ(place.bytes.data(), into.data());
-  EXPECT_EQ(done, 0);
-  mailbox.on_payload(1, header(call(0), 4));
-  EXPECT_EQ(done, 1);
-}
-
-TEST_F(MailboxTest, WhatComesEarlyIsKept) {
-  std::vector<std::byte> into(4);
-  arrive(1, call(0), bytes(4));
-  mailbox.open_call(kGroup, call(0));
-  post(1, call(0), into);
-  EXPECT_EQ(into, bytes(4));
-  EXPECT_EQ(done, 1);
-}
-
-TEST_F(MailboxTest, FramesFillAReceiveInTheirOrder) {
-  std::vector<std::byte> into(10);
-  arrive(1, message(7, 10), bytes(4));
-  arrive(1, message(7, 10), bytes(3, 4));
-  post(1, message(7, 10), into);
-  EXPECT_EQ(done, 0);
-  arrive(1, message(7, 10), bytes(3, 7));
-  EXPECT_EQ(done, 1);
-  EXPECT_EQ(into, bytes(10));
-}
-
 TEST_F(MailboxTest, AReceivePostedWhileItsFrameArrivesGetsIt) {
   std::vector<std::byte> into(4);
   const auto h = header(message(7), 4);
@@ -59,23 +28,6 @@ TEST_F(MailboxTest, AReceivePostedWhileItsFrameArrivesGetsIt) {
   mailbox.on_payload(1, h);
   EXPECT_EQ(into, bytes(4));
   EXPECT_EQ(done, 1);
-}
-
-TEST_F(MailboxTest, MessagesMatchByPeerAndTagAndOrder) {
-  std::vector<std::byte> a(4), b(4), c(4), d(4);
-  post(1, message(1), a);
-  post(1, message(1), b);
-  post(1, message(2), c);
-  post(2, message(1), d);
-  arrive(1, message(2), bytes(4, 30));
-  arrive(1, message(1), bytes(4, 10));
-  arrive(2, message(1), bytes(4, 40));
-  arrive(1, message(1), bytes(4, 20));
-  EXPECT_EQ(done, 4);
-  EXPECT_EQ(a, bytes(4, 10));
-  EXPECT_EQ(b, bytes(4, 20));
-  EXPECT_EQ(c, bytes(4, 30));
-  EXPECT_EQ(d, bytes(4, 40));
 }
 
 TEST_F(MailboxTest, BeyondTheBudgetAPeerIsPausedUntilItsFramesAreTaken) {
@@ -116,22 +68,6 @@ TEST_F(MailboxTest, AnotherCallIsNoticedWhenItsFrameArrives) {
   ASSERT_EQ(listener->failures.size(), 1u);
   EXPECT_EQ(listener->failures[0].code, ErrorCode::CallMismatch);
   EXPECT_TRUE(listener->told_others[0]);
-}
-
-TEST_F(MailboxTest, AnotherCallIsNoticedWhenItsFrameHasBeenWaiting) {
-  arrive(1, call(0, 5), bytes(5));
-  EXPECT_THAT(listener->failures, IsEmpty());
-  mailbox.open_call(kGroup, call(0, 4));
-  ASSERT_EQ(listener->failures.size(), 1u);
-  EXPECT_EQ(listener->failures[0].code, ErrorCode::CallMismatch);
-}
-
-TEST_F(MailboxTest, AnotherCallIsNoticedAfterOursIsFinished) {
-  mailbox.open_call(kGroup, call(0, 4));
-  mailbox.finish_call(kGroup, 0);
-  arrive(1, call(0, 5), bytes(5));
-  ASSERT_EQ(listener->failures.size(), 1u);
-  EXPECT_EQ(listener->failures[0].code, ErrorCode::CallMismatch);
 }
 
 TEST_F(MailboxTest, MoreFramesThanACallNeedsAreCorrupt) {
@@ -175,18 +111,6 @@ TEST_F(MailboxTest, AProbeForAFinishedCallIsAnswered) {
   EXPECT_EQ(mesh.sent.size(), 1u) << "an answer was answered";
 }
 
-TEST_F(MailboxTest, ALostPeerIsReportedToItsGroups) {
-  mailbox.on_lost(1, Error(ErrorCode::PeerLost, "rank 1 is gone"));
-  ASSERT_EQ(listener->failures.size(), 1u);
-  EXPECT_EQ(listener->failures[0], (Failure{ErrorCode::PeerLost, "rank 1 is gone", 1}));
-  const auto later = std::make_shared<RecordingListener>();
-  mailbox.add_group(9, {0, 2}, later);
-  EXPECT_THAT(later->failures, IsEmpty());
-  const auto with_it = std::make_shared<RecordingListener>();
-  mailbox.add_group(10, {0, 1}, with_it);
-  EXPECT_EQ(with_it->failures.size(), 1u);
-}
-
 TEST_F(MailboxTest, AFailedGroupGivesItsReceivesBackOnceTheMeshIsThroughWithThem) {
   std::vector<std::byte> waiting(4), half_read(4);
   post(1, message(1), waiting);
@@ -210,18 +134,6 @@ TEST_F(MailboxTest, ALossGivesAHalfReadReceiveBackAfterTheFailureIsKnown) {
   mailbox.on_header(1, header(message(1), 4));
   mailbox.on_lost(1, Error(ErrorCode::PeerLost, "rank 1 is gone"));
   EXPECT_TRUE(failed_first);
-}
-
-TEST_F(MailboxTest, AbortFramesEndTheGroup) {
-  const Failure why{ErrorCode::NotFinite, "loss is NaN", 2};
-  net::FrameHeader h;
-  h.kind = net::FrameKind::Abort;
-  h.group = kGroup;
-  const auto payload = encode({why});
-  h.payload_bytes = payload.size();
-  arrive(1, h, payload);
-  EXPECT_THAT(listener->failures, ElementsAre(why));
-  EXPECT_TRUE(listener->told_others[0]);  // peer 1 may not reach them any more
 }
 
 TEST_F(MailboxTest, AnAbortThatComesBeforeItsGroupIsRemembered) {

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 #include "bimetal/comm/buffer.h"
 #include "bimetal/comm/reduce/half.h"
@@ -36,44 +35,6 @@ T quotient(T sum, int n) {
   return sum;
 }
 
-template <typename T>
-class ReduceKernels : public ::testing::Test {};
-using AllTypes = ::testing::Types<float, double, Float16, BFloat16, std::int8_t, std::int16_t,
-                                  std::int32_t, std::int64_t, std::uint8_t>;
-TYPED_TEST_SUITE(ReduceKernels, AllTypes);
-
-TYPED_TEST(ReduceKernels, EveryElementIsReduced) {
-  // Odd, so that a vectorised loop has a remainder.
-  constexpr std::size_t kCount = 77;
-  const auto number = [](std::size_t i) { return TypeParam(static_cast<float>(i % 9)); };
-  const auto as_float = [](TypeParam value) { return static_cast<float>(value); };
-  for (const auto op :
-       {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
-    std::vector<TypeParam> left(kCount), right(kCount), mirrored(kCount);
-    for (std::size_t i = 0; i < kCount; ++i) {
-      left[i] = number(i);
-      right[i] = mirrored[i] = number(i * i + 1);
-    }
-    const auto original = left;
-    accumulate_right(left.data(), mirrored.data(), kCount, type_of<TypeParam>(), op);
-    accumulate(left.data(), right.data(), kCount, type_of<TypeParam>(), op);
-    for (std::size_t i = 0; i < kCount; ++i) {
-      const float a = as_float(original[i]), b = as_float(right[i]);
-      const float expected = op == ReduceOp::product ? a * b
-                             : op == ReduceOp::min   ? std::min(a, b)
-                             : op == ReduceOp::max   ? std::max(a, b)
-                                                     : a + b;
-      ASSERT_EQ(as_float(left[i]), expected) << to_string(op) << " at " << i;
-      ASSERT_EQ(as_float(mirrored[i]), expected) << to_string(op) << " at " << i;
-    }
-  }
-}
-
-TYPED_TEST(ReduceKernels, DividesByTheGroupsSize) {
-  const TypeParam sum(static_cast<float>(12));
-  EXPECT_EQ(static_cast<float>(quotient(sum, 4)), 3.0f);
-}
-
 TEST(ReduceKernel, IntegersWrapAround) {
   EXPECT_EQ(combined<std::int8_t>(127, 1, ReduceOp::sum), -128);
   EXPECT_EQ(combined<std::uint8_t>(200, 100, ReduceOp::sum), 44);
@@ -82,20 +43,6 @@ TEST(ReduceKernel, IntegersWrapAround) {
             std::numeric_limits<std::int32_t>::min());
   EXPECT_EQ(combined(std::numeric_limits<std::int64_t>::min(), std::int64_t{-1}, ReduceOp::product),
             std::numeric_limits<std::int64_t>::min());
-}
-
-TEST(ReduceKernel, SignedIntegersCompareWithTheirSign) {
-  EXPECT_EQ(combined<std::int8_t>(-1, 1, ReduceOp::min), -1);
-  EXPECT_EQ(combined<std::int8_t>(-1, 1, ReduceOp::max), 1);
-  EXPECT_EQ(combined<std::int64_t>(-1, 1, ReduceOp::max), 1);
-  EXPECT_EQ(combined<std::uint8_t>(255, 1, ReduceOp::max), 255);
-}
-
-TEST(ReduceKernel, IntegerAveragesTruncateTowardsZero) {
-  EXPECT_EQ(quotient<std::int32_t>(7, 2), 3);
-  EXPECT_EQ(quotient<std::int32_t>(-7, 2), -3);
-  EXPECT_EQ(quotient<std::int8_t>(-128, 3), -42);
-  EXPECT_EQ(quotient<std::uint8_t>(255, 2), 127);
 }
 
 template <typename T>
@@ -129,6 +76,80 @@ TEST(ReduceKernel, NothingIsTouchedForNoElements) {
     accumulate_right(nullptr, nullptr, 0, DType::int8, op);
   }
   divide(nullptr, 0, DType::float16, 3);
+}
+
+// The value of a binary16 pattern, from its definition.
+double value_of(std::uint16_t bits) {
+  const int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
+  const double sign = bits & 0x8000 ? -1 : 1;
+  if (exponent == 0) return sign * std::ldexp(mantissa, -24);
+  return sign * std::ldexp(1024 + mantissa, exponent - 25);
+}
+
+bool finite(std::uint16_t bits) {
+  return (bits & 0x7c00) != 0x7c00;
+}
+
+Float16 pattern(std::uint16_t bits) {
+  Float16 half;
+  half.bits = bits;
+  return half;
+}
+
+TEST(Float16, EveryFinitePatternHasItsValueAndComesBack) {
+  for (unsigned bits = 0; bits < 0x10000; ++bits) {
+    const auto half = pattern(static_cast<std::uint16_t>(bits));
+    if (!finite(half.bits)) continue;
+    const auto wide = static_cast<float>(half);
+    ASSERT_EQ(wide, value_of(half.bits)) << bits;
+    ASSERT_EQ(std::signbit(wide), (bits & 0x8000) != 0) << bits;
+    ASSERT_EQ(Float16(wide).bits, half.bits) << bits;
+  }
+}
+
+TEST(Float16, RoundsToNearestAndTiesToEven) {
+  // Between each two neighbours: just below the middle, the middle, just above.
+  for (std::uint16_t low = 0; finite(low + 1); ++low) {
+    const auto high = static_cast<std::uint16_t>(low + 1);
+    const auto middle = static_cast<float>((value_of(low) + value_of(high)) / 2);
+    const auto even = low % 2 == 0 ? low : high;
+    ASSERT_EQ(Float16(middle).bits, even) << low;
+    ASSERT_EQ(Float16(std::nextafter(middle, 0.0f)).bits, low) << low;
+    ASSERT_EQ(Float16(std::nextafter(middle, 1e9f)).bits, high) << low;
+    ASSERT_EQ(Float16(-middle).bits, even | 0x8000) << low;
+  }
+}
+
+TEST(Float16, LargeValuesBecomeInfinite) {
+  EXPECT_EQ(Float16(65519.996f).bits, 0x7bff);
+  EXPECT_EQ(Float16(65520.0f).bits, 0x7c00);
+  EXPECT_EQ(Float16(1e38f).bits, 0x7c00);
+  EXPECT_EQ(Float16(-std::numeric_limits<float>::infinity()).bits, 0xfc00);
+  EXPECT_TRUE(std::isinf(static_cast<float>(pattern(0x7c00))));
+}
+
+TEST(Float16, NotANumberStaysOne) {
+  for (std::uint16_t bits = 0x7c01; bits < 0x8000; ++bits) {
+    ASSERT_TRUE(std::isnan(static_cast<float>(pattern(bits))));
+  }
+  const Float16 half(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_TRUE(std::isnan(static_cast<float>(half)));
+}
+
+TEST(BFloat16, RoundsToNearestAndTiesToEven) {
+  for (std::uint32_t low = 0; low < 0x7f7f; ++low) {
+    const auto middle = std::bit_cast<float>(low << 16 | 0x8000u);
+    ASSERT_EQ(BFloat16(middle).bits, low % 2 == 0 ? low : low + 1);
+    ASSERT_EQ(BFloat16(std::nextafter(middle, 0.0f)).bits, low);
+    ASSERT_EQ(BFloat16(std::bit_cast<float>(low << 16)).bits, low);
+  }
+}
+
+TEST(BFloat16, NotANumberStaysOne) {
+  // A payload of low bits alone would round to infinity.
+  const auto nan = std::bit_cast<float>(0x7f800001u);
+  EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(nan))));
+  EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(-nan))));
 }
 
 }  // namespace

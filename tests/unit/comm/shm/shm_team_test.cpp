@@ -1,13 +1,17 @@
 // The keeping of time within a team: steps, slots, sleep, and calls that differ.
+
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <thread>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/comm/algorithms/chain.h"
+#include "bimetal/comm/shm/lanes.h"
 #include "bimetal/comm/shm/team.h"
-#include "support/errors.h"
+#include "bimetal/comm/transport.h"
 
 namespace bimetal::comm {
 namespace {
@@ -71,21 +75,6 @@ TEST(ShmTeam, ASleeperIsWokenByTheStepItWaitsFor) {
   EXPECT_EQ(others.asked, 0);
 }
 
-TEST(ShmTeam, CallsThatDifferAreNamedOnBothSides) {
-  auto teams = make_teams(2);
-  Guard guard;
-  teams[0]->begin(reduction_of(10, 7), guard);
-  teams[1]->begin(reduction_of(12, 7), guard);
-  const auto step = teams[0]->publish();
-  teams[1]->publish();
-  for (const int rank : {0, 1}) {
-    expect_error(ErrorCode::CallMismatch,
-                 {"rank 10 called all_reduce(sum) of 10 float32", "as call 7", "rank 11 called",
-                  "of 12 float32"},
-                 [&] { teams[rank]->wait_for(1 - rank, step, guard); });
-  }
-}
-
 TEST(ShmTeam, ACallThatNobodyWaitedInIsComparedInTheNext) {
   auto teams = make_teams(2);
   Guard guard;
@@ -97,15 +86,6 @@ TEST(ShmTeam, ACallThatNobodyWaitedInIsComparedInTheNext) {
   const auto step = teams[0]->publish();
   teams[1]->begin(reduction_of(5, 1), guard);
   teams[1]->publish();
-  EXPECT_THROW(teams[0]->wait_for(1, step, guard), Error);
-}
-
-TEST(ShmTeam, AnAbsentRankEndsTheWaitByItsGuard) {
-  auto teams = make_teams(2);
-  Guard guard;
-  guard.deadline = Deadline::after(std::chrono::milliseconds(30));
-  teams[0]->begin(reduction_of(1), guard);
-  const auto step = teams[0]->publish();
   EXPECT_THROW(teams[0]->wait_for(1, step, guard), Error);
 }
 
@@ -146,6 +126,54 @@ TEST(ShmTeam, ARankIsNoMoreThanAFewCallsAhead) {
     }
   };
   EXPECT_THROW(run_ahead(), Error);
+}
+
+// How data are cut into lanes and chunks.
+TEST(Lanes, CoverEveryByteOnce) {
+  for (const std::size_t bytes : {0ul, 4ul, 64ul, 100ul, 4096ul, 1000003ul, 64ul << 20}) {
+    for (const int number : {1, 2, 3, 7, 64}) {
+      const Lanes lanes{bytes, number};
+      std::size_t end = 0;
+      for (int j = 0; j < number; ++j) {
+        const Range lane = lanes.lane(j);
+        EXPECT_EQ(lane.begin, end);
+        EXPECT_LE(lane.bytes, lanes.length());
+        end += lane.bytes;
+      }
+      EXPECT_EQ(end, bytes);
+      EXPECT_GE(lanes.chunks() * lanes.chunk_bytes(), lanes.length());
+    }
+  }
+}
+
+TEST(Lanes, AChunkOfEveryLaneFitsOneSlot) {
+  for (int number = 1; number <= kMaxTeam; ++number) {
+    const Lanes lanes{std::size_t{1} << 30, number};
+    EXPECT_GT(lanes.chunk_bytes(), 0u);
+    EXPECT_EQ(lanes.chunk_bytes() % kLine, 0u);
+    EXPECT_LE(lanes.chunk_bytes() * static_cast<std::size_t>(number), ShmTeam::slot_bytes());
+  }
+}
+
+// All ranks of a team take the same steps in each call, and at least one.
+TEST(Lanes, NothingIsStillAChunk) {
+  EXPECT_EQ((Lanes{0, 3}.chunks()), 1u);
+}
+
+TEST(Chain, IsForLongMessagesOfThreeRanksAndMore) {
+  EXPECT_FALSE(chain_suits(std::size_t{1} << 30, 2));
+  EXPECT_FALSE(chain_suits(1000, 3));
+  EXPECT_TRUE(chain_suits(std::size_t{1} << 20, 3));
+  EXPECT_FALSE(chain_suits(std::size_t{1} << 20, 100));
+}
+
+TEST(Island, TheVariableFillsWhatTheProgramLeavesOpen) {
+  unsetenv("BIMETAL_ISLAND");
+  EXPECT_EQ(island_for(""), "");
+  setenv("BIMETAL_ISLAND", "left", 1);
+  EXPECT_EQ(island_for(""), "left");
+  EXPECT_EQ(island_for("right"), "right");
+  unsetenv("BIMETAL_ISLAND");
 }
 
 }  // namespace

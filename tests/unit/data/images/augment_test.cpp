@@ -7,7 +7,6 @@
 #include <array>
 #include <vector>
 
-#include "bimetal/base/error.h"
 #include "bimetal/data/images/image_set.h"
 
 namespace bimetal::data {
@@ -38,12 +37,6 @@ TEST(Augmentation, IsACropOfThePaddedImagePerhapsFlipped) {
     const auto expected = cropped_slowly(images[samples[i]], draw_crop(draws, samples[i]));
     EXPECT_TRUE(changed[static_cast<std::int64_t>(i)].equal(expected)) << i;
   }
-}
-
-TEST(Augmentation, NarrowImagesMayMoveOutOfSight) {
-  const auto changed =
-      augmented(torch::ones({200, 1, 2, 2}, torch::kUInt8), Samples{3}, {.seed = 1});
-  EXPECT_EQ(changed.sizes().vec(), (Samples{1, 1, 2, 2}));
 }
 
 TEST(Augmentation, EveryPlaceIsDrawnAboutEquallyOften) {
@@ -81,18 +74,6 @@ ImageDataset some_set() {
   set.mean = {0.4, 0.5, 0.6};
   set.stddev = {0.3};
   return set;
-}
-
-TEST(AugmentedSet, ASampleIsTheSameInEveryBatch) {
-  const ImageSet set(some_set(), torch::kFloat64, Augment::Yes);
-  const task::DrawScope scope(task::Draws{.seed = 8, .epoch = 3});
-  const auto whole = set.batch(Samples{4, 17, 0, 9});
-  const auto part = set.batch(Samples{9, 17});
-  EXPECT_TRUE(part[0][0].equal(whole[0][3]));
-  EXPECT_TRUE(part[0][1].equal(whole[0][1]));
-  EXPECT_TRUE(part[1].equal(torch::tensor({9, 7}, torch::kInt64)));
-  EXPECT_EQ(set.batch(Samples{})[0].sizes().vec(), (Samples{0, 3, 8, 11}));
-  EXPECT_THROW(set.batch(Samples{20}), Error);
 }
 
 TEST(AugmentedSet, ChangesNothingOutsideOfTrainingOrUnasked) {

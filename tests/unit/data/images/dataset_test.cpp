@@ -40,24 +40,6 @@ class Dataset : public ::testing::Test {
   test::TemporaryFolder folder_;
 };
 
-TEST_F(Dataset, LoadsImagesAndLabelsOfBothSets) {
-  const TrainTest sets = load_dataset("mnist", folder_.path());
-  EXPECT_EQ(sets.train.images.sizes().vec(), (std::vector<std::int64_t>{7, 1, 2, 4}));
-  EXPECT_EQ(sets.train.images.scalar_type(), torch::kUInt8);
-  EXPECT_TRUE(torch::equal(sets.train.labels, torch::arange(7)));
-  EXPECT_EQ(sets.test.size(), 3);
-}
-
-TEST_F(Dataset, NormalisesBothSetsByTheTrainingPixels) {
-  const TrainTest sets = load_dataset("mnist", folder_.path());
-  const auto pixels = sets.train.images.to(torch::kFloat64) / 255.0;
-  ASSERT_EQ(sets.train.mean.size(), 1u);
-  EXPECT_NEAR(sets.train.mean[0], pixels.mean().item<double>(), 1e-14);
-  EXPECT_NEAR(sets.train.stddev[0], pixels.std(/*unbiased=*/false).item<double>(), 1e-14);
-  EXPECT_EQ(sets.test.mean, sets.train.mean);
-  EXPECT_EQ(sets.test.stddev, sets.train.stddev);
-}
-
 TEST_F(Dataset, ConstantImagesDoNotDivideByZero) {
   test::write_gzip(folder_ / "train-images-idx3-ubyte.gz",
                    idx_bytes({7, 2, 4}, test::Bytes(56, 9)));

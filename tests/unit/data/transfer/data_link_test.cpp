@@ -3,11 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <thread>
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/group.h"
@@ -98,23 +96,6 @@ TEST_F(DataLink, KeepsWhatItIsSentPlainAndEncrypted) {
   EXPECT_EQ(told_.notices.size(), 2u);
 }
 
-TEST_F(DataLink, ManyOfOneCacheAreSentItOnce) {
-  at_ = server_->endpoint();
-  std::array<std::thread, 3> receivers;
-  for (auto& receiver : receivers) {
-    receiver = std::thread([this] {
-      train::test::Recorder told;
-      train::TrainerOptions options;
-      options.host_name = "mac";
-      const auto files = train::find_job_data(comm::make_group(net::make_solo_mesh("mac"), {}),
-                                              job_, options, {[this] { return at_; }, own()}, told);
-      expect_same_files(files.folder);
-    });
-  }
-  for (auto& receiver : receivers) receiver.join();
-  EXPECT_EQ(server_->take_notes().size(), 1u);
-}
-
 TEST_F(DataLink, WhatIsForbiddenOrNowhereIsSaid) {
   at_ = server_->endpoint();
   job_.data.send_max_gb = 0.001;
@@ -137,19 +118,6 @@ TEST_F(DataLink, StrangersGetNothing) {
   EXPECT_EQ(error_of_find(own(net::Encryption::off, "another token, of a stranger")).code(),
             ErrorCode::Unauthorized);
   EXPECT_THAT(server_->take_notes(), IsEmpty());
-}
-
-TEST_F(DataLink, ASenderThatIsGoneLeavesNothingHalf) {
-  progress::Meter meter;
-  DataClient client("server 0", seconds(20), meter);
-  client.connect(server_->endpoint(), own());
-  const auto offer = client.ask({.host = "mac", .missing = "nothing there"});
-  ASSERT_EQ(offer.files.size(), 4u);
-  EXPECT_EQ(offer.host, "pc");
-  server_.reset();
-  expect_error(ErrorCode::PeerLost, {"server 0"}, [&] {
-    client.receive({{"a", offer.files[0].stored_size}}, folder_.path());
-  });
 }
 
 TEST_F(DataLink, AFileThatIsNotWhatItWasIsNotKept) {

@@ -51,25 +51,6 @@ class FileTransfer : public ::testing::Test {
   std::atomic<std::uint64_t> received_{0};
 };
 
-TEST_F(FileTransfer, BringsEveryByteToEveryRank) {
-  std::filesystem::create_directory(folder_ / "0");
-  std::vector<SentFile> files;
-  std::uint64_t bytes = 0;
-  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, kChunk - 1, kChunk, kChunk + 1,
-                                 2 * kChunk, 3 * kChunk, 7 * kChunk + 5}) {
-    files.push_back({"file" + std::to_string(size), size});
-    put_contents(folder_ / "0" / files.back().name, text_of(size));
-    bytes += size;
-  }
-  transfer(3, files);
-  for (const auto& file : files) {
-    for (const char* rank : {"1", "2"}) {
-      EXPECT_EQ(contents_of(folder_ / rank / file.name), text_of(file.size)) << file.name;
-    }
-  }
-  EXPECT_EQ(received_, 2 * bytes);
-}
-
 /// How each rank ended that failed. Which of them does so first is left to chance: the others hear
 /// of the failure at once, while the one that it happened to waits for its buffers.
 std::map<int, ErrorCode> failures(int ranks, const bimetal::testing::RankBody& body) {
@@ -94,22 +75,6 @@ TEST_F(FileTransfer, AFileThatBecameShorterEndsAllRanks) {
   const auto codes = failures(3, transfer_body({{"file", 6 * kChunk}}));
   EXPECT_EQ(codes.size(), 3u);
   EXPECT_EQ(codes.at(0), ErrorCode::CorruptData);
-}
-
-TEST_F(FileTransfer, AReceiverThatCannotWriteEndsAllRanks) {
-  std::filesystem::create_directory(folder_ / "0");
-  put_contents(folder_ / "0" / "file", text_of(50 * kChunk));
-  bimetal::test::put_contents(folder_ / "1", "no folder");
-  const auto in_the_way = [&](int rank, comm::Group group) {
-    progress::Meter meter;
-    const std::vector<SentFile> files = {{"file", 50 * kChunk}};
-    const auto place = folder_ / std::to_string(rank);
-    if (rank == 0) return send_files(group, place, files, meter, options());
-    receive_files(group, place, files, meter, options());
-  };
-  const auto codes = failures(2, in_the_way);
-  EXPECT_EQ(codes.size(), 2u);
-  EXPECT_EQ(codes.at(1), ErrorCode::System);
 }
 
 }  // namespace

@@ -7,8 +7,10 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/data/text/token_set.h"
+#include "bimetal/data/transfer/data_copies.h"
 #include "bimetal/progress/together.h"
 #include "support/environment.h"
+#include "support/errors.h"
 #include "unit/data/text/token_files.h"
 #include "unit/train/training_job.h"
 
@@ -60,33 +62,6 @@ class SharedData : public ::testing::Test {
   bimetal::test::Environment own_{"BIMETAL_CACHE", (cache_ / "cache").string()};
 };
 
-TEST_F(SharedData, WhoeverHasItKeepsIt) {
-  std::vector<Rank> ranks = {{images()}, {images()}};
-  share(ranks);
-  for (const auto& rank : ranks) {
-    EXPECT_EQ(rank.error, "");
-    EXPECT_EQ(rank.files.folder, images_.path());
-    EXPECT_EQ(rank.files.files.size(), 4u);
-  }
-  EXPECT_FALSE(fs::exists(cache_ / "cache")) << "nothing is left behind for small files";
-}
-
-TEST_F(SharedData, RanksOfOneCacheAreSentItOnce) {
-  std::vector<Rank> ranks = {{no_folder()}, {images()}, {no_folder()}};
-  share(ranks);
-  for (const auto& rank : ranks) EXPECT_EQ(rank.error, "");
-  EXPECT_EQ(ranks[0].files.folder, ranks[2].files.folder);
-  EXPECT_THAT(ranks[0].files.folder.string(), HasSubstr((cache_ / "cache" / "data").string()));
-  EXPECT_THAT(ranks[0].told.notices,
-              ElementsAre(AllOf(HasSubstr("no data on rank 0 on host0"), HasSubstr("none of these"),
-                                HasSubstr("rank 1 on host1 sends"), Not(HasSubstr("rank 2")))));
-  auto again = ranks;
-  for (auto& rank : again) rank.told.notices.clear();
-  share(again);
-  EXPECT_THAT(again[0].told.notices, IsEmpty()) << "it was kept";
-  EXPECT_EQ(again[2].files.folder, ranks[2].files.folder);
-}
-
 TEST_F(SharedData, TokensAreSentWithAndWithoutATestFile) {
   for (const bool tested : {true, false}) {
     const test::TemporaryFolder tokens;
@@ -128,42 +103,66 @@ TEST_F(SharedData, WithoutServingARankWithoutACopyIsNamed) {
   }
 }
 
-TEST_F(SharedData, AUrlIsFetchedOnceForACache) {
-  std::atomic<int> fetches = 0;
-  const Fetch copying = [&](const FetchRequest& request, progress::Meter&) {
-    ++fetches;
-    EXPECT_EQ(request.url, "copy://folder");
-    fs::copy(images_.path(), request.into);
-    return Fetched::complete;
-  };
-  std::vector<Rank> ranks = {{"copy://folder", copying}, {"copy://folder", copying}};
-  share(ranks);
-  for (const auto& rank : ranks) {
-    EXPECT_EQ(rank.error, "");
-    EXPECT_THAT(rank.files.folder.string(), HasSubstr((cache_ / "cache" / "urls").string()));
-  }
-  EXPECT_EQ(fetches, 1);
-}
-
-TEST_F(SharedData, ARankThatCannotReachTheUrlIsSentTheData) {
-  const Fetch failing = [](const FetchRequest&, progress::Meter&) -> Fetched {
-    throw Error(ErrorCode::System, "no route to host");
-  };
-  std::vector<Rank> ranks = {{images()}, {"copy://folder", failing}};
-  share(ranks);
-  for (const auto& rank : ranks) EXPECT_EQ(rank.error, "");
-  EXPECT_THAT(ranks[0].told.notices, ElementsAre(HasSubstr("no route to host")));
-
-  std::vector<Rank> alone = {{"copy://folder", failing}};
-  share(alone);
-  EXPECT_EQ(alone[0].error, "no route to host") << "nobody has it";
-}
-
 TEST_F(SharedData, AnInterruptEndsItOnEveryRank) {
   std::vector<Rank> ranks = {{images()}, {images()}};
   ranks[1].interrupt = true;
   share(ranks);
   for (const auto& rank : ranks) EXPECT_EQ(rank.error, progress::Interrupted().what());
+}
+
+Content content(const std::string& text) {
+  return {text.size(), digest_of(text)};
+}
+
+FileFact file(const std::string& path, const std::string& identity,
+              std::optional<Content> known = {}) {
+  return {.path = path, .identity = identity, .stored_size = 10, .content = known};
+}
+
+TEST(DataCopies, SurviveTheWire) {
+  Copy copy{.host = "pc1", .files = {file("/a", "7", content("x")), file("/b", "")}};
+  copy.code = ErrorCode::System;
+  const auto back = decode_copy(encode_copy(copy));
+  EXPECT_EQ(back.host, "pc1");
+  EXPECT_EQ(back.code, ErrorCode::System);
+  EXPECT_TRUE(back.there());
+  ASSERT_EQ(back.files.size(), 2u);
+  EXPECT_EQ(back.files[0].content, content("x"));
+  EXPECT_EQ(back.files[1].content, std::nullopt);
+  EXPECT_EQ(back.files[1].path, "/b");
+  auto bytes = encode_copy(copy);
+  bytes.pop_back();
+  EXPECT_THROW(decode_copy(bytes), Error);
+}
+
+TEST(DataCopies, AFileIsReadByTheFirstThatSeesIt) {
+  const std::vector<Copy> copies = {
+      {.host = "a", .files = {file("/x", "1"), file("/y", "2", content("y"))}},
+      {.host = "a", .files = {file("/x", "1"), file("/z", "3")}},
+      {.host = "b", .files = {file("/x", ""), file("/z", "3")}}};
+  EXPECT_THAT(files_to_read(copies, 0), ElementsAre(0)) << "the other is known";
+  EXPECT_THAT(files_to_read(copies, 1), ElementsAre(1));
+  EXPECT_THAT(files_to_read(copies, 2), ElementsAre(0)) << "nobody can tell that it is the same";
+}
+
+TEST(DataCopies, TheFirstDifferenceIsNamed) {
+  std::vector<Copy> copies = {
+      {.host = "pc0", .missing = "not there"},
+      {.host = "pc1", .files = {file("/1/x", "", content("x")), file("/1/y", "", content("y"))}},
+      {.host = "pc2", .files = {file("/2/x", "", content("x")), file("/2/y", "", content("y"))}}};
+  EXPECT_EQ(reference_rank(copies), 1);
+  EXPECT_NO_THROW(require_equal_copies(copies, "mnist"));
+  EXPECT_EQ(digest_of_copy(copies[1]), digest_of_copy(copies[2]));
+  EXPECT_EQ(stored_bytes(copies[1]), 20u);
+
+  copies[2].files[1].content = content("yes");
+  EXPECT_NE(digest_of_copy(copies[1]), digest_of_copy(copies[2]));
+  EXPECT_EQ(expect_error(
+                ErrorCode::CallMismatch,
+                {"rank 2 on pc2", "rank 1 on pc1", "1 bytes", "3 bytes", "/1/y", "/2/y", "'mnist'"},
+                [&] { require_equal_copies(copies, "mnist"); })
+                .rank(),
+            2);
 }
 
 }  // namespace

@@ -79,35 +79,12 @@ JobFailed failure_of(const LaunchPlan& plan, SignalWatch& signals) {
   throw std::runtime_error("the job has not failed");
 }
 
-TEST_F(LocalLauncher, TellsEachRankItsPlace) {
-  const std::string script =
-      "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT "
-      "$BIMETAL_STORE $EXTRA > " +
-      in_folder("rank-$RANK");
-  auto plan = plan_of({script, script});
-  plan.first_rank = 3;
-  plan.world_size = 7;
-  plan.environment = {{"EXTRA", "more"}};
-  const auto result = run_ranks(plan, signals_);
-  EXPECT_FALSE(result.interrupted);
-  EXPECT_EQ(content("rank-3"), "3 7 0 2 127.0.0.1 4711 launcher more\n");
-  EXPECT_EQ(content("rank-4"), "4 7 1 2 127.0.0.1 4711 launcher more\n");
-}
-
 TEST_F(LocalLauncher, HandsTheTokenOnByEnvironmentAlone) {
   const auto plan = plan_of({"echo $BIMETAL_TOKEN > " + in_folder("token") +
                              "; tr '\\0' ' ' < /proc/$$/cmdline > " + in_folder("cmdline")});
   run_ranks(plan, signals_);
   EXPECT_EQ(content("token"), "a secret of the job\n");
   EXPECT_THAT(content("cmdline"), ::testing::Not(HasSubstr("a secret of the job")));
-}
-
-TEST_F(LocalLauncher, SaysWhoWasKilledAndEndsTheOthers) {
-  const auto failure = failure_of(plan_of({"sleep 600", "kill -9 $$"}), signals_);
-  EXPECT_EQ(failure.code(), ErrorCode::PeerLost);
-  EXPECT_EQ(failure.rank(), 1);
-  EXPECT_TRUE(failure.first_hand());
-  EXPECT_THAT(failure.what(), HasSubstr("rank 1 (shell, pid "));
 }
 
 TEST_F(LocalLauncher, ARankThatOthersHaveWaitedForInVainIsNotWaitedForAgain) {
@@ -175,41 +152,6 @@ TEST_F(LocalLauncher, AJobGoesOnWhileAnotherStandsIn) {
   EXPECT_NO_THROW(run_ranks(plan, signals_));
 }
 
-TEST_F(LocalLauncher, KnowsTheLastCheckpointAndTheError) {
-  const std::string says =
-      R"(echo '{"event":"checkpoint","path":"runs/step-5","step":5}' >&4; )"
-      R"(echo '{"event":"error","code":"not_finite","message":"loss is NaN"}' >&4; exit 12)";
-  const auto failure = failure_of(plan_of({says}), signals_);
-  EXPECT_EQ(failure.code(), ErrorCode::NotFinite);
-  EXPECT_STREQ(failure.what(), "loss is NaN");
-  EXPECT_EQ(failure.last_checkpoint(), "runs/step-5");
-}
-
-TEST_F(LocalLauncher, TheFirstRequestAsksForAnOrderlyEnd) {
-  // As ranks do: finish something, then end with the status for it.
-  const std::string script = "trap 'echo saved > " + in_folder("saved-$RANK") +
-                             "; exit 130' INT; touch " + in_folder("ready-$RANK") +
-                             "; while :; do sleep 0.05; done";
-  std::atomic<int> announced = 0;
-  const InterruptWhenReady interrupt(folder_, 2);
-  const auto result = run_ranks(plan_of({script, script}), signals_, [&] { ++announced; });
-  EXPECT_TRUE(result.interrupted);
-  EXPECT_FALSE(result.killed);
-  EXPECT_EQ(announced, 1);
-  EXPECT_EQ(content("saved-0"), "saved\n");
-  EXPECT_EQ(content("saved-1"), "saved\n");
-}
-
-TEST_F(LocalLauncher, TheSecondRequestKills) {
-  const std::string deaf =
-      "trap '' INT TERM; touch " + in_folder("ready-$RANK") + "; while :; do sleep 0.05; done";
-  const InterruptWhenReady interrupt(folder_, 2);
-  const auto result =
-      run_ranks(plan_of({deaf, deaf}), signals_, [] { ::kill(::getpid(), SIGINT); });
-  EXPECT_TRUE(result.interrupted);
-  EXPECT_TRUE(result.killed);
-}
-
 /// Workers may still come from elsewhere; the other one that leads is elsewhere.
 LaunchPlan plan_with_a_stopped_server() {
   auto plan = plan_of({"exit 0", "kill -STOP $$"});
@@ -235,13 +177,6 @@ TEST_F(LocalLauncher, AWorkerThatHasEndedKnowsThatTheJobIsOver) {
   auto plan = plan_with_a_stopped_server();
   plan.grace_after_finish = milliseconds(300);
   EXPECT_NO_THROW(run_ranks(plan, signals_));
-}
-
-TEST_F(LocalLauncher, ARankThatNeverEndsIsKilledInTheEnd) {
-  auto plan = plan_of({"exit 0", "sleep 600"});
-  plan.grace_after_finish = milliseconds(300);
-  const auto failure = failure_of(plan, signals_);
-  EXPECT_EQ(failure.code(), ErrorCode::Timeout);
 }
 
 }  // namespace

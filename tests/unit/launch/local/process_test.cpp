@@ -38,10 +38,6 @@ std::string output_of(const std::string& script, ProcessCommand command = {}) {
   return text;
 }
 
-bool exists(int pid) {
-  return ::kill(pid, 0) == 0;
-}
-
 TEST(Process, TellsStatusAndSignalApart) {
   auto by_itself = Process::start({{"/bin/sh", "-c", "exit 7"}, {}, {}});
   const auto status = wait_for(by_itself);
@@ -85,38 +81,6 @@ TEST(Process, HasAnEmptyStandardInput) {
 TEST(Process, HasAGroupOfItsOwn) {
   auto process = Process::start({{"/bin/sleep", "60"}, {}, {}});
   EXPECT_EQ(::getpgid(process.pid()), process.pid());
-}
-
-TEST(Process, TakesItsWholeGroupWithIt) {
-  auto pipe = Pipe::create();
-  int grandchild = 0;
-  {
-    auto process = Process::start(
-        {{"/bin/sh", "-c", "sleep 60 & echo $! >&4; wait"}, {}, {{4, pipe.write.number()}}});
-    std::string text;
-    set_nonblocking(pipe.read);
-    while (text.find('\n') == std::string::npos) read_available(pipe.read, text);
-    grandchild = std::stoi(text);
-    EXPECT_TRUE(exists(grandchild));
-  }
-  // The grandchild's own reaper is init, or this process's subreaper: give it a moment.
-  for (int i = 0; i < 500 && exists(grandchild); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  EXPECT_TRUE(!exists(grandchild) ||
-              output_of("sed -n 's/^State:.//p' /proc/" + std::to_string(grandchild) +
-                        "/status >&4")[0] == 'Z');
-}
-
-TEST(Process, WhatItLeavesInItsGroupDiesWithIt) {
-  auto pipe = Pipe::create();
-  auto process =
-      Process::start({{"/bin/sh", "-c", "sleep 60 & exit 0"}, {}, {{4, pipe.write.number()}}});
-  pipe.write.close();
-  EXPECT_EQ(wait_for(process).status, 0);
-  std::string text;
-  // The end of the stream shows that nobody holds the other end any more.
-  EXPECT_FALSE(read_available(pipe.read, text));
 }
 
 TEST(Process, NamesAProgramThatCannotBeStarted) {

@@ -13,7 +13,6 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "support/thread_ranks.h"
@@ -105,42 +104,6 @@ TEST_P(GradientReducerTest, SumsOverRanksStepAfterStep) {
   });
 }
 
-TEST_P(GradientReducerTest, EveryFloatingPointTypeAndTheirMixture) {
-  testing::run_ranks(2, [&](int number, comm::Group group) {
-    std::vector<torch::Tensor> parameters;
-    for (const auto dtype : {torch::kFloat32, torch::kFloat64, torch::kFloat16, torch::kBFloat16}) {
-      for (auto& parameter : leaves(dtype)) parameters.push_back(parameter);
-    }
-    Rank rank(number, group, options(), parameters);
-    rank.step([&] {
-      torch::Tensor total = torch::zeros({});
-      for (const auto& p : parameters) total = total + (1 + number) * p.sum().to(torch::kFloat32);
-      total.backward();
-    });
-    expect_gradients(parameters, 3);
-  });
-}
-
-TEST_P(GradientReducerTest, PassesOutsideReduceDuringAddUpLocally) {
-  on_ranks(2, [](Rank& rank) {
-    rank.reducer.begin();
-    for (int i = 0; i < 3; ++i) sum_of(rank.parameters, 1).backward();
-    expect_gradients(rank.parameters, 3);  // nothing has been reduced
-    rank.reducer.reduce_during([&] { sum_of(rank.parameters, 10).backward(); });
-    rank.reducer.finish();
-    expect_gradients(rank.parameters, 26);
-  });
-}
-
-TEST_P(GradientReducerTest, FinishReducesWhatIsThereWithoutALastPass) {
-  on_ranks(2, [](Rank& rank) {
-    rank.reducer.begin();
-    sum_of(rank.parameters, 1 + rank.number).backward();
-    rank.reducer.finish();
-    expect_gradients(rank.parameters, 3);
-  });
-}
-
 TEST_P(GradientReducerTest, RankWithoutAnyPassAddsZeros) {
   on_ranks(3, [](Rank& rank) {
     for (int step = 0; step < 3; ++step) {
@@ -219,16 +182,6 @@ TEST_P(GradientReducerTest, FailedPassStillTakesPart) {
   });
 }
 
-TEST_P(GradientReducerTest, RankAloneKeepsItsGradients) {
-  on_ranks(1, [](Rank& rank) {
-    for (int step = 0; step < 2; ++step) {
-      rank.step([&] { rank.parameters[0].sum().backward(); });
-      expect_gradients({rank.parameters[0]}, 1);
-      EXPECT_FALSE(rank.parameters[1].grad().defined());
-    }
-  });
-}
-
 TEST_P(GradientReducerTest, OptimizersMayClearGradientsEitherWay) {
   on_ranks(2, [](Rank& rank) {
     torch::optim::SGD sgd(rank.parameters, torch::optim::SGDOptions(0).momentum(0.9));
@@ -238,23 +191,6 @@ TEST_P(GradientReducerTest, OptimizersMayClearGradientsEitherWay) {
       sgd.step();
       sgd.zero_grad(set_to_none);
     }
-  });
-}
-
-// Momentum is an average of past gradients: it must not share memory with the present ones.
-TEST_P(GradientReducerTest, OptimizerStateDoesNotFollowLaterGradients) {
-  on_ranks(2, [](Rank& rank) {
-    const auto alone = leaves();
-    torch::optim::SGD reduced_sgd(rank.parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
-    torch::optim::SGD alone_sgd(alone, torch::optim::SGDOptions(0.1).momentum(0.9));
-    for (int step = 1; step <= 5; ++step) {
-      rank.step(step);
-      reduced_sgd.step();
-      alone_sgd.zero_grad();
-      sum_of(alone, 2 * step).backward();
-      alone_sgd.step();
-    }
-    for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(rank.parameters[i].equal(alone[i]));
   });
 }
 
@@ -280,27 +216,6 @@ TEST_P(GradientReducerTest, MayBeDestroyedBeforeTheSumsAreThere) {
       reducer.reduce_during([&] { sum_of(parameters, 1).backward(); });
     }
     group.barrier().wait();
-  });
-}
-
-TEST_P(GradientReducerTest, TimesOfAStep) {
-  on_ranks(2, [](Rank& rank) {
-    auto& reducer = rank.reducer;
-    EXPECT_EQ(reducer.communicate_seconds(), 0);
-    reducer.begin();
-    rank.group.barrier().wait();
-    if (rank.number == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    reducer.reduce_during([&] { sum_of(rank.parameters, 1).backward(); });
-    reducer.finish();
-    auto wait = reducer.wait_seconds();
-    EXPECT_GT(reducer.communicate_seconds(), 0);
-
-    std::vector<double> waits(2);
-    rank.group.all_gather({&wait, 1, comm::DType::float64}, comm::buffer(waits)).wait();
-    EXPECT_GT(waits[0], waits[1]);  // rank 0 has waited for rank 1
-    reducer.begin();
-    EXPECT_EQ(reducer.wait_seconds(), 0);
-    reducer.finish();
   });
 }
 
@@ -331,15 +246,6 @@ TEST_P(GradientReducerTest, CompressedGradientsComeFromWhereTheyWere) {
 INSTANTIATE_TEST_SUITE_P(Homes, GradientReducerTest,
                          ::testing::Values(GradientHome::bucket, GradientHome::tensor),
                          ::testing::PrintToStringParamName());
-
-// On the CPU nothing is copied back.
-TEST(GradientReducer, GradientsShareTheBucketsMemoryOnTheCpu) {
-  on_ranks(2, kDefaults, [](Rank& rank) {
-    rank.step(1);
-    EXPECT_EQ(rank.parameters[2].grad().storage().data_ptr().get(),
-              rank.parameters[3].grad().storage().data_ptr().get());
-  });
-}
 
 #ifdef __linux__
 

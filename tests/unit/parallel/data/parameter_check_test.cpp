@@ -8,12 +8,12 @@
 #include <optional>
 
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/data/broadcast.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr std::chrono::seconds kCheckTimeout{60};
@@ -62,56 +62,84 @@ TEST(ParameterCheck, AcceptsAModelWithoutTensors) {
       2, [](int rank, comm::Group group) { check_same_on_all_ranks({}, group, kCheckTimeout); });
 }
 
-TEST(ParameterCheck, NamesADifferentShape) {
-  const auto error = error_when_rank_2_has([](task::ModelState& state) {
-    state.parameters[1].tensor = torch::zeros({10, 6}, torch::requires_grad());
+TEST(ParameterCheck, NamesTheFirstDifference) {
+  struct Row {
+    std::function<void(task::ModelState&)> change;
+    std::vector<std::string> words;
+  };
+  const Row rows[] = {
+      {[](auto& state) { state.parameters[1].tensor = torch::zeros({10, 6}).requires_grad_(); },
+       {"rank 0 and rank 2", "'fc.weight' float32 [10, 5]", "'fc.weight' float32 [10, 6]"}},
+      {[](auto& state) { state.parameters[0].name = "convolution.weight"; },
+       {"'conv.weight'", "'convolution.weight'"}},
+      {[](auto& state) {
+         auto& tensor = state.parameters[0].tensor;
+         tensor = tensor.detach().to(torch::kFloat64).requires_grad_();
+       },
+       {"float32 [4, 1, 3, 3]", "float64 [4, 1, 3, 3]"}},
+      {[](auto& state) { state.parameters[0].tensor.requires_grad_(false); },
+       {"frozen parameter 'conv.weight'"}},
+      {[](auto& state) { state.buffers.pop_back(); },
+       {"tensor 4 of 4 on rank 0 is buffer 'norm.steps'",
+        "tensor 4 of 3 on rank 2 is nothing more"}},
+      {[](auto& state) { state.buffers[0].tensor = torch::zeros({8}); },
+       {"buffer 'norm.running_mean' float32 [4]", "buffer 'norm.running_mean' float32 [8]"}},
+      {[](auto& state) {
+         for (auto& parameter : state.parameters) parameter.name = "first of " + parameter.name;
+       },
+       {"tensor 1 of 4", "'first of conv.weight'"}}};
+  for (const auto& [change, words] : rows) {
+    const auto error = error_when_rank_2_has(change);
+    for (const auto& word : words) EXPECT_THAT(error.what(), HasSubstr(word));
+  }
+}
+
+constexpr std::chrono::seconds kBroadcastTimeout{60};
+
+std::vector<torch::Tensor> mixed_tensors(double value) {
+  return {torch::full({3}, value, torch::kFloat32),
+          torch::full({}, value, torch::kInt64),
+          torch::full({5}, value > 0, torch::kBool),
+          torch::full({2, 2}, value, torch::kComplexDouble),
+          torch::full({0, 4}, value, torch::kFloat64),
+          torch::full({7}, value, torch::kBFloat16),
+          torch::full({4, 6}, value, torch::kFloat64).t()};
+}
+
+TEST(Broadcast, CopiesTensorsOfAnyTypeFromTheRoot) {
+  for (const int root : {0, 2}) {
+    testing::run_ranks(3, [&](int rank, comm::Group group) {
+      auto tensors = mixed_tensors(rank == root ? 7 : 0);
+      broadcast_tensors(tensors, root, group, 1 << 20, kBroadcastTimeout);
+      const auto expected = mixed_tensors(7);
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        EXPECT_TRUE(tensors[i].equal(expected[i])) << "tensor " << i << " of rank " << rank;
+      }
+    });
+  }
+}
+
+TEST(Broadcast, SplitsIntoMessagesOfAnySize) {
+  for (const std::size_t message_bytes : {0u, 1u, 40u, 100u}) {
+    testing::run_ranks(2, [&](int rank, comm::Group group) {
+      auto tensors = mixed_tensors(rank == 0 ? 3 : 0);
+      broadcast_tensors(tensors, 0, group, message_bytes, kBroadcastTimeout);
+      const auto expected = mixed_tensors(3);
+      for (std::size_t i = 0; i < tensors.size(); ++i) EXPECT_TRUE(tensors[i].equal(expected[i]));
+    });
+  }
+}
+
+// Other ranks may not even call it: nothing is sent.
+TEST(Broadcast, SendsNothingWithoutElements) {
+  testing::run_ranks(2, [](int rank, comm::Group group) {
+    if (rank == 0) {
+      const std::vector<torch::Tensor> empty = {torch::zeros({0, 3})};
+      broadcast_tensors({}, 0, group, 1 << 20, kBroadcastTimeout);
+      broadcast_tensors(empty, 0, group, 1 << 20, kBroadcastTimeout);
+    }
+    group.barrier().wait();
   });
-  EXPECT_THAT(error.what(),
-              AllOf(HasSubstr("rank 0 and rank 2"), HasSubstr("'fc.weight' float32 [10, 5]"),
-                    HasSubstr("'fc.weight' float32 [10, 6]")));
-}
-
-TEST(ParameterCheck, NamesADifferentName) {
-  const auto error = error_when_rank_2_has(
-      [](task::ModelState& state) { state.parameters[0].name = "convolution.weight"; });
-  EXPECT_THAT(error.what(), AllOf(HasSubstr("'conv.weight'"), HasSubstr("'convolution.weight'")));
-}
-
-TEST(ParameterCheck, NamesADifferentType) {
-  const auto error = error_when_rank_2_has([](task::ModelState& state) {
-    state.parameters[0].tensor = state.parameters[0].tensor.detach().to(torch::kFloat64);
-    state.parameters[0].tensor.requires_grad_();
-  });
-  EXPECT_THAT(error.what(),
-              AllOf(HasSubstr("float32 [4, 1, 3, 3]"), HasSubstr("float64 [4, 1, 3, 3]")));
-}
-
-TEST(ParameterCheck, NamesAParameterFrozenOnOneRank) {
-  const auto error = error_when_rank_2_has(
-      [](task::ModelState& state) { state.parameters[0].tensor.requires_grad_(false); });
-  EXPECT_THAT(error.what(), HasSubstr("frozen parameter 'conv.weight'"));
-}
-
-TEST(ParameterCheck, NamesAMissingTensorAndTheCounts) {
-  const auto error =
-      error_when_rank_2_has([](task::ModelState& state) { state.buffers.pop_back(); });
-  EXPECT_THAT(error.what(), AllOf(HasSubstr("tensor 4 of 4 on rank 0 is buffer 'norm.steps'"),
-                                  HasSubstr("tensor 4 of 3 on rank 2 is nothing more")));
-}
-
-TEST(ParameterCheck, NamesADifferentBuffer) {
-  const auto error = error_when_rank_2_has(
-      [](task::ModelState& state) { state.buffers[0].tensor = torch::zeros({8}); });
-  EXPECT_THAT(error.what(), AllOf(HasSubstr("buffer 'norm.running_mean' float32 [4]"),
-                                  HasSubstr("buffer 'norm.running_mean' float32 [8]")));
-}
-
-TEST(ParameterCheck, NamesTheFirstOfSeveralDifferences) {
-  const auto error = error_when_rank_2_has([](task::ModelState& state) {
-    state.parameters[0].name = "first";
-    state.parameters[1].name = "second";
-  });
-  EXPECT_THAT(error.what(), AllOf(HasSubstr("tensor 1 of 4"), HasSubstr("'first'")));
 }
 
 }  // namespace

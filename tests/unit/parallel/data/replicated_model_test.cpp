@@ -1,13 +1,18 @@
 #include "bimetal/parallel/data/replicated_model.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/api/include/torch/autograd.h>
 #include <torch/csrc/api/include/torch/nn.h>
+#include <torch/csrc/api/include/torch/nn/module.h>
+#include <torch/csrc/api/include/torch/types.h>
 
-#include <numeric>
-#include <vector>
+#include <barrier>
+#include <chrono>
+#include <stdexcept>
 
 #include "bimetal/base/error.h"
 #include "support/errors.h"
+#include "support/in_process_mesh.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel {
@@ -35,39 +40,6 @@ torch::Tensor gradient_alone(const torch::Tensor& samples) {
   const Regression model;
   model.mean_loss(samples).backward();
   return model.weight.grad();
-}
-
-/// What a rank computes: its samples, and of how many a micro-batch is. Its last one is announced.
-struct Share {
-  std::vector<std::int64_t> samples;  ///< by rank
-  std::int64_t micro_batch = 100;
-  bool announced = true;
-};
-
-// The exactness of whole trainings is golden's.
-TEST(ReplicatedModel, AnySharesGiveTheGradientOfTheMean) {
-  for (const auto& share : {Share{{7, 3, 1}}, Share{{5, 0, 3}}, Share{{8, 4}, 3},
-                            Share{{2, 4}, 1, false}, Share{{5}, 2}}) {
-    const auto count = std::reduce(share.samples.begin(), share.samples.end());
-    const auto samples = all_samples(count);
-    testing::run_ranks(static_cast<int>(share.samples.size()), [&](int rank, comm::Group group) {
-      const auto model = std::make_shared<Regression>();
-      ReplicatedModel parallel(model, group, kOptions);
-      auto left = samples.split_with_sizes(share.samples)[rank];
-      parallel.begin_step(count);
-      while (left.size(0) > 0) {
-        const auto piece = left.slice(0, 0, share.micro_batch);
-        left = left.slice(0, share.micro_batch);
-        if (share.announced && left.size(0) == 0) {
-          parallel.backward_last(model->mean_loss(piece), piece.size(0));
-        } else {
-          parallel.backward(model->mean_loss(piece), piece.size(0));
-        }
-      }
-      parallel.finish_step();
-      EXPECT_TRUE(model->weight.grad().allclose(gradient_alone(samples), 1e-14, 1e-14));
-    });
-  }
 }
 
 TEST(ReplicatedModel, StartsEveryRankFromRankZero) {
@@ -109,30 +81,6 @@ TEST(ReplicatedModel, RefusesTypesThatCannotBeSummedByName) {
   });
 }
 
-// One tensor under two names is one parameter: its gradient is summed and sent once.
-TEST(ReplicatedModel, SharedParameterIsReducedOnce) {
-  struct Tied : torch::nn::Module {
-    Tied() {
-      inner->weight = inner->register_parameter("weight", torch::full({3}, 2.0));
-      register_module("inner", inner);
-      outer_weight = register_parameter("outer_weight", inner->weight);
-    }
-    struct Inner : torch::nn::Module {
-      torch::Tensor weight;
-    };
-    std::shared_ptr<Inner> inner = std::make_shared<Inner>();
-    torch::Tensor outer_weight;
-  };
-  testing::run_ranks(2, [](int rank, comm::Group group) {
-    const auto model = std::make_shared<Tied>();
-    ReplicatedModel parallel(model, group, kOptions);
-    parallel.begin_step(4);
-    parallel.backward_last((model->inner->weight * model->outer_weight).sum(), 2);
-    parallel.finish_step();
-    EXPECT_TRUE(model->inner->weight.grad().equal(torch::full({3}, 4.f)));  // of w·w
-  });
-}
-
 TEST(ReplicatedModel, FrozenParametersAreBroadcastButNotReduced) {
   testing::run_ranks(2, [](int rank, comm::Group group) {
     auto model = torch::nn::Linear(3, 2);
@@ -168,6 +116,74 @@ TEST(ReplicatedModel, CallsOutOfOrderAreRefusedAndHarmless) {
     EXPECT_TRUE(refused([&] { parallel.begin_step(4); }));
     parallel.finish_step();
     EXPECT_TRUE(model->weight.grad().allclose(gradient_alone(all_samples(2)), 1e-14, 1e-14));
+  });
+}
+
+// What other ranks see when one of them fails within a step.
+
+// One bucket per parameter, so that a step has several exchanges to fail between.
+const ReplicatedModelOptions kFaultOptions{
+    .bucket_bytes = 1, .first_bucket_bytes = 1, .timeout = std::chrono::seconds(60)};
+
+// Identity whose backward fails on demand, as an allocation on a full device would.
+struct Fuse : torch::autograd::Function<Fuse> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
+                               bool blown) {
+    context->saved_data["blown"] = blown;
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    if (context->saved_data["blown"].toBool()) throw std::range_error("the fuse has blown");
+    return {gradients[0], torch::Tensor()};
+  }
+};
+
+// loss = mean(front · back) with a fuse between: a failure leaves back with a gradient and front
+// without.
+struct Chain : torch::nn::Module {
+  torch::Tensor loss(bool blown) const { return (Fuse::apply(front, blown) * back).mean(); }
+  torch::Tensor front = register_parameter("front", torch::full({4}, 2.f));
+  torch::Tensor back = register_parameter("back", torch::full({4}, 3.f));
+};
+
+TEST(DataParallelFaults, FailedBackwardOfOneRankHangsNobody) {
+  testing::run_ranks(3, [](int rank, comm::Group group) {
+    const auto model = std::make_shared<Chain>();
+    ReplicatedModel parallel(model, group, kFaultOptions);
+    for (int step = 0; step < 3; ++step) {
+      parallel.begin_step(3);
+      const bool fails = step == 1 && rank == 1;
+      if (fails) {
+        EXPECT_THROW(parallel.backward_last(model->loss(true), 1), std::range_error);
+      } else {
+        parallel.backward_last(model->loss(false), 1);
+      }
+      parallel.finish_step();
+      const auto missing = step == 1 ? 2.f / 3 : 1.f;
+      EXPECT_TRUE(model->front.grad().allclose(torch::full({4}, 0.75f * missing)));
+      EXPECT_TRUE(model->back.grad().allclose(torch::full({4}, 0.5f)));
+    }
+  });
+}
+
+TEST(DataParallelFaults, LostRankEndsTheStepAndIsNamed) {
+  auto meshes = testing::make_in_process_meshes(2);
+  net::Mesh& mesh_of_1 = *meshes[1];
+  auto groups = testing::make_groups(std::move(meshes));
+
+  std::barrier started(2);
+  testing::run_ranks(std::move(groups), [&](int rank, comm::Group group) {
+    const auto model = std::make_shared<Chain>();
+    ReplicatedModel parallel(model, group, kFaultOptions);
+    started.arrive_and_wait();
+    parallel.begin_step(2);
+    if (rank == 1) {
+      mesh_of_1.drop(0);  // as when this process is killed
+      return;
+    }
+    EXPECT_NO_THROW(parallel.backward_last(model->loss(false), 1));
+    EXPECT_EQ(expect_error(ErrorCode::PeerLost, {}, [&] { parallel.finish_step(); }).rank(), 1);
   });
 }
 

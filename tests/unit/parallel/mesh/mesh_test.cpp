@@ -3,12 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/mesh/named_error.h"
 #include "support/errors.h"
-#include "support/thread_ranks.h"
 
 namespace bimetal::parallel {
 namespace {
@@ -126,66 +123,6 @@ TEST(Mesh, SaysWhatWouldFitOfUnevenParts) {
               HasSubstr("mesh.tensor = [1, 2] with mesh.stages = 3: give a number for each stage"));
   EXPECT_THAT(misfit({.stages = 2, .uneven = {2, 1}, .parts = {1, 2}}, 5),
               HasSubstr("need with mesh.tensor = [1, 2] 4 workers, and this job has 5: start 4"));
-}
-
-/// Of each rank whom it hears from, and whom it tells, of the neighbouring stage.
-TEST(Mesh, PartsTalkToOneAnother) {
-  const MeshShape shape{.stages = 2, .tensor = 3, .parts = {2, 3}};
-  testing::run_ranks(shape.ranks(), [&](int rank, comm::Group group) {
-    const Mesh mesh(group, shape);
-    EXPECT_EQ(mesh.pipeline().size(), 5);
-    EXPECT_EQ(mesh.tensor().size(), rank < 2 ? 2 : 3);
-    EXPECT_EQ(mesh.tensor().rank(), mesh.place().tensor);
-    EXPECT_EQ(mesh.replicas().size(), 1);
-    EXPECT_TRUE(mesh.windows().empty());
-    const std::vector<int> from = {2, 3, 0, 1, 0};
-    const std::vector<std::vector<int>> to = {{2, 4}, {3}, {0}, {1}, {}};
-    const int other = 1 - mesh.place().stage;
-    EXPECT_EQ(mesh.peer(other, 0), from[static_cast<std::size_t>(rank)]);
-    EXPECT_EQ(mesh.receivers(other, 0), to[static_cast<std::size_t>(rank)]);
-    for (int peer = 0; peer < shape.ranks(); ++peer) {
-      const auto place = place_of(shape, peer);
-      if (place.stage != other) continue;
-      const auto& told = to[static_cast<std::size_t>(rank)];
-      const bool talks = std::ranges::find(told, peer) != told.end() || mesh.peer(other, 0) == peer;
-      EXPECT_EQ(parts_talk(shape, mesh.place(), place), talks);
-    }
-  });
-}
-
-TEST(Mesh, OfUnevenReplicasAllAreOnePipeline) {
-  const MeshShape shape{.stages = 2, .replicas = 0, .uneven = {1, 2}};
-  testing::run_ranks(shape.ranks(), [&](int rank, comm::Group group) {
-    const Mesh mesh(group, shape);
-    EXPECT_EQ(mesh.pipeline().size(), 3);
-    EXPECT_EQ(mesh.replicas().size(), rank == 0 ? 1 : 2);
-    EXPECT_EQ(mesh.replicas().rank(), mesh.place().replica);
-    EXPECT_EQ(mesh.widths(), (std::vector<int>{1, 2}));
-    EXPECT_EQ(mesh.peer(1, 1), 2);
-    EXPECT_EQ(mesh.name_of_peer(2), "stage 1 of 2, replica 1 (rank 2)");
-    EXPECT_EQ(mesh.own_name(), mesh.name_of_peer(rank));
-  });
-}
-
-TEST(Mesh, GroupsAreThoseOfTheRanksPlace) {
-  const MeshShape shape{2, 2, 2};
-  testing::run_ranks(shape.ranks(), [&](int rank, comm::Group group) {
-    const Mesh mesh(group, shape);
-    EXPECT_EQ(mesh.place(), place_of(shape, rank));
-    EXPECT_EQ(mesh.pipeline().rank(), mesh.place().stage);
-    EXPECT_EQ(mesh.replicas().rank(), mesh.place().replica);
-    EXPECT_EQ(mesh.tensor().rank(), mesh.place().tensor);
-    const auto sum_over = [rank](comm::Group of) {
-      std::vector<std::int64_t> ranks = {rank};
-      of.all_reduce(comm::buffer(std::span(ranks))).wait();
-      return ranks.front();
-    };
-    EXPECT_EQ(sum_over(mesh.pipeline()), 2 * (rank % 4) + 4);
-    EXPECT_EQ(sum_over(mesh.replicas()), 2 * (rank - 2 * (rank / 2 % 2)) + 2);
-    EXPECT_EQ(sum_over(mesh.tensor()), 2 * (rank - rank % 2) + 1);
-    EXPECT_EQ(mesh.name_of_peer(1),
-              name_of(shape, 4 + rank % 4) + " (rank " + std::to_string(4 + rank % 4) + ")");
-  });
 }
 
 }  // namespace

@@ -95,16 +95,6 @@ TEST(ActivationCompression, SendsAsFewBytesAsTheSchemeSays) {
   EXPECT_TRUE(sent_through(Scheme::float16, half).first.front().equal(half.front()));
 }
 
-TEST(ActivationCompression, TakesEveryFloatingType) {
-  for (const auto dtype : {torch::kFloat64, torch::kFloat16, torch::kBFloat16}) {
-    const task::Values values = {activations(2).to(dtype).requires_grad_()};
-    const auto got = sent_through(Scheme::int8, values).first.front();
-    EXPECT_EQ(got.scalar_type(), dtype);
-    EXPECT_TRUE(
-        torch::allclose(got.to(torch::kFloat32), values.front().to(torch::kFloat32), 0, 0.05));
-  }
-}
-
 /// What the first stage gets of these gradients, a step for each half of them.
 std::vector<torch::Tensor> received(Scheme scheme, double loss_factor,
                                     const std::vector<torch::Tensor>& gradients) {

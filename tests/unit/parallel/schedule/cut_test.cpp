@@ -29,15 +29,6 @@ FittingEnds fitting_by(const Rows& bytes, const std::vector<double>& memory) {
   };
 }
 
-TEST(Cut, FollowsTheSpeedsOfUnlikeDevices) {
-  EXPECT_EQ(cut({.seconds = {{1, 1, 1, 1}, {1, 1, 1, 1}}, .micro_batches = 8}).begins,
-            (Begins{0, 2}));
-  EXPECT_EQ(cut({.seconds = {{1, 1, 1, 1}, {3, 3, 3, 3}}, .micro_batches = 8}).begins,
-            (Begins{0, 3}));
-  EXPECT_EQ(cut({.seconds = {{3, 3, 3, 3}, {1, 1, 1, 1}}, .micro_batches = 8}).begins,
-            (Begins{0, 1}));
-}
-
 TEST(Cut, AvoidsExpensiveCutsAndKeepsToMemory) {
   const CutProblem dear{
       .seconds = {{1, 1, 1, 1}, {1, 1, 1, 1}}, .send = Rows{{0, 9, 0, 0}}, .micro_batches = 8};
@@ -49,16 +40,6 @@ TEST(Cut, AvoidsExpensiveCutsAndKeepsToMemory) {
   EXPECT_EQ(cut(small).begins, (Begins{0, 1}));
   small.fitting = fitting_by(units, {10, 20});
   expect_error(ErrorCode::OutOfMemory, {"4 units into 2 stages fits"}, [&] { cut(small); });
-}
-
-// Of three like stages the last is the one that is far away.
-TEST(Cut, AWayBetweenTwoStagesCountsForTheseAlone) {
-  const Rows units(3, std::vector<double>(6, 1));
-  const std::vector<double> near(6, 0), far = {5, 5, 5, 0.5, 5, 5};
-  const CutProblem last{.seconds = units, .send = {near, far}, .micro_batches = 8};
-  EXPECT_EQ(cut(last).begins, (Begins{0, 2, 4}));
-  const CutProblem first{.seconds = units, .send = {far, near}, .micro_batches = 8};
-  EXPECT_EQ(cut(first).begins, (Begins{0, 4, 5}));
 }
 
 TEST(Cut, RefusesSendsOfTooFewStages) {
@@ -142,17 +123,6 @@ double by_trying_chunks(const CutProblem& problem) {
   return best;
 }
 
-TEST(Cut, OfSeveralChunksTheSumCounts) {
-  const std::vector<double> ten(10, 1.0);
-  EXPECT_EQ(cut({.seconds = {ten, ten}, .micro_batches = 8, .chunks = 2}).seconds, 5 * 8 + 2.5 + 1)
-      << "pieces of 2 and of 3";
-  const std::vector<double> slow(10, 4.0);
-  const auto unlike = cut({.seconds = {slow, ten}, .micro_batches = 8, .chunks = 2});
-  EXPECT_EQ(unlike.seconds, 8 * 8 + 4);
-  EXPECT_EQ(unlike.begins.size(), 4u);
-  EXPECT_EQ(unlike.begins[1] - unlike.begins[0] + unlike.begins[3] - unlike.begins[2], 2u);
-}
-
 // The way from the last stage to the first is crossed once, the others twice.
 TEST(Cut, SeveralChunksComeByTheWayBackToo) {
   const std::vector<double> units(8, 1.0);
@@ -197,16 +167,6 @@ TEST(Cut, OfSeveralChunksIsNearlyTheBestOfAll) {
     exact += found <= best * (1 + 1e-12) ? 1 : 0;
   }
   EXPECT_GE(exact, all * 9 / 10);
-}
-
-TEST(Cut, ASlowWayBehindOneOfStagesThatAreAlikeCounts) {
-  const std::vector<double> alike(12, 1.0);
-  CutProblem problem{.seconds = {alike, alike, alike, alike}, .micro_batches = 8};
-  for (const double send : {0.1, 20.0, 0.1}) problem.send.emplace_back(12, send);
-  problem.fitting = [](std::size_t, std::size_t begin) {
-    return std::vector<bool>(12 - begin, true);
-  };
-  EXPECT_EQ(cut(problem).begins, (std::vector<std::size_t>{0, 1, 2, 3}));
 }
 
 TEST(Cut, IsTheBestOfAll) {

@@ -1,5 +1,6 @@
 #include "bimetal/parallel/schedule/deal.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,28 +72,6 @@ TEST(Deal, FollowsSpeedAndLeavesOutWhatHasNoSamples) {
   EXPECT_THROW(deal.actions(Kind::interleaved, 2, 0, 0), Error);
 }
 
-std::string dealt(const std::vector<double>& seconds, const std::vector<std::int64_t>& samples) {
-  const Deal deal(ReplicaSeconds{seconds}, samples);
-  std::string text;
-  for (int i = 0; i < deal.micro_batches(); ++i) text += std::to_string(deal.replica(0, i));
-  return text;
-}
-
-TEST(Deal, GivesPartsAtEvenDistances) {
-  EXPECT_EQ(dealt({1, 1}, std::vector<std::int64_t>(6, 1)), "010101");
-  EXPECT_EQ(dealt({1, 3}, std::vector<std::int64_t>(8, 5)), "01000100");
-  EXPECT_EQ(dealt({1, kNeverSeconds}, std::vector<std::int64_t>(3, 5)), "000");
-}
-
-// 18 samples in 12 micro-batches are 1, 2, 1, 2, …: in turn one replica would have all that are
-// larger.
-TEST(Deal, CountsSamplesNotMicroBatches) {
-  std::vector<std::int64_t> samples;
-  for (int i = 0; i < 12; ++i) samples.push_back(1 + i % 2);
-  const Deal deal(std::vector<int>{1, 2}, samples);
-  EXPECT_LE(std::max(deal.samples(1, 0), deal.samples(1, 1)), 10);
-}
-
 TEST(Deal, IsNoLaterThanEachToWhomItWouldBeDoneFirstBy) {
   std::mt19937 random(5);
   const auto number = [&](int least, int most) {
@@ -157,18 +136,67 @@ TEST(Deal, NeverComesToAStandstill) {
   }
 }
 
-// Two that share a stage are as good as one that is twice as fast, but for the ends of the step.
-TEST(Deal, ReplicasThatShareAStageShortenTheStep) {
-  const std::vector<std::int64_t> samples(16, 1);
-  const std::vector<PieceCost> pieces = {{1, 1, 1}, {2, 2, 2}};
-  const auto seconds_with = [&](const ReplicaSeconds& replicas) {
-    const Deal deal(replicas, samples);
-    return simulate(lists_of(deal, Kind::one_f_one_b, replicas), 2, pieces).seconds;
-  };
-  EXPECT_EQ(seconds_with({{1}, {1}}), 16 * 6 + 3);
-  EXPECT_LE(seconds_with({{1}, {1, 1}}), 16 * 3 + 9);
-  EXPECT_LE(seconds_with({{1}, {1, 1.5}}), 1.25 * 16 * 3.6) << "unlike ones";
-  EXPECT_LE(seconds_with({{4, 4}, {1}}), 16 * 6 + 12);
+using ::testing::HasSubstr;
+
+std::vector<PieceCost> alike(int pieces, double part = 1) {
+  return std::vector<PieceCost>(static_cast<std::size_t>(pieces), {part, part, part});
+}
+
+double idle(Kind kind, const Shape& shape, double part = 1) {
+  const auto found = simulate(schedules(kind, shape), alike(shape.stages * shape.chunks, part));
+  return found.seconds - found.busy.front();
+}
+
+// p − 1 times: forward and backward; a v-th of it with v chunks; forward and the difference of the
+// backward's parts.
+TEST(Simulate, BubblesAreThoseOfThePapers) {
+  for (int stages = 1; stages <= 6; ++stages) {
+    for (int rounds = 2; rounds <= 4; ++rounds) {
+      const int m = stages * rounds;
+      EXPECT_DOUBLE_EQ(idle(Kind::gpipe, {stages, m}), 3.0 * (stages - 1));
+      EXPECT_DOUBLE_EQ(idle(Kind::one_f_one_b, {stages, m}), 3.0 * (stages - 1));
+      EXPECT_DOUBLE_EQ(idle(Kind::zero_bubble, {stages, m}), 1.0 * (stages - 1));
+      for (int chunks = 2; chunks <= 3; ++chunks) {
+        EXPECT_NEAR(idle(Kind::interleaved, {stages, m, chunks}, 1.0 / chunks),
+                    3.0 * (stages - 1) / chunks, 1e-9);
+      }
+    }
+  }
+}
+
+TEST(Simulate, StagesComeNearTheirBound) {
+  EXPECT_DOUBLE_EQ(simulate(schedules(Kind::one_f_one_b, {3, 5}), alike(3)).seconds,
+                   plain_bound(alike(3), 5, 3));
+  const std::vector<PieceCost> pieces = {{1, 1, 1}, {3, 3, 3}, {2, 2, 2}};
+  for (const int m : {1, 2, 5, 12}) {
+    const auto found = simulate(schedules(Kind::one_f_one_b, {3, m}), pieces);
+    EXPECT_LE(found.seconds, plain_bound(pieces, m, 3)) << m;
+    EXPECT_GE(found.seconds, 9 * m + 3) << "the slowest stage, and what must come before and after";
+    const auto split = simulate(schedules(Kind::zero_bubble, {3, m}), pieces);
+    EXPECT_LT(split.seconds, found.seconds);
+    EXPECT_LT(split.bubble, found.bubble);
+  }
+}
+
+// Two messages of 10 on one link: the second comes 10 after the first.
+TEST(Simulate, ALinkCarriesOneMessageAtATime) {
+  const std::vector<PieceCost> pieces = {{1, 0, 0, 10, 0}, {1, 0, 0}};
+  const auto found = simulate(schedules(Kind::gpipe, {2, 2}), pieces);
+  EXPECT_DOUBLE_EQ(found.stages[1][0].begin, 11);
+  EXPECT_DOUBLE_EQ(found.stages[1][1].begin, 21);
+}
+
+TEST(Simulate, FindsDeadlocks) {
+  auto lists = schedules(Kind::one_f_one_b, {2, 2});
+  lists[0] = {{What::forward, 0}, {What::backward, 0}, {What::forward, 1}, {What::backward, 1}};
+  lists[1] = {{What::forward, 0}, {What::forward, 1}, {What::backward, 0}, {What::backward, 1}};
+  const auto found = simulate(lists, alike(2));
+  EXPECT_EQ(found.deadlock, "stage 0 waits for B0 of piece 1, stage 1 waits for F1 of piece 0");
+}
+
+TEST(Simulate, NeedsCostsOfEveryPiece) {
+  EXPECT_THROW(simulate(schedules(Kind::gpipe, {2, 2}), alike(3)), Error);
+  EXPECT_THROW(simulate(schedules(Kind::interleaved, {2, 2, 2}), alike(2)), Error);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/schedule/in_flight.h"
 #include "bimetal/parallel/schedule/simulate.h"
 #include "support/errors.h"
 
@@ -73,35 +74,6 @@ TEST(Schedule, HasEachPassOnceAndForwardFirst) {
   });
 }
 
-TEST(Schedule, NeverLocksUpHoweverUnlikeTheStagesAre) {
-  for_each_shape([](Kind kind, const Shape& shape) {
-    for (int slow = 0; slow < shape.stages * shape.chunks; ++slow) {
-      std::vector<PieceCost> pieces(static_cast<std::size_t>(shape.stages * shape.chunks));
-      pieces[static_cast<std::size_t>(slow)] = {9, 7, 5, 3, 30};
-      EXPECT_EQ(simulate(schedules(kind, shape), pieces).deadlock, "");
-    }
-  });
-}
-
-// Passes that cannot be told by the order of one list: those that go through all stages.
-TEST(Schedule, KeepsTheActivationsThatItSays) {
-  for_each_shape([](Kind kind, const Shape& shape) {
-    const std::vector<PieceCost> pieces(static_cast<std::size_t>(shape.stages * shape.chunks));
-    const auto found = simulate(schedules(kind, shape), pieces);
-    for (int stage = 0; stage < shape.stages; ++stage) {
-      const double peak = found.peak[static_cast<std::size_t>(stage)];
-      const int m = shape.micro_batches;
-      const int ahead = 2 * (shape.stages - stage - 1) + (shape.chunks - 1) * shape.stages + 1;
-      switch (kind) {
-        case Kind::gpipe: EXPECT_EQ(peak, m); break;
-        case Kind::one_f_one_b: EXPECT_EQ(peak, std::min(m, shape.stages - stage)); break;
-        case Kind::zero_bubble: EXPECT_LE(peak, std::min(m, shape.stages)); break;
-        case Kind::interleaved: EXPECT_LE(peak, std::min(m * shape.chunks, ahead)); break;
-      }
-    }
-  });
-}
-
 TEST(Schedule, SaysWhatWouldWork) {
   EXPECT_THAT(refusal(Kind::interleaved, {4, 6, 2}), HasSubstr("4 or 8 would"));
   EXPECT_THAT(refusal(Kind::interleaved, {4, 3, 2}), HasSubstr("do not; 4 would"));
@@ -126,6 +98,57 @@ TEST(Schedule, MicroBatchesShareTheSamples) {
   EXPECT_EQ(micro_batches_filled(Kind::interleaved, 2, 4, 1), 2);
   EXPECT_EQ(micro_batch_sizes(7, 3), (std::vector<std::int64_t>{2, 2, 3}));
   EXPECT_EQ(micro_batch_sizes(2, 4), (std::vector<std::int64_t>{0, 1, 0, 1}));
+}
+
+using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
+
+TEST(InFlight, OfOneChunkIsTheMost) {
+  EXPECT_THAT(fullest_moments(schedule(Kind::one_f_one_b, 0, {3, 5}), 1),
+              ElementsAre(ElementsAre(3)));
+  EXPECT_THAT(fullest_moments(schedule(Kind::zero_bubble, 1, {2, 3}), 1),
+              ElementsAre(ElementsAre(2)));
+  EXPECT_THAT(fullest_moments({}, 2), ElementsAre(ElementsAre(0, 0)));
+}
+
+// F0 F1 F0.1 F1.1 F2 B0.1 F3 B1.1 F2.1 B0 …
+TEST(InFlight, OfSeveralChunksDifferentMomentsMayBeFullest) {
+  EXPECT_THAT(fullest_moments(schedule(Kind::interleaved, 0, {2, 6, 2}), 2),
+              UnorderedElementsAre(ElementsAre(3, 2), ElementsAre(4, 1)));
+  EXPECT_THAT(fullest_moments(schedule(Kind::interleaved, 1, {2, 6, 2}), 2),
+              UnorderedElementsAre(ElementsAre(2, 1), ElementsAre(3, 0)));
+}
+
+// Whatever the chunks' sizes are, one of the moments has all that a run ever keeps.
+TEST(InFlight, IsWhatRunsKeep) {
+  for (const Shape& shape : {Shape{2, 8, 2}, Shape{3, 9, 3}, Shape{4, 4, 2}, Shape{4, 16, 4}}) {
+    std::vector<PieceCost> pieces(static_cast<std::size_t>(shape.stages * shape.chunks));
+    for (std::size_t p = 0; p < pieces.size(); ++p) {
+      pieces[p].activations = static_cast<double>(1 + p * p % 7);
+    }
+    const auto lists = schedules(Kind::interleaved, shape);
+    const auto found = simulate(lists, pieces);
+    for (int stage = 0; stage < shape.stages; ++stage) {
+      double most = 0;
+      for (const auto& moment :
+           fullest_moments(lists[static_cast<std::size_t>(stage)], shape.chunks)) {
+        double kept = 0;
+        for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+          const auto piece = static_cast<std::size_t>(piece_of(stage, chunk, shape.stages));
+          kept += moment[static_cast<std::size_t>(chunk)] * pieces[piece].activations;
+        }
+        most = std::max(most, kept);
+      }
+      EXPECT_DOUBLE_EQ(most, found.peak[static_cast<std::size_t>(stage)]);
+    }
+  }
+}
+
+TEST(Pieces, GoFromStageToStage) {
+  const std::vector<std::size_t> begins = {0, 2, 3, 7};
+  EXPECT_EQ(pieces_of(begins, 9, 2, 0), (std::vector<UnitRange>{{0, 2}, {3, 7}}));
+  EXPECT_EQ(pieces_of(begins, 9, 2, 1), (std::vector<UnitRange>{{2, 3}, {7, 9}}));
+  EXPECT_EQ(pieces_of(begins, 9, 4, 3), (std::vector<UnitRange>{{7, 9}}));
 }
 
 }  // namespace

@@ -116,55 +116,6 @@ TEST_F(CoordinatorTest, WhatALostWorkerHasStagedIsDroppedAndLeasedAgain) {
   EXPECT_EQ(coordinator_->samples_repeated(), lost.count);
 }
 
-TEST_F(CoordinatorTest, NobodyHoldsTwoLeasesBeforeAllHaveOne) {
-  options_.ledger.consistency = Consistency::bounded;
-  options_.ledger.staleness = 1;
-  options_.ledger.prefetch = Prefetch::on;
-  begin(2);
-  // Whoever comes first is given its second one before the other is there.
-  ASSERT_EQ(port_.leases[0].size(), 2u);
-  ASSERT_EQ(port_.leases[1].size(), 2u);
-  const auto first = lease_of(0), second = lease_of(0);
-  EXPECT_EQ(first.offset, 0);
-  EXPECT_EQ(second.offset, 32);
-  finish(0, first);
-  EXPECT_TRUE(port_.leases[0].empty()) << "no third step before the first has ended";
-  const auto other = lease_of(1);
-  finish(1, other);
-  EXPECT_EQ(port_.applied.size(), 1u);
-  EXPECT_EQ(lease_of(0).version, 1u);
-  // It leaves after its second: what it was given ahead goes to the other one.
-  finish(1, lease_of(1));
-  EXPECT_EQ(port_.leases[1].size(), 1u);
-  coordinator_->lost(1, "", now_);
-  EXPECT_EQ(port_.dropped.size(), 1u);
-  finish(0, second);
-  EXPECT_FALSE(port_.leases[0].empty());
-}
-
-TEST_F(CoordinatorTest, AWorkerGetsLeasesAheadOnceItIsKnownToGain) {
-  options_.ledger.consistency = Consistency::async;
-  options_.ledger.epochs = 100;
-  begin(1);
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(port_.leases[0].size(), 1u);
-    finish(0, lease_of(0));  // 0.1 s, in which it has not computed
-  }
-  EXPECT_EQ(port_.leases[0].size(), 4u);
-}
-
-TEST_F(CoordinatorTest, InSyncNobodyIsGivenAnythingAhead) {
-  options_.ledger.prefetch = Prefetch::on;
-  options_.ledger.staleness = 3;
-  begin(2);
-  for (int i = 0; i < 3; ++i) {
-    for (const int worker : {0, 1}) {
-      ASSERT_EQ(port_.leases[worker].size(), 1u);
-      finish(worker, lease_of(worker));
-    }
-  }
-}
-
 TEST_F(CoordinatorTest, WhatAWorkerHoldsComesBackBeforeAPause) {
   options_.ledger.consistency = Consistency::async;
   options_.ledger.prefetch = Prefetch::on;
@@ -179,42 +130,6 @@ TEST_F(CoordinatorTest, WhatAWorkerHoldsComesBackBeforeAPause) {
   coordinator_->evaluate(10, now_);
   EXPECT_EQ(port_.leases[0].size(), 1u) << "of test chunks one lease at a time";
   EXPECT_EQ(lease_of(0).work, Work::evaluate);
-}
-
-TEST_F(CoordinatorTest, AllThatALostWorkerHeldGoesToOthers) {
-  options_.ledger.consistency = Consistency::async;
-  options_.ledger.prefetch = Prefetch::on;
-  begin(2);
-  std::set<std::uint64_t> held;
-  while (!port_.leases[1].empty()) held.insert(lease_of(1).id);
-  EXPECT_GE(held.size(), 2u);
-  coordinator_->lost(1, "connection reset", now_);
-  EXPECT_EQ(std::set<std::uint64_t>(port_.dropped.begin(), port_.dropped.end()), held);
-  while (!port_.leases[0].empty()) finish(0, lease_of(0));
-  EXPECT_EQ(coordinator_->figures()[0].samples, 128) << "two epochs";
-  ASSERT_EQ(events<PauseEvent>().size(), 1u);
-  EXPECT_TRUE(events<PauseEvent>()[0].at_end);
-}
-
-TEST_F(CoordinatorTest, WhatASilentWorkerHoldsIsAllTakenBack) {
-  options_.ledger.consistency = Consistency::async;
-  options_.ledger.prefetch = Prefetch::on;
-  options_.ledger.epochs = 10;
-  begin(2);
-  std::vector<std::uint64_t> held;
-  while (!port_.leases[1].empty()) held.push_back(lease_of(1).id);
-  ASSERT_EQ(held.size(), 4u);
-  now_ += seconds(4);
-  coordinator_->heard(0, now_);
-  coordinator_->tick(now_);
-  EXPECT_EQ(port_.dropped, held);
-  coordinator_->heard(1, now_);
-  coordinator_->tick(now_);
-  for (const auto lease : held) {
-    EXPECT_TRUE(port_.leases[1].empty()) << "it does not know yet that it has lost them all";
-    coordinator_->done(1, lease, {}, now_);
-  }
-  EXPECT_EQ(port_.leases[1].size(), 4u);
 }
 
 // Else the worker would wait for work, and the job for the worker.
@@ -375,22 +290,6 @@ TEST_F(CoordinatorTest, StopsAtTheLastWholeStepWhenNobodyIsLeft) {
 TEST_F(CoordinatorTest, AnotherWorkersLeaseIsRefused) {
   begin(2);
   EXPECT_THROW(coordinator_->done(0, lease_of(1).id, {}, now_), Error);
-}
-
-TEST_F(CoordinatorTest, AServerWithACopyIsNotWaitedForOnceItIsLost) {
-  options_.servers = {0, 1};
-  options_.shards = 1;
-  begin(1);
-  const auto lease = lease_of(0);
-  coordinator_->staged(0, lease.id, true, now_);
-  coordinator_->done(0, lease.id, {.loss_sum = 64}, now_);
-  EXPECT_TRUE(port_.applied.empty());
-  coordinator_->server_lost(1, "killed", now_);
-  EXPECT_EQ(port_.applied.size(), 1u);
-  ASSERT_EQ(events<ServerLostEvent>().size(), 1u);
-  EXPECT_EQ(events<ServerLostEvent>()[0].server, 1);
-  EXPECT_TRUE(events<FailedEvent>().empty());
-  EXPECT_FALSE(port_.leases[0].empty()) << "the job goes on";
 }
 
 TEST_F(CoordinatorTest, AServerWithoutACopyTakesTheJobAlong) {

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "bimetal/parallel/server/shard_store.h"
@@ -52,44 +51,6 @@ TEST(PartOfStep, PartsLeaveTheVelocityOfTheWholeStep) {
     for (const double part : {0.5, 0.2, 0.3}) step(other, parts, part);
     EXPECT_TRUE(torch::allclose(velocity(one, whole), velocity(other, parts), 1e-12, 1e-12));
   }
-}
-
-TEST(PartOfStep, ManySmallPartsGoAsFarAsWholeSteps) {
-  auto whole = parameter(), parts = parameter();
-  auto one = sgd(whole), other = sgd(parts);
-  for (int i = 0; i < 200; ++i) {
-    step(one, whole, 1);
-    for (const double part : {0.1, 0.9}) step(other, parts, part);
-  }
-  const auto far = (whole - parameter()).abs();
-  // They differ in the first steps and by where within a step the velocity counts.
-  EXPECT_LT(((whole - parts).abs() / far).max().item<double>(), 0.05);
-}
-
-TEST(PartOfStep, AllPartsOfAStepWeighTheirSamples) {
-  // Gradients 1 in large parts and -1 in small ones: the mean over samples is 0.6 a step.
-  auto tensor = torch::zeros({1}, torch::kFloat64);
-  auto optimizer = sgd(tensor);
-  const torch::NoGradGuard no_grad;
-  for (int i = 0; i < 300; ++i) {
-    for (const auto& [part, value] : {std::pair{0.8, 1.0}, std::pair{0.2, -1.0}}) {
-      tensor.mutable_grad() = torch::full({1}, value, torch::kFloat64);
-      optim::step_by_part(optimizer, 1, part);
-    }
-  }
-  const double per_step = -tensor.item<double>() / 300;
-  EXPECT_NEAR(per_step, 0.6 * kRate / (1 - kMomentum), 0.05);
-}
-
-TEST(PartOfStep, OptionsAreTheSameAfterwards) {
-  auto tensor = parameter();
-  auto optimizer = sgd(tensor);
-  step(optimizer, tensor, 0.3);
-  const auto& options =
-      static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[0].options());
-  EXPECT_EQ(options.lr(), kRate);
-  EXPECT_EQ(options.momentum(), kMomentum);
-  EXPECT_EQ(options.dampening(), 0);
 }
 
 TEST(LookAhead, IsWhereTheVelocityLeads) {

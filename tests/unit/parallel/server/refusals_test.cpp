@@ -5,8 +5,6 @@
 #include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
-#include <limits>
-
 #include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
 #include "bimetal/comm/compress/dense_codec.h"
@@ -65,27 +63,6 @@ TEST_F(Store, TakesGradientsOfTheirOwnLengthAlone) {
   EXPECT_THROW(store_.close_lease(kLease, 3), Error) << "pieces are missing";
 }
 
-TEST_F(Store, SumsLeasesAndLeavesOutWhatNobodyUsed) {
-  push(kLease, 0, 0.5f);
-  EXPECT_TRUE(store_.close_lease(kLease, 1));
-  push(kLease + 1, 0, 0.25f);
-  push(kLease + 1, 2, 2.0f);
-  EXPECT_TRUE(store_.close_lease(kLease + 1, 2));
-  store_.apply(1, {0.5, 1, {kLease, kLease + 1}, {}});
-  EXPECT_EQ(first(0), 1 - 0.5 * 0.75);
-  EXPECT_EQ(first(1), 1);
-  EXPECT_EQ(first(2), 0);
-  EXPECT_EQ(store_.version(), 1u);
-  EXPECT_EQ(store_.staged_leases(), 0u);
-}
-
-TEST_F(Store, NoticesGradientsThatAreNoNumbers) {
-  push(kLease, 2, std::numeric_limits<float>::quiet_NaN());
-  EXPECT_FALSE(store_.close_lease(kLease, 1));
-  push(kLease + 1, 2, std::numeric_limits<float>::infinity());
-  EXPECT_FALSE(store_.close_lease(kLease + 1, 1));
-}
-
 TEST_F(Store, ForgetsWhatWasDroppedWhenItComes) {
   store_.drop(kLease);
   push(kLease, 0, 1);
@@ -104,17 +81,6 @@ TEST_F(Store, AWorkerCannotFillTheMemory) {
   };
   EXPECT_THROW(fill(), Error);
   push((std::uint64_t{8} << 32) | 1, 0, 1);  // another worker's
-}
-
-TEST_F(Store, TakesShortenedGradients) {
-  const std::vector<float> values(5, 0.5f);
-  const auto bytes = comm::encoded_bytes(comm::Scheme::int8, 5);
-  const auto place = store_.place(kLease, 0, kFloat32, {comm::Scheme::int8}, bytes);
-  comm::encode(comm::Scheme::int8, values, place);
-  store_.received(kLease, 0);
-  EXPECT_TRUE(store_.close_lease(kLease, 1));
-  store_.apply(1, {1, 1, {kLease}, {}});
-  EXPECT_NEAR(first(0), 0.5, 0.01);
 }
 
 class Refusals : public Store {

@@ -1,11 +1,15 @@
 #include "bimetal/parallel/shard/flat_plan.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/api/include/torch/nn.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <numeric>
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/shard/shard_copies.h"
+#include "bimetal/parallel/shard/sharded_model.h"
 
 namespace bimetal::parallel::shard {
 namespace {
@@ -22,13 +26,6 @@ std::vector<std::int64_t> counts_of(const std::vector<FlatPlan>& flats) {
   std::vector<std::int64_t> counts;
   for (const auto& flat : flats) counts.push_back(flat.count);
   return counts;
-}
-
-TEST(FlatPlan, AUnitIsAFlatTensor) {
-  const auto flats = plan_flats(PlaceList{place(8, 0), place(2, 0), place(6, 1)}, Weights{1, 1}, 0);
-  EXPECT_EQ(counts_of(flats), (std::vector<std::int64_t>{10, 6}));
-  EXPECT_EQ(flats[0].slots[1].offset, 8);
-  EXPECT_EQ(flats[1].unit, 1U);
 }
 
 TEST(FlatPlan, SmallUnitsTravelTogether) {
@@ -67,14 +64,6 @@ TEST(FlatPlan, ResidentOnesOfAllUnitsComeFirst) {
   EXPECT_TRUE(flats[0].resident);
   EXPECT_FALSE(flats[1].resident);
   EXPECT_EQ(flats[0].slots[1].parameter, 3U);
-}
-
-TEST(FlatPlan, PartsFollowTheWeightsWithoutPadding) {
-  const auto flat = plan_flats(PlaceList{place(1001, 0)}, Weights{5, 2, 0, 1}, 0).front();
-  EXPECT_EQ(std::accumulate(flat.counts.begin(), flat.counts.end(), std::size_t{0}), 1001U);
-  EXPECT_NEAR(static_cast<double>(flat.counts[0]), 1001 * 5 / 8.0, 1);
-  EXPECT_EQ(flat.counts[2], 0U);
-  EXPECT_EQ(flat.begin_of(3), static_cast<std::int64_t>(flat.counts[0] + flat.counts[1]));
 }
 
 TEST(FlatPlan, EveryElementOfAParameterIsKeptOnce) {
@@ -127,19 +116,28 @@ TEST(FlatPlan, ALineHasMoreElementsOfASmallerType) {
             (std::vector<std::size_t>{3752, 1251}));
 }
 
-TEST(FlatPlan, SmallOnesAreCutAnywhere) {
-  EXPECT_EQ(cut(place(2047, 0), {1, 1}), (std::vector<std::size_t>{1023, 1024}));
-  EXPECT_EQ(cut(place(2062, 0), {1, 1}), (std::vector<std::size_t>{1024, 1038}));
-}
-
-TEST(FlatPlan, WithoutElementsThereIsNothingToKeep) {
-  EXPECT_TRUE(plan_flats(PlaceList{place(0, 0)}, Weights{1}, 0).empty());
-}
-
 TEST(FlatPlan, WeightsMustBeSome) {
   for (const auto& weights : {Weights{}, Weights{0, 0}, Weights{1, -1}}) {
     EXPECT_THROW(plan_flats(PlaceList{place(1, 0)}, weights, 0), Error);
   }
+}
+
+std::vector<FlatPlan> plans_of(std::vector<double> weights) {
+  const std::vector<ParameterPlace> parameters = {{.count = 30}, {.count = 50, .unit = 1}};
+  return plan_flats(parameters, weights, 0);
+}
+
+TEST(ShardBuddies, TheNextRankWithAShardHasTheCopy) {
+  const auto plans = plans_of({3, 0, 1, 2});
+  EXPECT_EQ(buddies_of(plans, 0), (Buddies{.of = 3, .at = 2}));
+  EXPECT_EQ(buddies_of(plans, 1), (Buddies{}));
+  EXPECT_EQ(buddies_of(plans, 2), (Buddies{.of = 0, .at = 3}));
+  EXPECT_EQ(buddies_of(plans, 3), (Buddies{.of = 2, .at = 0}));
+}
+
+TEST(ShardBuddies, OneShardHasNoCopy) {
+  EXPECT_EQ(buddies_of(plans_of({0, 1}), 1), (Buddies{}));
+  EXPECT_EQ(buddies_of(plans_of({1}), 0), (Buddies{}));
 }
 
 }  // namespace

@@ -26,24 +26,6 @@ ShardedModelOptions options(int level) {
 
 class Sharded : public ::testing::TestWithParam<int> {};
 
-TEST_P(Sharded, ARankWithoutSamplesTakesPartInEveryPass) {
-  std::vector<task::Model> models = {make_model(1), make_model(2)};
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    ShardedModel sharded(models[static_cast<std::size_t>(rank)], group, options(GetParam()));
-    for (int step = 0; step < 3; ++step) {
-      sharded.begin_step(6);
-      if (rank == step % 2) {
-        sharded.backward(loss_of_linear_units(sharded.model(), 2));
-        sharded.backward(loss_of_linear_units(sharded.model(), 2));
-        sharded.backward_last(loss_of_linear_units(sharded.model(), 2));
-      }
-      sharded.finish_step();
-      for (const auto& piece : sharded.pieces()) EXPECT_TRUE(piece.tensor.grad().defined());
-      sharded.after_update();
-    }
-  });
-}
-
 TEST_P(Sharded, WhatStopsInTheMiddleOfAPassHangsNobody) {
   std::vector<task::Model> models = {make_model(1), make_model(1)};
   testing::run_ranks(2, [&](int rank, comm::Group group) {
@@ -90,21 +72,6 @@ TEST_P(Sharded, RanksNeedNotEvaluateEquallyOften) {
   });
 }
 
-TEST_P(Sharded, GatheredItIsTheModel) {
-  std::vector<task::Model> models = {make_model(1), make_model(2)};
-  const auto expected = make_model(1).parameters();
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const ShardedModel sharded(models[static_cast<std::size_t>(rank)], group, options(GetParam()));
-    const auto gathered = sharded.gather([](const Piece& piece) { return piece.tensor; }, 1);
-    ASSERT_EQ(gathered.size(), rank == 1 ? expected.size() : 0U);
-    for (std::size_t i = 0; i < gathered.size(); ++i) {
-      EXPECT_TRUE(gathered[i].tensor.equal(expected[i])) << gathered[i].name;
-    }
-    const auto bytes = sharded.shard_bytes();
-    EXPECT_EQ(bytes, (std::vector<std::int64_t>{kUnits * 12 * 8, kUnits * 4 * 8}));
-  });
-}
-
 INSTANTIATE_TEST_SUITE_P(Levels, Sharded, ::testing::Values(1, 2, 3));
 
 // What level 3 is for: of all parameters no more than those of two units are there at once.
@@ -130,32 +97,6 @@ TEST(ShardedParameters, AreNotThereBetweenPasses) {
     sharded.backward_last(loss);
     sharded.finish_step();
     EXPECT_EQ(there(), 0);
-  });
-}
-
-// zero.keep_below: small ones stay, and have the new values after each update.
-TEST(ShardedParameters, SmallOnesStayAndAreRenewed) {
-  std::vector<task::Model> models = {make_model(1), make_model(2)};
-  for (auto& model : models) {
-    model.units[1].parameters.push_back(
-        {"small", torch::ones({3}, torch::kFloat64).set_requires_grad(true)});
-  }
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto& model = models[static_cast<std::size_t>(rank)];
-    auto some = options(3);
-    some.form.keep_below = 4;
-    ShardedModel sharded(model, group, some);
-    const auto small = model.units[1].parameters.back().tensor;
-    for (int step = 1; step <= 2; ++step) {
-      sharded.begin_step(2);
-      sharded.backward_last(loss_of_linear_units(sharded.model(), 1));
-      sharded.finish_step();
-      const torch::NoGradGuard no_grad;
-      for (const auto& piece : sharded.pieces()) torch::Tensor(piece.tensor).add_(1);
-      sharded.after_update();
-      EXPECT_TRUE(small.equal(torch::full({3}, 1.0 + step, torch::kFloat64)));
-      EXPECT_THROW(model.units[1].parameters.front().tensor.const_data_ptr(), c10::Error);
-    }
   });
 }
 

@@ -64,26 +64,6 @@ class StagePassesAt : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Levels, StagePassesAt, ::testing::Values(2, 3),
                          [](const auto& info) { return std::to_string(info.param); });
 
-TEST_P(StagePassesAt, RanksMayHaveUnlikeNumbersOfThem) {
-  std::vector<task::Model> models = {make_stage_model(), make_stage_model()};
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto& model = models[static_cast<std::size_t>(rank)];
-    ShardedModel sharded(model, group, stage_options(model, GetParam()));
-    for (int step = 0; step < 4; ++step) {
-      sharded.begin_step(2);
-      if (step == 3 && rank == 1) {
-        // This one has no samples, and says nothing.
-      } else {
-        const int count = rank == step % 2 ? 3 : 1;
-        sharded.expect_passes(count);
-        for (int i = 0; i < count; ++i) pass(sharded, 2, i + 1 == count);
-      }
-      sharded.finish_step();
-      expect_sums(sharded, step == 3 ? 1 : 4);
-    }
-  });
-}
-
 TEST(StagePasses, GradientsAreGoneBehindAPassButThoseThatOthersAddTo) {
   std::vector<task::Model> models = {make_stage_model(), make_stage_model()};
   testing::run_ranks(2, [&](int rank, comm::Group group) {
@@ -133,26 +113,6 @@ TEST_P(StagePassesAt, WhatStopsInTheMiddleOfOneHangsNobody) {
   });
 }
 
-TEST(StagePasses, OthersAddToAGradientThatIsWholeAtLevel3WhereItsParameterIsNot) {
-  std::vector<task::Model> models = {make_stage_model(), make_stage_model()};
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto& model = models[static_cast<std::size_t>(rank)];
-    ShardedModel sharded(model, group, stage_options(model, 3));
-    const auto tied = model.units[0].parameters[0].tensor;
-    sharded.begin_step(1);
-    sharded.expect_passes(1);
-    pass(sharded, 1, true);
-    sharded.finish_passes();
-    EXPECT_TRUE(is_hollow(tied));
-    tied.mutable_grad().add_(5);
-    sharded.finish_step();
-    for (const auto& piece : sharded.pieces()) {
-      if (piece.parameter != "weight0") continue;
-      EXPECT_TRUE(piece.tensor.grad().equal(torch::full_like(piece.tensor, 22.0)));
-    }
-  });
-}
-
 bool all_hollow(const task::Model& model) {
   return std::ranges::all_of(model.parameters(), is_hollow);
 }
@@ -176,30 +136,6 @@ TEST(StagePasses, AtLevel3ParametersAreThereForTheWholeStepAndNoLonger) {
       sharded.finish_step();
       EXPECT_TRUE(all_hollow(model));
       expect_sums(sharded, 2);
-    }
-  });
-}
-
-// What the optimizer makes of a piece the next passes see, those without a backward, too, of which
-// a rank may have none.
-TEST(StagePasses, AtLevel3PiecesAreGatheredForForwardsAlone) {
-  std::vector<task::Model> models = {make_stage_model(), make_stage_model()};
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto& model = models[static_cast<std::size_t>(rank)];
-    ShardedModel sharded(model, group, stage_options(model, 3));
-    const torch::NoGradGuard no_grad;
-    for (const int expected : {4 * 6 * 8, 4 * 6 * 64}) {
-      for (const auto& piece : sharded.pieces()) torch::Tensor(piece.tensor).mul_(2);
-      sharded.after_update();
-      sharded.begin_forwards();
-      for (int i = 0; rank == 0 && i < 3; ++i) {
-        const auto input = torch::ones({4}, torch::kFloat64);
-        const auto output = task::run_units(sharded.model(), {input}).front();
-        EXPECT_EQ(output.sum().item<double>(), expected);
-      }
-      sharded.end_forwards();
-      sharded.end_passes();
-      EXPECT_TRUE(all_hollow(model));
     }
   });
 }

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/nn.h>
-#include <torch/csrc/api/include/torch/optim.h>
+#include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
 #include <chrono>
@@ -13,6 +13,7 @@
 
 #include "bimetal/optim/cpu_adam.h"
 #include "bimetal/parallel/shard/sharded_model.h"
+#include "bimetal/parallel/shard/whole_renewal.h"
 #include "bimetal/precision/autocast.h"
 #include "bimetal/task/model_state.h"
 #include "support/thread_ranks.h"
@@ -35,11 +36,6 @@ task::Model make_layers(std::uint64_t seed) {
 
 torch::Tensor forward(const task::Model& model) {
   return task::run_units(model, {torch::ones({2, 4})}).front();
-}
-
-torch::Tensor loss_in_bfloat16(const task::Model& model) {
-  const precision::Autocast cast(torch::kCPU, precision::Precision::bfloat16);
-  return forward(model).to(torch::kFloat32).sum();
 }
 
 class InHalf : public ::testing::TestWithParam<int> {
@@ -68,47 +64,6 @@ void expect_rounded(const ShardedModel& sharded) {
   }
 }
 
-TEST_P(InHalf, TheUpdateWritesWhatAllRanksGet) {
-  std::vector<task::Model> models = {make_layers(1), make_layers(2)};
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    const auto sharded =
-        std::make_shared<ShardedModel>(models[static_cast<std::size_t>(rank)], group, options());
-    expect_rounded(*sharded);
-    std::vector<torch::Tensor> pieces;
-    for (const auto& piece : sharded->pieces()) pieces.push_back(piece.tensor);
-    optim::CpuAdamW optimizer(pieces, torch::optim::AdamWOptions(0.1));
-    follow_update(sharded, optimizer);
-    for (int step = 0; step < 3; ++step) {
-      sharded->begin_step(4);
-      sharded->backward(loss_in_bfloat16(sharded->model()));
-      sharded->backward_last(loss_in_bfloat16(sharded->model()));
-      sharded->finish_step();
-      optimizer.step();
-      for (const auto& piece : pieces) {
-        EXPECT_EQ(piece.grad().scalar_type(), torch::kFloat32);
-        EXPECT_TRUE(sharded->bfloat16_of(piece).equal(piece.to(torch::kBFloat16)));
-      }
-      sharded->after_update();
-      expect_rounded(*sharded);
-    }
-  });
-}
-
-TEST_P(InHalf, OtherPassesComputeWithWhatIsKept) {
-  std::vector<task::Model> models = {make_layers(1), make_layers(1)};
-  const auto expected = forward(make_layers(1));
-  testing::run_ranks(2, [&](int rank, comm::Group group) {
-    ShardedModel sharded(models[static_cast<std::size_t>(rank)], group, options());
-    for (int round = 0; round < 2; ++round) {
-      sharded.begin_passes();
-      const torch::NoGradGuard no_grad;
-      EXPECT_TRUE(forward(sharded.model()).equal(expected));
-      sharded.end_passes();
-      expect_rounded(sharded);
-    }
-  });
-}
-
 // As a checkpoint does, or an optimizer that tells of nothing.
 TEST_P(InHalf, WhatIsPutIntoPiecesIsRoundedForAll) {
   std::vector<task::Model> models = {make_layers(1), make_layers(1)};
@@ -126,6 +81,90 @@ TEST_P(InHalf, WhatIsPutIntoPiecesIsRoundedForAll) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Levels, InHalf, ::testing::Values(1, 2));
+
+// Updated parts on their way to all ranks.
+
+/// Three flat tensors of one parameter of six elements each, of which rank 0 keeps four, and of the
+/// second all.
+std::vector<FlatPlan> three_plans() {
+  std::vector<FlatPlan> plans(3);
+  for (std::size_t flat = 0; flat < plans.size(); ++flat) {
+    plans[flat].slots = {{.parameter = flat, .offset = 0, .count = 6}};
+    plans[flat].count = 6;
+    plans[flat].counts = {4, 2};
+  }
+  plans[1].counts = {6, 0};
+  return plans;
+}
+
+/// Parts that each rank has set to a number of its own, told of in the order given.
+void update(WholeRenewal& renewal, std::vector<FlatParameters>& flats, double value,
+            const std::vector<std::size_t>& order) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& flat : flats) torch::Tensor(flat.own()).fill_(value);
+  for (const auto flat : order) renewal.updated(flat);
+}
+
+void expect_whole(const std::vector<FlatParameters>& flats, double value) {
+  for (std::size_t flat = 0; flat < flats.size(); ++flat) {
+    const auto first = flat == 1 ? 6 : 4;
+    const auto& whole = flats[flat].whole();
+    EXPECT_TRUE(whole.narrow(0, 0, first).eq(value).all().item<bool>()) << flat << whole;
+    EXPECT_TRUE(whole.narrow(0, first, 6 - first).eq(value + 1).all().item<bool>())
+        << flat << whole;
+  }
+}
+
+TEST(WholeRenewal, RanksMayUpdateInUnlikeOrdersAndLeavePiecesOut) {
+  testing::run_ranks(2, [](int rank, comm::Group group) {
+    const auto plans = three_plans();
+    std::vector<torch::Tensor> parameters;
+    std::vector<FlatParameters> flats;
+    for (const auto& plan : plans) {
+      parameters.push_back(torch::zeros({6}));
+      flats.emplace_back(plan, std::vector{parameters.back()}, rank);
+    }
+    // The second has no piece on rank 1, and the third two on rank 0.
+    const std::vector<WholeRenewal::Flat> renewed = {
+        {0, 1}, {1, rank == 0 ? std::size_t{1} : std::size_t{0}}, {2, rank == 0 ? 2U : 1U}};
+    WholeRenewal renewal(renewed, plans, flats, group, std::chrono::seconds(20));
+
+    update(renewal, flats, 10 + rank,
+           rank == 0 ? std::vector<std::size_t>{2, 1, 0, 2} : std::vector<std::size_t>{0, 2});
+    renewal.complete();
+    expect_whole(flats, 10);
+    EXPECT_EQ(parameters[0][5].item<float>(), 11);
+
+    // A piece without a gradient; all without one; and one told of too often.
+    update(renewal, flats, 20 + rank,
+           rank == 0 ? std::vector<std::size_t>{0, 1} : std::vector<std::size_t>{0, 2, 2});
+    renewal.complete();
+    expect_whole(flats, 20);
+    update(renewal, flats, 30 + rank, {});
+    renewal.complete();
+    expect_whole(flats, 30);
+    EXPECT_GE(renewal.wait_seconds(), 0);
+  });
+}
+
+// What is on its way is there while the optimizer still goes on: the first need not wait for all.
+TEST(WholeRenewal, BeginsWithWhatIsThrough) {
+  testing::run_ranks(2, [](int rank, comm::Group group) {
+    const auto plans = three_plans();
+    std::vector<FlatParameters> flats;
+    for (const auto& plan : plans) flats.emplace_back(plan, std::vector{torch::zeros({6})}, rank);
+    WholeRenewal renewal({{0, 1}, {2, 1}}, plans, flats, group, std::chrono::seconds(20));
+    update(renewal, flats, 5 + rank, {0});
+    const auto& other = flats[0].whole()[rank == 0 ? 5 : 0];
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (other.item<float>() == 0 && std::chrono::steady_clock::now() < end) {
+    }
+    EXPECT_EQ(other.item<float>(), rank == 0 ? 6 : 5);
+    EXPECT_EQ(flats[2].whole()[rank == 0 ? 5 : 0].item<float>(), 0);
+    renewal.complete();
+    EXPECT_EQ(flats[2].whole()[rank == 0 ? 5 : 0].item<float>(), rank == 0 ? 6 : 5);
+  });
+}
 
 }  // namespace
 }  // namespace bimetal::parallel::shard

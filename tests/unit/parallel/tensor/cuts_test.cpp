@@ -26,15 +26,6 @@ std::string refusal(const task::Model& model, std::vector<double> weights,
   return text_of(code, [&] { const Cuts cuts(model, std::move(weights)); });
 }
 
-TEST(Cuts, RowsGoByWeight) {
-  const auto model = model_of({12, 4}, {"w", 0, 2});
-  const Cuts cuts(model, {2, 1});
-  const auto whole = model.units[0].parameters[0].tensor.detach();
-  EXPECT_TRUE(cuts.part("w", whole, 0).equal(whole.narrow(0, 0, 8)));
-  EXPECT_TRUE(cuts.part("w", whole, 1).equal(whole.narrow(0, 8, 4)));
-  EXPECT_EQ(cuts.part_sizes("w", 1), (std::vector<std::int64_t>{4, 4}));
-}
-
 // Of q, k and v in one tensor each rank gets its heads of all three.
 TEST(Cuts, SegmentsAreCutAlike) {
   const auto model = model_of({4, 12}, {"w", 1, 2, 3});

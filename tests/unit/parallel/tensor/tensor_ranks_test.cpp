@@ -5,12 +5,16 @@
 #include <torch/csrc/api/include/torch/utils.h>
 
 #include <chrono>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/tensor/group_ranks.h"
+#include "bimetal/parallel/tensor/sequence_ranks.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
+#include "support/errors.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel::tensor {
@@ -27,24 +31,6 @@ torch::Tensor numbers(std::int64_t rows, std::int64_t columns, std::int64_t seed
       .sin()
       .mul(3)
       .view({rows, columns});
-}
-
-// The backbone of every block: a matrix cut by columns, then one cut by rows.
-TEST(TensorRanks, TwoMatricesGiveWhatTheyGiveWhole) {
-  const auto x = numbers(5, 4, 2), up = numbers(4, 12, 3), down = numbers(12, 4, 5);
-  auto whole = x.clone().set_requires_grad(true);
-  const auto expected = torch::mm(torch::tanh(torch::mm(whole, up)), down);
-  expected.square().sum().backward();
-  run_ranks(3, [&](int, comm::Group group) {
-    const auto ranks = GroupRanks::make(std::move(group), kWeights, kTimeout);
-    const auto [first, count] = ranks->part(12);
-    auto mine = x.clone().set_requires_grad(true);
-    const auto inner = torch::tanh(torch::mm(ranks->shared(mine), up.narrow(1, first, count)));
-    const auto y = ranks->sum(torch::mm(inner, down.narrow(0, first, count)));
-    EXPECT_LE((y - expected).abs().max().item<double>(), 1e-12);
-    y.square().sum().backward();
-    EXPECT_LE((mine.grad() - whole.grad()).abs().max().item<double>(), 1e-10);
-  });
 }
 
 TEST(TensorRanks, TheLossOfPartsIsTorchsOwn) {
@@ -159,6 +145,94 @@ TEST(TensorRanks, WhoGivesUpLetsTheOthersGoAndAllGoOn) {
     ranks->all_reduce(again, comm::ReduceOp::sum);
     EXPECT_EQ(again.item<double>(), 3);
   });
+}
+
+// What tensor ranks compute that have sequences in parts, beside one device.
+using Counts = std::vector<std::int64_t>;
+
+constexpr std::chrono::seconds kPatience{20};
+const std::vector<double> kUneven = {3, 1, 2};
+
+torch::Tensor waves(std::vector<std::int64_t> sizes, double step) {
+  const auto count =
+      std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
+  return torch::arange(count, torch::kFloat64).mul(step).sin().mul(3).view(sizes);
+}
+
+double most(const torch::Tensor& difference) {
+  return difference.numel() == 0 ? 0 : difference.abs().max().item<double>();
+}
+
+std::shared_ptr<const SequenceRanks> ranks_for(comm::Group group, std::int64_t length,
+                                               std::vector<double> weights) {
+  return std::make_shared<SequenceRanks>(
+      GroupRanks::make(std::move(group), std::move(weights), kPatience), length);
+}
+
+TEST(PositionsByRank, GoByWeightAndComeToTheWhole) {
+  EXPECT_EQ(positions_by_rank(12, kUneven), (Counts{6, 2, 4}));
+  EXPECT_EQ(positions_by_rank(7, std::vector<double>{1, 1}), (Counts{4, 3}));
+  EXPECT_EQ(positions_by_rank(3, kUneven), (Counts{1, 1, 1}));
+}
+
+TEST(PositionsByRank, OfAShortSequenceSomeRanksHaveNone) {
+  EXPECT_EQ(positions_by_rank(2, kUneven), (Counts{1, 1, 0}));
+  EXPECT_EQ(positions_by_rank(1, kUneven), (Counts{1, 0, 0}));
+}
+
+// A block's backbone: a normalisation of the positions here, a matrix cut by columns, one by rows.
+void expect_backbone(std::int64_t samples, std::int64_t length) {
+  const auto x = waves({samples, length, 4}, 2), scale = waves({4}, 0.3);
+  const auto up = waves({4, 12}, 3), down = waves({12, 4}, 5);
+  auto whole = x.clone().set_requires_grad(true), s = scale.clone().set_requires_grad(true);
+  const auto inner = torch::tanh(torch::matmul(whole * s, up));
+  const auto expected = whole + torch::matmul(inner, down);
+  expected.square().sum().backward();
+  testing::run_ranks(3, [&](int, comm::Group group) {
+    const auto ranks = ranks_for(std::move(group), length, kUneven);
+    const auto [first, count] = ranks->positions().value();
+    const auto [column, columns] = ranks->part(12);
+    auto mine = x.narrow(1, first, count).clone().set_requires_grad(true);
+    auto mine_s = scale.clone().set_requires_grad(true);
+    const auto h = ranks->shared(mine * mine_s);
+    ASSERT_EQ(h.size(1), length);
+    const auto z = torch::tanh(torch::matmul(h, up.narrow(1, column, columns)));
+    const auto y = mine + ranks->sum(torch::matmul(z, down.narrow(0, column, columns)));
+    EXPECT_LE(most(y - expected.narrow(1, first, count)), 1e-12);
+    y.square().sum().backward();
+    EXPECT_LE(most(mine.grad() - whole.grad().narrow(1, first, count)), 1e-10);
+  });
+}
+
+TEST(SequenceRanks, RanksWithoutPositionsComputeWithTheOthers) {
+  expect_backbone(3, 2);
+}
+
+TEST(SequenceRanks, ShortNumbersTravelAsTheyAre) {
+  testing::run_ranks(2, [&](int rank, comm::Group group) {
+    const auto ranks = ranks_for(std::move(group), 4, {3, 1});
+    const auto [first, count] = ranks->positions().value();
+    EXPECT_EQ(count, rank == 0 ? 3 : 1);
+    const auto whole = torch::arange(8, torch::kBFloat16).view({2, 4, 1});
+    EXPECT_TRUE(ranks->gathered(whole.narrow(1, first, count)).equal(whole));
+    EXPECT_TRUE(ranks->sum_here(whole).equal(whole.narrow(1, first, count) * 2));
+  });
+}
+
+TEST(SequenceRanks, UnitsThatKeepSequencesElsewhereAreRefused) {
+  testing::run_ranks(2, [&](int, comm::Group group) {
+    const auto ranks = ranks_for(std::move(group), 4, {1, 1});
+    expect_error(ErrorCode::InvalidArgument, {}, [&] { ranks->sum(torch::ones({4, 2, 1})); });
+  });
+}
+
+TEST(SequenceLength, TravelsBehindTheValues) {
+  task::Values tokens = {torch::zeros({3, 7}, torch::kInt64)};
+  EXPECT_EQ(take_length(tokens), 7);
+  EXPECT_EQ(tokens.size(), 1U);
+  auto handed_on = with_length({torch::ones({3, 2, 5})}, 7);
+  EXPECT_EQ(take_length(handed_on), 7);
+  EXPECT_EQ(handed_on.size(), 1U);
 }
 
 }  // namespace

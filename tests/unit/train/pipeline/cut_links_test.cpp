@@ -1,13 +1,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bimetal/parallel/pipeline/measured_cut.h"
-#include "bimetal/train/pipeline/choose_cuts.h"
+#include "bimetal/train/pipeline/unit_costs.h"
 #include "support/in_process_mesh.h"
 #include "support/thread_ranks.h"
+#include "unit/train/pipeline/row_task.h"
 
 namespace bimetal::train {
 namespace {
@@ -49,24 +55,6 @@ TEST(CutLinks, TheSlowestWayCountsInEachDirection) {
       {.there = {{1, 100}, {0, 10}}, .back = {{5, 100}, {0, 1000}}}};
   EXPECT_THAT(send_seconds(ways, {{100, 2}, {50, 0}}), ElementsAre(ElementsAre(10 + 5.5, 1.02)))
       << "no gradient, no message";
-}
-
-/// Where two like stages are cut, of ten units of a second that give ever less.
-std::size_t cut_over(const plan::LinkSpeed& link, double sent = 1) {
-  CutBytes bytes;
-  for (int unit = 0; unit < 10; ++unit) bytes.forward.push_back(unit < 6 ? 8e6 : 1e6);
-  bytes.backward = bytes.forward;
-  const parallel::pipeline::MeasuredUnits measured{
-      .seconds = std::vector<double>(20, 1.0),
-      .units = 10,
-      .send = send_seconds({{.there = {link}, .back = {link}, .sent = sent}}, bytes)};
-  return parallel::pipeline::measured_cut(measured, {.stages = 2}, 1, 8).at(1);
-}
-
-TEST(CutLinks, OverASlowLinkStagesAreCutWhereLessIsSent) {
-  EXPECT_EQ(cut_over({1e-4, 1e9}), 5u);
-  EXPECT_EQ(cut_over({1e-2, 2e6}), 7u);
-  EXPECT_EQ(cut_over({1e-2, 2e6}, /*sent=*/0.01), 5u) << "less is sent everywhere";
 }
 
 TEST(CutLinks, WhatIsShortenedTakesLess) {
@@ -116,6 +104,62 @@ TEST(CutLinks, AreMeasuredWithFiguresThatAllShare) {
   }
   const auto seconds = send_seconds(ways[0], bytes);
   EXPECT_GT(seconds[0][0], seconds[0][1]);
+}
+
+using namespace std::chrono_literals;
+using ::testing::Gt;
+
+constexpr double kRow = 16 * sizeof(float);
+
+UnitCosts costs_of(const test::RowTask& task, std::int64_t samples,
+                   std::chrono::milliseconds budget = 10ms) {
+  return unit_costs(task, {.budget = budget, .samples = samples});
+}
+
+TEST(UnitCosts, AreThoseOfAMicroBatchThatWillRun) {
+  test::RowTask task;
+  task.units = 3;
+  std::set<std::int64_t> computed;
+  task.before = [&](std::int64_t samples) { computed.insert(samples); };
+  const auto costs = costs_of(task, 32, 1000ms);
+  EXPECT_EQ(*computed.rbegin(), 32);
+  EXPECT_THAT(costs.seconds, Each(Gt(0)));
+  EXPECT_THAT(costs.sent.forward, ElementsAre(32 * kRow, 32 * kRow, sizeof(float)));
+  EXPECT_EQ(costs.sent.backward, costs.sent.forward);
+  computed.clear();
+  EXPECT_EQ(costs_of(task, 1).sent.forward[0], kRow);
+  EXPECT_THAT(computed, ElementsAre(1));
+}
+
+TEST(UnitCosts, OfMoreSamplesThanThereAreAreInProportion) {
+  test::RowTask task;
+  task.data = 8;
+  EXPECT_EQ(costs_of(task, 32).sent.forward[0], 32 * kRow);
+}
+
+TEST(UnitCosts, OfMicroBatchesThatTakeTooLongAreInProportion) {
+  test::RowTask task;
+  task.units = 2;
+  task.data = 1000;
+  std::int64_t most = 0;
+  task.before = [&](std::int64_t samples) {
+    most = std::max(most, samples);
+    std::this_thread::sleep_for(samples * 1ms);
+  };
+  const auto costs = costs_of(task, 1000, 40ms);
+  EXPECT_LT(most, 1000);
+  EXPECT_DOUBLE_EQ(costs.sent.forward[0], 1000 * kRow);
+  EXPECT_GT(costs.seconds[0], 0.9);
+}
+
+TEST(UnitCosts, OfMicroBatchesThatDoNotFitAreInProportion) {
+  test::RowTask task;
+  task.before = [](std::int64_t samples) {
+    if (samples > 4) throw std::bad_alloc();
+  };
+  EXPECT_DOUBLE_EQ(costs_of(task, 32).sent.forward[0], 32 * kRow);
+  task.before = [](std::int64_t) { throw std::bad_alloc(); };
+  EXPECT_TRUE(costs_of(task, 32).seconds.empty());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "bimetal/base/error.h"
+#include "bimetal/train/replicas.h"
 #include "support/errors.h"
 #include "support/thread_ranks.h"
 
@@ -40,21 +41,6 @@ TEST(Dealer, LearnsWhichReplicaIsFaster) {
   });
 }
 
-TEST(Dealer, RanksOfAReplicaAreAsFastAsTheSlowest) {
-  testing::run_ranks(6, [&](int rank, comm::Group group) {
-    const auto mesh = std::make_shared<const parallel::Mesh>(
-        group, parallel::MeshShape{.stages = 2, .replicas = 2, .tensor = 2, .parts = {1, 2}});
-    if (rank != 0) return;
-    const std::vector<std::int64_t> samples(8, 3);
-    Dealer dealer(mesh, {1, 1, 1, 2, 4, 5}, true);
-    EXPECT_EQ(dealer.deal(samples).samples(1, 1), 18) << "what they do alone adds up";
-    Dealer learning(mesh, {}, true);
-    EXPECT_EQ(learning.deal(samples).samples(1, 0), 12);
-    learning.learn(told({1, 1, 1, 3, 1, 0.5}));
-    EXPECT_EQ(learning.deal(samples).samples(1, 1), 18);
-  });
-}
-
 TEST(Dealer, TriesAgainWhoGetsNothing) {
   with_mesh_of_three([](const auto& mesh) {
     const std::vector<std::int64_t> samples(4, 1);
@@ -66,40 +52,6 @@ TEST(Dealer, TriesAgainWhoGetsNothing) {
     }
     EXPECT_GT(steps, 5);
     EXPECT_LT(steps, 200);
-  });
-}
-
-/// Of 500 steps of 16 micro-batches those in which the second of two replicas gets some, each of
-/// which takes it `slower` times as long.
-int trials_of(const std::shared_ptr<const parallel::Mesh>& mesh, double slower) {
-  const std::vector<std::int64_t> samples(16, 1);
-  Dealer dealer(mesh, {1, 1, 1 / slower}, true);
-  int trials = 0;
-  for (int step = 0; step < 500; ++step) {
-    const auto deal = dealer.deal(samples);
-    trials += deal.samples(1, 1) > 0 ? 1 : 0;
-    const auto first = static_cast<double>(deal.samples(1, 0));
-    dealer.learn(told({16, first, slower * static_cast<double>(deal.samples(1, 1))}));
-  }
-  return trials;
-}
-
-TEST(Dealer, SeldomTriesAgainWhoWasTooSlow) {
-  with_mesh_of_three([](const auto& mesh) {
-    for (const double slower : {20, 50}) {
-      EXPECT_GE(trials_of(mesh, slower), 1);
-      EXPECT_LE(trials_of(mesh, slower), 6);
-    }
-  });
-}
-
-TEST(Dealer, TakesBackWhoIsFasterAgain) {
-  with_mesh_of_three([](const auto& mesh) {
-    const std::vector<std::int64_t> samples(16, 1);
-    Dealer dealer(mesh, {1, 1, 0.02}, true);
-    while (dealer.deal(samples).samples(1, 1) == 0) dealer.learn(told({16, 16, 0}));
-    dealer.learn(told({16, 15, 1}));
-    EXPECT_EQ(dealer.deal(samples).samples(1, 1), 8);
   });
 }
 
@@ -138,6 +90,64 @@ TEST(Dealer, WantsASpeedForEachRank) {
       Dealer(mesh, {1, 2}, false);
     });
   });
+}
+
+TEST(Lanes, WithoutAMeshEachRankHasItsOwn) {
+  const Lanes lanes(3, 2);
+  EXPECT_EQ(lanes.count(), 3);
+  EXPECT_EQ(lanes.mine(), 2);
+  EXPECT_FALSE(lanes.shared());
+  EXPECT_EQ(lanes.counted(7), 7);
+  EXPECT_EQ(lanes.by_rank({5, 0, 1}), (std::vector<std::int64_t>{5, 0, 1}));
+}
+
+TEST(Lanes, StagesOfAReplicaShareOne) {
+  const parallel::MeshShape shape{.stages = 3, .replicas = 2};
+  std::int64_t counted = 0;
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    const Lanes lanes(shape, rank);
+    EXPECT_EQ(lanes.mine(), rank % 2);
+    EXPECT_TRUE(lanes.shared());
+    if (lanes.mine() == 0) counted += lanes.counted(10);
+  }
+  EXPECT_EQ(counted, 10) << "each sample once";
+  EXPECT_EQ(Lanes(shape, 0).by_rank({8, 2}), (std::vector<std::int64_t>{8, 2, 8, 2, 8, 2}));
+}
+
+TEST(Lanes, StagesWithReplicasOfTheirOwnNumberAreOne) {
+  const parallel::MeshShape shape{.stages = 2, .replicas = 0, .uneven = {1, 2}};
+  std::vector<std::int64_t> counted;
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    const Lanes lanes(shape, rank);
+    EXPECT_EQ(lanes.count(), 1);
+    EXPECT_EQ(lanes.mine(), 0);
+    EXPECT_TRUE(lanes.shared());
+    counted.push_back(lanes.counted(10));
+  }
+  EXPECT_EQ(counted, (std::vector<std::int64_t>{5, 2, 3}));
+}
+
+TEST(Lanes, OfPartsOfTheirOwnNumberEachSampleCountsOnce) {
+  const parallel::MeshShape shape{.stages = 2, .replicas = 1, .tensor = 2, .parts = {1, 2}};
+  std::vector<std::int64_t> counted;
+  for (int rank = 0; rank < shape.ranks(); ++rank)
+    counted.push_back(Lanes(shape, rank).counted(10));
+  EXPECT_EQ(counted, (std::vector<std::int64_t>{5, 2, 3}));
+}
+
+TEST(Lanes, AreAsFastAsTheirSlowestStage) {
+  const Lanes lanes(parallel::MeshShape{.stages = 2, .replicas = 2}, 0);
+  std::vector<progress::RankFigures> figures(4);
+  figures[0] = {.batch = 3, .compute_seconds = 1};
+  figures[1] = {.batch = 1, .compute_seconds = 4};
+  figures[2] = {.batch = 3, .compute_seconds = 2, .fit = progress::Fit::too_large};
+  figures[3] = {.batch = 1, .compute_seconds = 3};
+  const auto learnt = lanes.learnt(figures);
+  ASSERT_EQ(learnt.size(), 2u);
+  EXPECT_EQ(learnt[0].batch, 6);
+  EXPECT_EQ(learnt[0].compute_seconds, 2);
+  EXPECT_TRUE(learnt[0].out_of_memory);
+  EXPECT_EQ(learnt[1].compute_seconds, 4);
 }
 
 }  // namespace

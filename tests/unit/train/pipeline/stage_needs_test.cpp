@@ -52,49 +52,6 @@ TEST(StageNeeds, AStageIsNoLargerThanItsWorkersRoom) {
   EXPECT_EQ(cut_of(needs_of({3.5 * kUnit, 8 * kUnit}, {}), two), 3u);
 }
 
-/// For four units with half of their states at level 1, and gradients on their way.
-constexpr double kRoomForFour = 4 * 12000 + 2.5 * 4000;
-
-// Half of their states is each replica's; there are no buckets at level 1.
-TEST(StageNeeds, TheReplicaWithTheLeastRoomCounts) {
-  job::JobConfig job;
-  job.zero.level = 1;
-  job.zero.shards = "equal";
-  const auto needs = needs_of({99 * kUnit, 99 * kUnit, 99 * kUnit, kRoomForFour}, job);
-  EXPECT_EQ(cut_of(needs, {.stages = 2, .replicas = 2}), 6u);
-  const auto uneven = needs_of({99 * kUnit, 99 * kUnit, kRoomForFour}, job, {1, 2});
-  EXPECT_EQ(cut_of(uneven, {.stages = 2, .replicas = 0, .uneven = {1, 2}}), 6u);
-}
-
-// Who has much room keeps nearly all, or what weights say.
-TEST(StageNeeds, ReplicasHaveShardsByMemoryOrByWeights) {
-  job::JobConfig job;
-  job.zero.level = 1;
-  const std::vector<double> rooms = {99 * kUnit, 99 * kUnit, 99 * kUnit, kRoomForFour};
-  const parallel::MeshShape four{.stages = 2, .replicas = 2};
-  EXPECT_EQ(cut_of(needs_of(rooms, job), four), 5u) << "the fastest";
-  job.zero.weights = {0, 1};
-  EXPECT_EQ(cut_of(needs_of(rooms, job), four), 8u);
-  EXPECT_EQ(needs_of(rooms, job).planned({0, 7})[2].optimizer, 0);
-  EXPECT_EQ(needs_of(rooms, job).planned({0, 7})[3].optimizer, 3 * 8000);
-}
-
-TEST(StageNeeds, OfStatesOnADiskAWindowIsPlanned) {
-  job::JobConfig job;
-  job.zero.level = 1;
-  auto measured = measured_of({270e6, 140e6}, job);
-  for (auto& rank : measured.ranks) {
-    for (auto& unit : rank.facts.units) unit.parameters = 4'000'000;
-  }
-  const parallel::MeshShape two{.stages = 2};
-  EXPECT_TRUE(StageNeeds(measured, job, two, 4).lacking({0, 7}));
-  for (auto& rank : measured.ranks) rank.optimizer = plan::Place::Disk;
-  const StageNeeds needs(measured, job, two, 4);
-  EXPECT_EQ(cut_of(needs, two), 7u);
-  EXPECT_FALSE(needs.lacking({0, 7}));
-  for (const auto& rank : needs.planned({0, 7})) EXPECT_EQ(rank.optimizer, plan::kDiskWindow);
-}
-
 /// Accelerators whose states are on their hosts, each with so much free.
 plan::MemoryInput with_states_on_hosts(const std::vector<double>& host_rooms,
                                        const job::JobConfig& job) {
@@ -107,18 +64,6 @@ plan::MemoryInput with_states_on_hosts(const std::vector<double>& host_rooms,
     rank.host_room = host_rooms[r];
   }
   return measured;
-}
-
-TEST(StageNeeds, WhatAcceleratorsKeepOnTheirHostsFitsThere) {
-  job::JobConfig job;
-  job.zero.level = 1;
-  const parallel::MeshShape two{.stages = 2};
-  const StageNeeds needs(with_states_on_hosts({99 * kUnit, 3 * 8000}, job), job, two, 4);
-  EXPECT_EQ(cut_of(needs, two), 7u);
-  EXPECT_FALSE(needs.lacking({0, 7}));
-  ASSERT_TRUE(needs.lacking({0, 5}));
-  EXPECT_THAT(*needs.lacking({0, 5}), HasSubstr("rank 1, stage 1 of 2"));
-  EXPECT_THAT(*needs.lacking({0, 5}), HasSubstr("of its host's memory"));
 }
 
 // Together with the workers there, however large a part of it each needs.
@@ -136,32 +81,6 @@ TEST(StageNeeds, AHostHasRoomForItsWorkersAndForWhatAcceleratorsKeepThere) {
   const double all = (7 * kUnit + 4000) + 3 * 8000;  // 7 units, and the states of 3
   EXPECT_FALSE(needs_in(all).lacking({0, 7}));
   EXPECT_TRUE(needs_in(0.8 * all).lacking({0, 7}));
-}
-
-// What a unit needs for a moment no other piece of the rank needs at the same time.
-TEST(StageNeeds, WhatPassesCountsOnceForAllPiecesOfARank) {
-  job::JobConfig job;
-  job.zero.level = 1;
-  job.mesh.schedule = "interleaved";
-  const auto needs = needs_of({99 * kUnit, 99 * kUnit}, job);
-  EXPECT_EQ(needs.planned({0, 2, 4, 7})[0].peak(), 500 + 5 * kUnit + 4000);
-}
-
-// Of four micro-batches of four samples the first stage has three in its first chunk and two in
-// its second, or four and one; the second stage two and one, or three and none.
-TEST(StageNeeds, ChunksKeepWhatIsInThemAtATime) {
-  job::JobConfig job;
-  job.train.global_batch = 16;
-  job.mesh.schedule = "interleaved";
-  auto measured = measured_of({99 * kUnit, 99 * kUnit}, job);
-  for (auto& rank : measured.ranks) {
-    for (auto& unit : rank.facts.units) unit.saved.per_sample = 1000;
-  }
-  const StageNeeds needs(measured, job, {.stages = 2}, 4);
-  const auto planned = needs.planned({0, 2, 4, 7});  // of 2 + 3 units each
-  EXPECT_EQ(planned[0].activations, (3 * 2 + 2 * 3) * 4000);
-  EXPECT_EQ(planned[1].activations, (2 * 2 + 1 * 3) * 4000);
-  EXPECT_EQ(needs.planned({0, 4, 5, 6})[0].activations, (4 * 4 + 1 * 1) * 4000) << "of 4 + 1";
 }
 
 // Four samples of 1,000 bytes a unit, of two micro-batches, at first; then one.
@@ -212,37 +131,6 @@ TEST(StageNeeds, StagesWithoutRoomForActivationsRecompute) {
   const auto fixed = needs_in(0.8 * plainly, plainly, false);
   EXPECT_FALSE(fixed.may_recompute());
   EXPECT_EQ(fixed.must_recompute({0, 5}), (std::vector<bool>{false, false}));
-}
-
-// Of eight micro-batches of two samples each of the second stage's two replicas keeps four by
-// GPipe, by 1F1B one, by zero-bubble two.
-TEST(StageNeeds, WhatUnevenReplicasKeepIsTheSchedules) {
-  const auto activations = [](const char* schedule) {
-    job::JobConfig job;
-    job.train.global_batch = 16;
-    job.mesh.schedule = schedule;
-    auto measured = measured_of({99 * kUnit, 99 * kUnit, 99 * kUnit}, job);
-    for (auto& rank : measured.ranks) {
-      for (auto& unit : rank.facts.units) unit.saved.per_sample = 1000;
-    }
-    const parallel::MeshShape shape{.stages = 2, .replicas = 0, .uneven = {1, 2}};
-    return StageNeeds(measured, job, shape, 8).planned({0, 5})[2].activations;
-  };
-  EXPECT_DOUBLE_EQ(activations("gpipe"), 4 * activations("1f1b"));
-  EXPECT_DOUBLE_EQ(activations("zero_bubble"), 2 * activations("1f1b"));
-}
-
-TEST(StageNeeds, RanksOfAHostShareItsMemory) {
-  plan::MemoryInput measured;
-  plan::RankMemory rank;
-  rank.facts.units.assign(10, {.parameters = 1000});
-  rank.room = rank.pool_room = 4 * 8000;
-  rank.pool = "host";
-  measured.ranks = {rank, rank};
-  const StageNeeds needs(measured, {}, {.stages = 2}, 4);
-  const std::vector<bool> two = {true, true, false}, one = {true, false, false};
-  EXPECT_EQ(needs.within(1.0)(0, 7), two);
-  EXPECT_EQ(needs.within(0.5)(1, 7), one);
 }
 
 // Each lacks a part of what the pool lacks: by a tenth of the whole pool no one of many would.

@@ -143,19 +143,5 @@ TEST_F(PulledPieces, OfTheNextLeaseGoElsewhere) {
   EXPECT_THROW(all_sent(0, 7), Error);
 }
 
-TEST_F(PulledPieces, ComeShortened) {
-  set_.scheme = Scheme::bfloat16;
-  links_[0]->asked = {&set_};
-  EXPECT_THROW(links_[0]->place(header(0, 5)), Error);
-  const std::vector<float> values(10, 0.75f);
-  const auto coming = header(2, 5, Scheme::bfloat16);
-  const auto place = links_[0]->place(coming);
-  ASSERT_EQ(place.size(), 20u);
-  comm::encode(Scheme::bfloat16, values, place);
-  links_[0]->on_message(coming, place);
-  EXPECT_TRUE(torch::equal(host_[1], torch::full({10}, 0.75f)));
-  EXPECT_EQ(set_.missing, (std::vector<std::size_t>{2, 0}));
-}
-
 }  // namespace
 }  // namespace bimetal::parallel::server

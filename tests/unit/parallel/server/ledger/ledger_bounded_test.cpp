@@ -77,25 +77,6 @@ TEST(BoundedLedger, AWorkerWaitsForALeaseThatHasOnlyBegun) {
       << "it would be ahead by a step from now on";
 }
 
-TEST(BoundedLedger, TwoStepsAheadIsForThoseWhoWouldWaitForALateOne) {
-  Ledger ledger = two_workers(100);
-  Clock clock;
-  auto first = ledger.grant(0, clock.now);
-  ledger.grant(1, clock.after(80));  // due after 240 ms
-  ledger.complete(first->id, true, 0.16, clock.after(80));
-  first = ledger.grant(0, clock.now);
-  ASSERT_TRUE(first) << "a step ahead";
-  ledger.complete(first->id, true, 0.03, clock.after(30));
-  first = ledger.grant(0, clock.now);
-  ASSERT_TRUE(first);
-  EXPECT_EQ(first->step, 2) << "what the late one has not begun";
-  ledger.complete(first->id, true, 0.03, clock.after(30));
-  EXPECT_FALSE(ledger.grant(0, clock.after(90))) << "late by 70 ms";
-  first = ledger.grant(0, clock.after(20));
-  ASSERT_TRUE(first);
-  EXPECT_EQ(first->step, 3);
-}
-
 /// How many steps the parameters of a lease lacked when they were pulled, on average over 200
 /// steps. Leases take by turns 10 % more and less than expected; worker 1's of step `hiccup`
 /// takes 3.6 times as long.

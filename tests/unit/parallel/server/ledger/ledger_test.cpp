@@ -33,23 +33,6 @@ TEST(Ledger, OneWorkerIsGivenWholeStepsInTheSamplersOrder) {
   EXPECT_EQ(ledger.steps_done(), 8);
 }
 
-TEST(Ledger, SharesFollowTheRates) {
-  auto ledger = ledger_of(small(Consistency::sync), {300, 100});
-  Clock clock;
-  const auto fast = ledger.grant(0, clock.now), slow = ledger.grant(1, clock.now);
-  EXPECT_EQ(fast->count, 24);
-  EXPECT_EQ(slow->count, 8);
-  EXPECT_EQ(fast->denominator, 32);
-  EXPECT_EQ(slow->offset, 24);
-  ledger.complete(slow->id, true, 0.01, clock.after(20));
-  EXPECT_TRUE(ledger.take_updates().empty());
-  EXPECT_FALSE(ledger.grant(1, clock.now));
-  ledger.complete(fast->id, true, 0.01, clock.after(60));
-  const auto updates = ledger.take_updates();
-  ASSERT_EQ(updates.size(), 1u);
-  EXPECT_EQ(updates[0].leases, (std::vector<std::uint64_t>{fast->id, slow->id}));
-}
-
 /// Sample i of each epoch's order weighs i + 1.
 LedgerOptions heavier(Consistency consistency) {
   auto options = small(consistency);
@@ -93,24 +76,6 @@ TEST(Ledger, ALostWorkersSamplesGoToOthersAndItsResultIsRefused) {
   EXPECT_EQ(ledger.samples_repeated(), 16);
 }
 
-TEST(Ledger, AsyncMakesAnUpdateOfEachLease) {
-  auto ledger = ledger_of(small(Consistency::async), {300, 100});
-  Clock clock;
-  const auto slow = ledger.grant(1, clock.now);
-  for (int i = 0; i < 3; ++i) {
-    const auto fast = ledger.grant(0, clock.now);
-    ASSERT_TRUE(fast);
-    EXPECT_EQ(fast->denominator, fast->count);
-    ledger.complete(fast->id, true, 0.01, clock.after(80));
-    const auto updates = ledger.take_updates();
-    ASSERT_EQ(updates.size(), 1u);
-    EXPECT_EQ(updates[0].part, static_cast<double>(fast->count) / 32);
-  }
-  EXPECT_EQ(ledger.steps_done(), 0) << "steps end in order";
-  ledger.complete(slow->id, true, 0.01, clock.now);
-  EXPECT_EQ(ledger.steps_done(), 1);
-}
-
 TEST(Ledger, AnOverdueLeaseIsGivenToAnother) {
   auto ledger = ledger_of(small(Consistency::bounded, 1), {1000, 1000});
   Clock clock;
@@ -133,48 +98,6 @@ TEST(Ledger, AnOverdueLeaseIsGivenToAnother) {
   // However long the second one takes, it is let finish.
   EXPECT_TRUE(ledger.overdue(clock.after(60000), 3, milliseconds(2000)).empty());
   EXPECT_TRUE(ledger.complete(other->id, true, 0.01, clock.now));
-}
-
-TEST(Ledger, ALongExchangeIsLearntAtOnce) {
-  Ledger ledger(small(Consistency::sync));
-  Clock clock;
-  for (int worker = 0; worker < 2; ++worker) ledger.add_worker(worker, speed(1000));
-  for (int step = 0; step < 3; ++step) {
-    const auto a = ledger.grant(0, clock.now), b = ledger.grant(1, clock.now);
-    ASSERT_TRUE(a && b);
-    // Two seconds of network beside some milliseconds of computing.
-    EXPECT_TRUE(ledger.overdue(clock.after(2000), 3, milliseconds(1500)).empty());
-    ledger.complete(a->id, true, 0.016, clock.now);
-    ledger.complete(b->id, true, 0.016, clock.now);
-    EXPECT_EQ(ledger.shares(32).at(0), 16);
-  }
-  const auto lease = ledger.grant(0, clock.now);
-  EXPECT_FALSE(ledger.overdue(clock.after(7000), 3, milliseconds(1500)).empty());
-  EXPECT_TRUE(ledger.revoke(lease->id));
-}
-
-TEST(Ledger, WhatLateLeasesTookIsLearnt) {
-  auto options = small(Consistency::async);
-  options.dataset_size = 10000;
-  auto ledger = ledger_of(options, {1000});
-  Clock clock;
-  const auto turn = [&](int milliseconds_taken, bool revoked) {
-    const auto lease = ledger.grant(0, clock.now);
-    if (revoked) ledger.revoke(lease->id);
-    clock.after(milliseconds_taken);
-    if (revoked) {
-      ledger.finished_late(lease->id, 0.03, clock.now);
-    } else {
-      ledger.complete(lease->id, true, 0.03, clock.now);
-    }
-  };
-  turn(40, false);
-  const double rate = ledger.rate(0);
-  turn(4000, true);
-  EXPECT_NEAR(ledger.rate(0), rate, rate * 0.1) << "once may be a pause";
-  turn(4000, true);
-  turn(4000, true);
-  EXPECT_LT(ledger.rate(0), rate / 10) << "its link is slow";
 }
 
 TEST(Ledger, ALeaseGrantedAheadWaitsItsTurn) {
@@ -249,16 +172,6 @@ TEST(Ledger, AWorkerMayHoldAsManyLeasesAsStalenessAllows) {
   EXPECT_THROW(prefetch_of("always"), Error);
 }
 
-TEST(Ledger, GradientsThatAreNoNumbersAreLeftOut) {
-  auto ledger = ledger_of(small(Consistency::sync), {100, 100});
-  Clock clock;
-  const auto a = ledger.grant(0, clock.now), b = ledger.grant(1, clock.now);
-  ledger.complete(a->id, false, 0.01, clock.after(10));
-  ledger.complete(b->id, true, 0.01, clock.now);
-  EXPECT_EQ(ledger.take_updates().at(0).leases, std::vector<std::uint64_t>{b->id});
-  EXPECT_EQ(ledger.take_ended_steps().at(0).total, 32);
-}
-
 TEST(Ledger, PausesWhereItWasAsked) {
   auto options = small(Consistency::bounded, 3);
   options.pause_every = 3;
@@ -282,18 +195,6 @@ TEST(Ledger, PausesWhereItWasAsked) {
   EXPECT_EQ(ledger.offset(), 96);
 }
 
-TEST(Ledger, GoesOnFromACheckpoint) {
-  auto options = small(Consistency::sync);
-  options.start.steps_done = 5;
-  options.start.epoch = 1;
-  options.start.offset = 32;
-  auto ledger = ledger_of(options, {0});
-  const auto lease = ledger.grant(0, {});
-  EXPECT_EQ(lease->step, 6);
-  EXPECT_EQ(lease->epoch, 1);
-  EXPECT_EQ(lease->offset, 32);
-}
-
 TEST(Ledger, AWorkerWithFewSamplesIsNotJudgedByTheExchange) {
   auto options = small(Consistency::sync);
   options.dataset_size = 100000;
@@ -313,15 +214,6 @@ TEST(Ledger, AWorkerWithFewSamplesIsNotJudgedByTheExchange) {
     }
   }
   EXPECT_NEAR(ledger.shares(1000).at(1), 500, 50);
-}
-
-TEST(Ledger, AWorkerThatWouldHoldUpTheOthersIsLeftOutUntilItIsAlone) {
-  auto ledger = ledger_of(small(Consistency::sync), {1000});
-  ledger.add_worker(1, WorkerSpeed({10.0, 0.001}));  // ten seconds for any step
-  EXPECT_FALSE(ledger.grant(1, {}));
-  EXPECT_EQ(ledger.grant(0, {})->count, 32);
-  ledger.remove_worker(0);
-  EXPECT_EQ(ledger.grant(1, {})->count, 32);
 }
 
 TEST(Ledger, SamplesOfAWorkerThatFellSilentGoToOneThatWasLeftOut) {
