@@ -78,8 +78,6 @@ class JobFile:
                 raise error('servers= is for jobs with parallel.mode = "server"', "invalid_argument")
             return []
         number = self._value("servers", "count")
-        if number is None:
-            number = self._value("parallel", "servers")  # its former name
         if asked:
             if number is None:
                 self.settings.append(f"servers.count={len(asked)}")
