@@ -13,7 +13,7 @@ from unittest import mock
 import ranks
 from pip._vendor.packaging.markers import Marker
 
-from bimetal.command import firewall, program, two_doctors
+from bimetal.command import doctor, firewall, program, two_doctors
 from bimetal.command.local_ranks import LocalRanks
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -234,8 +234,8 @@ class Doctors(unittest.TestCase):
     def test_how_long_packets_may_be(self):
         for folder in pathlib.Path("/sys/class/net").iterdir():
             if (folder / "mtu").exists():
-                self.assertEqual(two_doctors.doctor.mtu_of(folder.name), (folder / "mtu").read_text().strip())
-        self.assertEqual(two_doctors.doctor.mtu_of("none such"), "")
+                self.assertEqual(doctor.mtu_of(folder.name), (folder / "mtu").read_text().strip())
+        self.assertEqual(doctor.mtu_of("none such"), "")
 
     def test_what_is_loopback(self):
         for address, is_one in (("127.0.0.1:1", True), ("[::1]:1", True), ("localhost:1", True), ("127.9.9.9:1", True),

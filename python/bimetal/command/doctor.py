@@ -15,6 +15,7 @@ import torch
 import bimetal
 from bimetal import _build, _torch_check
 from bimetal._errors import Error
+from bimetal.command import two_doctors
 from bimetal.library import devices as own_devices
 from bimetal.library.interface import lib, set_error_class, text_of
 
@@ -40,8 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         os.environ["BIMETAL_TOKEN_FILE"] = arguments.token_file
     problems = local()
     if arguments.listen or arguments.address:
-        from bimetal.command import two_doctors
-        problems += two_doctors.examine(arguments.listen or arguments.address, bool(arguments.listen), arguments.wait)
+        problems += two_doctors.examine(facts(), arguments.listen or arguments.address, bool(arguments.listen), arguments.wait)
     elif not problems:
         show_how()
     for problem in problems:

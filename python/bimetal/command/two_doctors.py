@@ -17,7 +17,7 @@ from typing import Any
 
 from bimetal._errors import Error
 from bimetal._torch_check import series
-from bimetal.command import doctor, firewall
+from bimetal.command import firewall
 from bimetal.library.interface import Meeting, check, error, lib, made, text_of
 
 _ROUNDS = 50  # of a short message
@@ -26,8 +26,8 @@ _MOST_CLOCK_S = 5.0
 _KNOCK_S = 4.0
 
 
-def examine(address: str, listens: bool, seconds: float) -> list[str]:
-    """Prints what it finds; what is wrong."""
+def examine(mine: dict[str, str], address: str, listens: bool, seconds: float) -> list[str]:
+    """Prints what it finds; what is wrong. Args: mine: what the other is told of this machine."""
     if not (os.environ.get("BIMETAL_TOKEN_FILE") or os.environ.get("BIMETAL_TOKEN")) and not is_loopback(address):
         raise error("two machines need one secret: make it by `bimetal token FILE`, copy it, and name it on both with "
                     "--token-file", "unauthorized")
@@ -41,7 +41,7 @@ def examine(address: str, listens: bool, seconds: float) -> list[str]:
                 print(f"if that gets no answer, on this machine: {firewall.way_through(other)}", flush=True)
         store = _Store(address, seconds)
         held.callback(store.free)
-        problems = _compare(store, 0 if listens else 1)
+        problems = _compare(store, mine, 0 if listens else 1)
         problems += _knock(store, address, listens)
         if not problems:
             problems += _measure(store, 0 if listens else 1, seconds)
@@ -96,8 +96,7 @@ class _Store:
         return ctypes.string_at(value.value or 0, size.value).decode() if size.value else ""
 
 
-def _compare(store: _Store, rank: int) -> list[str]:
-    mine = doctor.facts()
+def _compare(store: _Store, mine: dict[str, str], rank: int) -> list[str]:
     store.set(f"facts/{rank}", json.dumps(mine))
     other = json.loads(store.get(f"facts/{1 - rank}"))
     print(f"there: bimetal {other['bimetal']}, torch {other['torch']}, Python {other['python']}, {other['system']}; "

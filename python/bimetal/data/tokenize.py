@@ -16,8 +16,8 @@ from bimetal._errors import Error
 from bimetal.data import tokenizers
 from bimetal.data.token_file import TokenFileWriter
 from bimetal.data.tokenizers import Tokenizer
-from bimetal.runs import command
-from bimetal.runs.screen import Screen, clock
+from bimetal.pool import command
+from bimetal.pool.screen import Screen, clock
 
 # Longer documents are tokenized in pieces, which end where a line ends, so that memory is bounded.
 _PIECE_BYTES = 4 << 20

@@ -14,7 +14,6 @@ from bimetal import zero
 from bimetal.deepspeed.config import Config
 from bimetal.zero.ownership import Advice
 
-
 _ADVICE = Advice(
     level="stage",
     state="ask for state_dict() within `with deepspeed.zero.GatheredParameters(model.parameters()):`",

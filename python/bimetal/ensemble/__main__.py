@@ -10,10 +10,10 @@ from typing import Any
 
 from bimetal._errors import EXIT_STATUSES, Error
 from bimetal.ensemble import members, prediction
-from bimetal.runs import command
+from bimetal.pool import command
+from bimetal.pool.pool import Pool
+from bimetal.pool.screen import Screen
 from bimetal.runs.job import Job
-from bimetal.runs.pool import Pool
-from bimetal.runs.screen import Screen
 
 _EXAMPLES = """Examples:
   bimetal ensemble job.toml --members 5

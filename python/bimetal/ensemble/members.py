@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bimetal._errors import Error
-from bimetal.runs import command, saved
+from bimetal.pool import command
+from bimetal.pool.pool import Outcome, Run
+from bimetal.runs import saved
 from bimetal.runs.job import Job, as_arguments
-from bimetal.runs.run import Outcome, Run
 
 _RECORD = "ensemble.json"
 _OF_THE_JOB = ("invalid_argument", "unsupported")  # errors that the next member would meet as well

@@ -7,10 +7,9 @@ from typing import Any
 
 from bimetal._errors import Error
 from bimetal.ensemble.members import Kept
-from bimetal.runs.job import Job, as_arguments
-from bimetal.runs.pool import Pool
-from bimetal.runs.run import Outcome, Run
-from bimetal.runs.screen import aligned
+from bimetal.pool.pool import Outcome, Pool, Run
+from bimetal.pool.screen import aligned
+from bimetal.runs.job import Job
 
 _REPORT = "report.json"
 PREDICTIONS = "predictions.safetensors"

@@ -7,7 +7,6 @@ same thread. So nobody need be woken up to complete the future, on processors th
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import FrameType
 

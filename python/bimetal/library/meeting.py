@@ -12,7 +12,18 @@ from typing import Any
 import torch.distributed as dist
 
 from bimetal.library import interface
-from bimetal.library.interface import Meeting, StoreAdd, StoreCalls, StoreSet, StoreTryGet, check, error, lib, made, text_of
+from bimetal.library.interface import (
+    Meeting,
+    StoreAdd,
+    StoreCalls,
+    StoreSet,
+    StoreTryGet,
+    check,
+    error,
+    lib,
+    made,
+    text_of,
+)
 from bimetal.library.process_group import LibraryProcessGroup
 from bimetal.library.works import stop_completing
 

@@ -20,7 +20,7 @@ from bimetal.ray import printed
 from bimetal.ray.failure import code_in, error
 from bimetal.ray.store import RayStore
 from bimetal.runs import folders, saved
-from bimetal.runs.mailbox import Mailbox
+from bimetal.runs.job_process import Mailbox
 
 
 @dataclass

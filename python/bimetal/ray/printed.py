@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import TextIO
 
-from bimetal.runs.mailbox import Mailbox
+from bimetal.runs.job_process import Mailbox
 
 
 class Printed(io.TextIOBase):

@@ -16,11 +16,11 @@ import ray
 import torch
 
 from bimetal import _build
+from bimetal.command import program
 from bimetal.ray.loop import LoopRun, cores
 from bimetal.ray.store import RayStore, Shelf, at_hand, through_ray
-from bimetal.runs import folders, program
-from bimetal.runs.job_process import JobProcess
-from bimetal.runs.mailbox import Mailbox
+from bimetal.runs import folders
+from bimetal.runs.job_process import JobProcess, Mailbox
 
 _LOOPBACK = "127.0.0.1"
 _BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
@@ -120,7 +120,7 @@ class Worker:
         file = self._scratch / name
         file.write_text(text)
         report = self._scratch / "report.json"
-        command = [program.find(), "train" if place.server is None else "server", str(file), "--report", str(report)]
+        command = [program.for_jobs(), "train" if place.server is None else "server", str(file), "--report", str(report)]
         if place.server is not None:
             command += ["--index", str(place.server), "--listen", place.own_address or _LOOPBACK]
         for worker in place.workers:

@@ -6,6 +6,7 @@ from torch import nn
 
 from bimetal.task.dropout import Dropout
 
+
 def findings(model: nn.Module) -> list[str]:
     """What in the model makes a result depend on how batches are split, one thing in each text."""
     found = []

@@ -10,10 +10,10 @@ import time
 from typing import Any
 
 from bimetal._errors import EXIT_STATUSES, Error
-from bimetal.runs import command
+from bimetal.pool import command
+from bimetal.pool.pool import Pool
+from bimetal.pool.screen import Screen
 from bimetal.runs.job import Job
-from bimetal.runs.pool import Pool
-from bimetal.runs.screen import Screen
 from bimetal.tune import _need_optuna, record, space
 from bimetal.tune.trial import is_metric
 

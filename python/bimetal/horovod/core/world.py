@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bimetal import _build, _C
+from bimetal import _C, _build
 from bimetal._errors import Error
 from bimetal.horovod.core.engine import Engine
 from bimetal.horovod.core.environment import Place, find_place

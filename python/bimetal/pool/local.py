@@ -10,12 +10,9 @@ from typing import Any
 import torch
 
 from bimetal import _C
-from bimetal.runs import program
-from bimetal.runs.job_process import JobProcess
-from bimetal.runs.run import Device, Run
-
-# A world of one rank: it meets nobody and listens nowhere, so the port is a formality.
-SOLO = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+from bimetal.command import program
+from bimetal.pool.pool import Device, Run
+from bimetal.runs.job_process import SOLO, JobProcess
 
 
 class LocalHost:
@@ -31,7 +28,7 @@ class LocalHost:
     def __init__(self, workers: Sequence[str]):
         workers = [_resolved(worker) for worker in workers] or default_workers()
         self.devices = [Device(worker, worker, kind=worker) for worker in _with_threads(workers)]
-        self._program = program.find()
+        self._program = program.for_jobs()
         self._events: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
         self._processes: dict[str, JobProcess] = {}
 

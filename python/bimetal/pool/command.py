@@ -9,15 +9,15 @@ import os
 import pathlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bimetal import _C
 from bimetal._errors import EXIT_STATUSES, INTERRUPTED, Error
-from bimetal.runs import folders, probe
+from bimetal.pool.local import LocalHost
+from bimetal.pool.pool import Device, Host, Outcome, Pool, Run
+from bimetal.runs import folders
 from bimetal.runs.job import Job
-from bimetal.runs.local import LocalHost
-from bimetal.runs.pool import Host, Pool
 
 _NO_ADDRESS = ""
 
@@ -55,7 +55,7 @@ def host_of(arguments: argparse.Namespace, tell: Callable[[str], None]) -> Itera
     if arguments.ray is None:
         host: Any = LocalHost(arguments.worker)
     else:
-        from bimetal.runs.on_ray import RayHost
+        from bimetal.pool.on_ray import RayHost
 
         host = RayHost(arguments.worker, arguments.ray or None, tell)
     with host:
@@ -71,7 +71,7 @@ def pool_on(host: Host, job: Job, changed: Callable[[], None], tell: Callable[[s
     if always_measure or len(kinds) > 1:
         tell("measuring devices …")
         with work_folder(None) as folder:
-            speeds = probe.measure(host, job, folder)
+            speeds = measure(host, job, folder)
         host.devices = [device for device in host.devices if device.kind in speeds]
         tell(", ".join(f"{device.name}: {speeds[device.kind]:.0f} samples/s" for device in
                        {device.kind: device for device in host.devices}.values()))
@@ -143,3 +143,59 @@ def interrupted() -> int:
 def complain(text: str) -> None:
     """A line on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def measure(host: Host, job: Job, folder: pathlib.Path) -> dict[str, float]:
+    """Samples per second of each kind of device, measured at the same time, as they will work. Kinds that are lost
+    meanwhile, with their node, are left out.
+
+    Raises:
+        bimetal.Error: of the first device that can't do the job, by its name.
+    """
+    by_kind = {device.kind: device for device in host.devices}
+    probes = _Probes(job, folder, list(by_kind.values()))
+    Pool(_Only(host, probes.devices)).work_through(probes)
+    return probes.speeds
+
+
+class _Only:
+    """A host with some of its devices."""
+
+    def __init__(self, host: Host, devices: Sequence[Device]):
+        self.devices = devices
+        self.start, self.hear, self.stop = host.start, host.hear, host.stop
+
+
+class _Probes:
+    """A Source of one plan for each device."""
+
+    def __init__(self, job: Job, folder: pathlib.Path, devices: Sequence[Device]):
+        self.devices = devices
+        self.speeds: dict[str, float] = {}
+        self._job = job
+        self._folder = folder
+        self._begun = 0
+
+    def waiting(self) -> list[float]:
+        # Of equal length on devices held for equally fast: each gets one at once.
+        return [1.0] * (len(self.devices) - self._begun)
+
+    def begin(self, index: int) -> Run:
+        self._begun += 1
+        folder = self._folder / f"probe-{self._begun}"
+        folder.mkdir(parents=True)
+        name = self._job.write_to(folder)
+        return Run(folder.name, folder, ["plan", name, *self._job.base_arguments(), "--json"], brings=(name,))
+
+    def ended(self, outcome: Outcome) -> None:
+        if outcome.lost:
+            return
+        if outcome.failure:
+            raise Error(f"{outcome.device.name} cannot do this job: {outcome.failure}", outcome.code or "internal")
+        plan = json.loads("\n".join(outcome.output))
+        worker = plan["workers"][0]
+        if worker["seconds_per_sample"] is None:
+            raise Error(f"{outcome.device.name} cannot do this job: the model does not fit into its memory",
+                        "out_of_memory")
+        batch = plan["global_batch"]
+        self.speeds[outcome.device.kind] = batch / (worker["seconds_per_step"] + batch * worker["seconds_per_sample"])
