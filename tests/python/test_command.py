@@ -13,7 +13,7 @@ from unittest import mock
 import ranks
 from pip._vendor.packaging.markers import Marker
 
-from bimetal.command import doctor, firewall, program, two_doctors
+from bimetal.command import doctor, program, two_doctors
 from bimetal.command.local_ranks import LocalRanks
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -209,26 +209,26 @@ class Doctors(unittest.TestCase):
         listening, other = (two_doctors._Store(address, 20) for _ in range(2))
         self.addCleanup(listening.free)
         self.addCleanup(other.free)
-        other.set("knock/through", firewall.way_through("192.168.1.20"))
+        other.set("knock/through", two_doctors.way_through("192.168.1.20"))
         other.set("knock/where", f"127.0.0.1 {ranks.free_port()}")  # where nothing answers
         problem, = two_doctors._knock(listening, address, listens=True)
         self.assertIn("127.0.0.1 cannot be reached from the machine that listens", problem)
-        self.assertTrue(problem.endswith(firewall.way_through("192.168.1.20")), problem)
+        self.assertTrue(problem.endswith(two_doctors.way_through("192.168.1.20")), problem)
         self.assertEqual(other.get("knock/said"), problem)
 
     def test_what_opens_a_firewall(self):
-        self.assertRegex(firewall.way_through("192.168.1.20", "win32"), r"^New-NetFirewallRule .* -Program '.+' in PowerShell")
-        self.assertIn("socketfilterfw --unblockapp '/", firewall.way_through("192.168.1.20", "darwin"))
+        self.assertRegex(two_doctors.way_through("192.168.1.20", "win32"), r"^New-NetFirewallRule .* -Program '.+' in PowerShell")
+        self.assertIn("socketfilterfw --unblockapp '/", two_doctors.way_through("192.168.1.20", "darwin"))
         with tempfile.TemporaryDirectory() as folder:
             for tool, words in (("iptables", "-s 192.168.1.20"), ("nft", "ip saddr 192.168.1.20"), ("ufw", "from 192.168.1.20")):
                 path = pathlib.Path(folder, tool)  # found before those that are here, and those before
                 path.write_text("")
                 path.chmod(0o755)
-                with mock.patch.dict(os.environ, PATH=folder), mock.patch.object(firewall, "SYSTEM_TOOLS", ""):
-                    self.assertIn(f"sudo {tool} ", firewall.way_through("192.168.1.20", "linux"))
-                    self.assertIn(words, firewall.way_through("192.168.1.20", "linux"))
-            with mock.patch.dict(os.environ, PATH="/none"), mock.patch.object(firewall, "SYSTEM_TOOLS", ""):
-                self.assertIn("the router's", firewall.way_through("192.168.1.20", "linux"))
+                with mock.patch.dict(os.environ, PATH=folder), mock.patch.object(two_doctors, "SYSTEM_TOOLS", ""):
+                    self.assertIn(f"sudo {tool} ", two_doctors.way_through("192.168.1.20", "linux"))
+                    self.assertIn(words, two_doctors.way_through("192.168.1.20", "linux"))
+            with mock.patch.dict(os.environ, PATH="/none"), mock.patch.object(two_doctors, "SYSTEM_TOOLS", ""):
+                self.assertIn("the router's", two_doctors.way_through("192.168.1.20", "linux"))
 
     @unittest.skipUnless(sys.platform == "linux", "compares with Linux' files")
     def test_how_long_packets_may_be(self):

@@ -10,12 +10,12 @@ import torch.distributed as dist
 
 from bimetal import _C
 from bimetal._errors import error
+from bimetal._together import share_text
 from bimetal.process_group import BACKEND
 from bimetal.zero import checkpoint
 from bimetal.zero.checkpoint import Place, Wanted
 from bimetal.zero.optimizer import Piece
 from bimetal.zero.slices import Kept
-from bimetal.zero.states import share_text
 
 Engine = Any  # bimetal.deepspeed's, which calls what is here
 _STATE, _LATEST = "state.json", "latest"

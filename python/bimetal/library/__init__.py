@@ -8,9 +8,8 @@ import inspect
 
 import torch
 
-from bimetal.library.core_warnings import pass_warnings_on
 from bimetal.library.devices import device, usable_cores
-from bimetal.library.interface import check, lib, set_error_class
+from bimetal.library.interface import check, lib, pass_warnings_on, set_error_class
 from bimetal.library.meeting import close_all, make_backend
 from bimetal.library.process_group import LibraryProcessGroup
 from bimetal.library.shares import Balancer, EpochSampler

@@ -10,12 +10,11 @@ import torch.distributed as dist
 from torch import nn
 
 from bimetal import _C
-from bimetal._alike import require_alike
 from bimetal._core import require_extension
 from bimetal._errors import error
-from bimetal.pipeline.chain import Chain
+from bimetal._together import require_alike
+from bimetal.pipeline.chain import Chain, unit_seconds
 from bimetal.pipeline.loss import causal_loss_sum, causal_weight
-from bimetal.pipeline.measure import unit_seconds
 from bimetal.pipeline.parts import Parts, Whole
 from bimetal.pipeline.staged import Learning, Place, Staged
 from bimetal.process_group import _backend_of

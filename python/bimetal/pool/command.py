@@ -42,9 +42,9 @@ def confine(arguments: argparse.Namespace, module: str) -> None:
     towards the cluster: Ray can't be told so later. Returns where that is done, or without --ray."""
     if arguments.ray is None:
         return
-    from bimetal.ray import driver
+    from bimetal.ray import run_node
 
-    variables = driver.environment_if_unset(arguments.ray or None)
+    variables = run_node.environment_if_unset(arguments.ray or None)
     if variables is not None:
         os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], variables)
 

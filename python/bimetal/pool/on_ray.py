@@ -19,11 +19,10 @@ from bimetal import _build
 from bimetal._errors import Error
 from bimetal.command import program
 from bimetal.pool.pool import Device, Run
-from bimetal.ray import cluster, driver
-from bimetal.ray.cluster import Node
+from bimetal.ray import cluster, run_node
+from bimetal.ray.cluster import ACCELERATORS, Node, WorkerRequest, parse
 from bimetal.ray.head import News
 from bimetal.ray.worker import any_gpu
-from bimetal.ray.worker_request import ACCELERATORS, WorkerRequest, parse
 from bimetal.runs import folders
 from bimetal.runs.job_process import SOLO, JobProcess, Mailbox
 
@@ -56,7 +55,7 @@ class RayHost:
 
     def __init__(self, workers: Sequence[str], address: str | None, tell: Callable[[str], None]):
         asked = [parse(_request(worker)) for worker in workers]
-        cluster.connect(driver.with_port(*driver.split_port(address)) if address else "auto")
+        cluster.connect(run_node.with_port(*run_node.split_port(address)) if address else "auto")
         self._news = News(cluster.head_address())
         self._news.look()
         nodes = cluster.living_nodes(self._news.leaving)

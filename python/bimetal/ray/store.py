@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from torch.distributed import Store
 
-from bimetal.ray.failure import error
+from bimetal.ray.result import error
 
 _LONGEST_PAUSE = 0.05  # seconds between two looks for a key
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=5)

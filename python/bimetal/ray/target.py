@@ -13,10 +13,9 @@ from bimetal.command import program
 from bimetal.ray import cluster
 from bimetal.ray.attempt import Attempt
 from bimetal.ray.checkpoints import Checkpoints
-from bimetal.ray.failure import error
-from bimetal.ray.result import Event
+from bimetal.ray.cluster import WorkerRequest
+from bimetal.ray.result import Event, error
 from bimetal.ray.worker import Place
-from bimetal.ray.worker_request import WorkerRequest
 from bimetal.runs.job import Job
 
 _LONGEST_TIMEOUT_S = 24 * 3600.0

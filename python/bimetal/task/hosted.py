@@ -12,13 +12,86 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
+from torch.utils.data import TensorDataset, default_collate
 
-from bimetal.task.datasets import HostedDataset
-from bimetal.task.exactness import require_exact
+from bimetal.task.dropout import Dropout
 from bimetal.task.optimizers import HostedOptimizer
 from bimetal.task.task import Metric, Task
 from bimetal.task.units import HostedUnit, as_tuple, from_tuple, units_of
+
+
+class HostedDataset:
+    """A data set as src/bimetal/python_host reads it."""
+
+    def __init__(self, dataset: Any, collate: Callable[[list], Any] | None, weights: Any = None):
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise TypeError(f"a data set needs __len__ and __getitem__, since every sample comes once an epoch; "
+                            f"{type(dataset).__name__} lacks them")
+        self._dataset = dataset
+        self._collate = collate
+        self.size = len(dataset)
+        if self.size == 0:
+            raise ValueError("a data set is empty")
+        self.weights = _weights(weights if weights is not None else getattr(dataset, "weights", None), self.size)
+
+    def batch(self, samples: list[int]) -> tuple:
+        """Their tensors; the first dimension of each is the samples."""
+        if self._collate is None and isinstance(self._dataset, TensorDataset):
+            return tuple(self._dataset[torch.tensor(samples, dtype=torch.int64)])
+        if not samples:  # of a rank that has none: the first one tells the other dimensions
+            return tuple(tensor[:0] for tensor in self.batch([0]))
+        batch = (self._collate or default_collate)([self._dataset[sample] for sample in samples])
+        tensors = as_tuple(batch, "a batch")
+        for tensor in tensors:
+            if tensor.dim() == 0 or tensor.shape[0] != len(samples):
+                raise ValueError(f"a batch of {len(samples)} samples has a tensor of shape {tuple(tensor.shape)}: the "
+                                 f"first dimension has to be the samples")
+        return tensors
+
+
+def _weights(weights: Any, size: int) -> list[int]:
+    """As a list; empty where all weigh 1."""
+    if weights is None:
+        return []
+    listed = [int(weight) for weight in weights]
+    if len(listed) != size:
+        raise ValueError(f"there are {len(listed)} weights for {size} samples")
+    if min(listed) < 1:
+        raise ValueError(f"sample {listed.index(min(listed))} weighs {min(listed)}: leave it out, or give at least 1")
+    return listed
+
+
+def findings(model: nn.Module) -> list[str]:
+    """What in the model makes a result depend on how batches are split, one thing in each text."""
+    found = []
+    for name, module in model.named_modules():
+        what = _finding(module)
+        if what:
+            found.append(f"{name or 'the model'} ({type(module).__name__}) {what}")
+    return found
+
+
+def require_exact(model: nn.Module) -> None:
+    """Raises ValueError where there are such findings."""
+    found = findings(model)
+    if found:
+        told = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
+        raise ValueError(f"the result would depend on how batches are split between devices: {told}; or accept it with "
+                         f"parallel.exact = \"relaxed\"")
+
+
+def _finding(module: nn.Module) -> str | None:
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return "normalises by whatever samples are beside each other: take nn.GroupNorm"
+    if isinstance(module, Dropout):
+        return None
+    if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+        return "draws from a generator of each rank: take bimetal.task.Dropout"
+    if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)) and module.dropout > 0:
+        return "draws its dropout from a generator of each rank: set it to 0 and put bimetal.task.Dropout beside it"
+    return None
 
 
 def load(spec: str, job: str) -> HostedTask:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bimetal._errors import error
-from bimetal.tensor.vocabulary import Logits
+from bimetal.tensor.layers import Logits
 
 
 class OwnLoss:

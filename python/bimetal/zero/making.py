@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from bimetal._core import require_extension
 from bimetal._errors import error
-from bimetal._weights import rank_weights
+from bimetal._together import rank_weights
 from bimetal.device import device
 from bimetal.zero.parts import Part, part_of, split
 

@@ -12,14 +12,14 @@ from torch import nn
 from bimetal import _C
 from bimetal._core import require_extension
 from bimetal._errors import error
-from bimetal._weights import rank_weights
+from bimetal._together import rank_weights
 from bimetal.balance import BalancedBatchSampler
 from bimetal.process_group import _backend_of
 from bimetal.zero.optimizer import require_by_element
 from bimetal.zero.ownership import require_free
 from bimetal.zero.parts import make_whole, move_to, part_of, split
+from bimetal.zero.passes import Unit, units_of
 from bimetal.zero.sharded import Sharded
-from bimetal.zero.units import Unit, units_of
 
 
 def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, level: int = 1, *,

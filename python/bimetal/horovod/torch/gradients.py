@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from bimetal.horovod.core import world
-from bimetal.horovod.core.process_set import or_all
 from bimetal.horovod.core.request import ReduceOp
-from bimetal.horovod.core.submit import wait
+from bimetal.horovod.core.submit import or_all, wait
 from bimetal.horovod.torch import async_ops
 
 Tensors = tuple[torch.Tensor, ...]

@@ -6,7 +6,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bimetal.horovod.core import world
-from bimetal.horovod.torch.async_ops import Sum
+from bimetal.horovod.core.request import Sum
 from bimetal.horovod.torch.ops import allreduce
 
 
