@@ -14,7 +14,7 @@ from wheel_file import PROJECT, ROOT
 
 PACKAGE = ROOT / "python" / "bimetal"
 AUTOLOAD = ROOT / "python" / "bimetal_autoload"
-PARTS = ["__init__.py", "_core.py", "_errors.py", "_plain_errors.py",
+PARTS = ["__init__.py", "_core.py", "_devices.py", "_errors.py", "_plain_errors.py",
          "_synchronize.py", "_together.py", "_torch_check.py", "device.py", "lightning.py", "process_group.py", "program.py", "py.typed",
          "balance", "command", "hf", "library", "pipeline", "tensor", "zero"]
 OLDEST_TORCH = "2.4"

@@ -20,6 +20,12 @@ from bimetal._errors import error
 from bimetal.process_group import _backend_of
 
 
+def require_group(call: str) -> None:
+    """bimetal.Error ``invalid_argument`` where there is no process group yet."""
+    if not dist.is_initialized():
+        raise error(f"{call}() needs a process group: torch.distributed.init_process_group(\"bimetal\")", "invalid_argument")
+
+
 def require_alike(call: str, told: dict[str, Any], group: dist.ProcessGroup | None) -> None:
     """bimetal.Error ``call_mismatch`` on every rank, which names one that was told something else than the first, where
     what all ranks do follows from these. Collective.

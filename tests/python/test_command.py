@@ -253,12 +253,11 @@ class Doctors(unittest.TestCase):
         self.assertEqual(two_doctors.newer("2.13", "2.4"), "2.13")
 
     def test_unlike_machines_are_told_apart_and_clocks_fail_nothing(self):
-        mine = two_doctors.doctor.facts()
+        mine = doctor.facts() | {"core": "0.9.0"}
         theirs = mine | {"core": "0.10.0", "torch": "2.99.0"}
         store = mock.Mock(get=lambda key: two_doctors.json.dumps(theirs) if key == "facts/1" else "60.0")
-        ours = mock.patch.object(two_doctors.doctor, "facts", lambda: mine | {"core": "0.9.0"})
-        with mock.patch("builtins.print") as said, ours:
-            problems = two_doctors._compare(store, 0)
+        with mock.patch("builtins.print") as said:
+            problems = two_doctors._compare(store, mine, 0)
         text = "\n".join(call.args[0] for call in said.call_args_list)
         self.assertEqual(len(problems), 1, problems)
         self.assertIn("pip install bimetal==0.10.0 on both", problems[0])

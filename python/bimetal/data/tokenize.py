@@ -4,15 +4,12 @@ src/bimetal/data/text/token_file.h describes the format."""
 from __future__ import annotations
 
 import array
-import contextlib
 import dataclasses
 import hashlib
 import os
 import pathlib
-import shutil
 import struct
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -22,7 +19,8 @@ from bimetal._errors import Error
 from bimetal.data import tokenizers
 from bimetal.data.tokenizers import Tokenizer
 from bimetal.pool import command
-from bimetal.pool.screen import Screen, clock
+from bimetal.pool.command import Screen, clock
+from bimetal.runs import folders
 
 _HEADER = struct.Struct("<8sIIQQQ")
 _MAGIC = b"BMTOKENS"
@@ -128,7 +126,7 @@ def tokenize(request: Request) -> int:
     sizes = [_size_of(file) for file in request.files]
     screen = Screen()
     try:
-        with _new_folder(request.out) as folder:
+        with folders.whole(request.out.absolute()) as folder:
             (folder / tokenizers.FILE_NAME).write_text(tokenizer.description(), encoding="utf-8")
             with TokenFileWriter(folder / "train.tokens", tokenizer.vocabulary) as train, \
                     TokenFileWriter(folder / "test.tokens", tokenizer.vocabulary) as test:
@@ -153,27 +151,6 @@ def _size_of(file: pathlib.Path) -> int:
             return os.fstat(text.fileno()).st_size
     except OSError as bad:
         raise Error(f"cannot read '{file}': {bad.strerror}", "invalid_argument") from None
-
-
-@contextlib.contextmanager
-def _new_folder(out: pathlib.Path) -> Iterator[pathlib.Path]:
-    """One to fill, which gets its name at the end; after an error nothing is left."""
-    out = out.absolute()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        yield folder
-        folder.chmod(0o777 & ~_umask())
-        os.rename(folder, out)  # an empty folder is replaced
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 class _Progress:

@@ -17,7 +17,7 @@ from bimetal.balance import BalancedBatchSampler
 from bimetal.deepspeed.config import Config, Schedule
 from bimetal.deepspeed.engine import DeepSpeedEngine
 from bimetal.zero import CoreOptimizer
-from bimetal.zero.parts import make_whole
+from bimetal.zero.making import make_whole
 
 _DEFAULT_RATE = 1e-3  # DeepSpeed's
 

@@ -135,10 +135,6 @@ def text_of(function: Any, *arguments: Any) -> str:
     return (text.value or b"").decode()
 
 
-def release() -> str:
-    return lib.release().decode()
-
-
 def numbers(values: Any, kind: Any = c_int64) -> Any:
     """A C array of them."""
     values = list(values)

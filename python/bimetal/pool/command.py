@@ -1,4 +1,4 @@
-"""What the commands that start runs have in common: options, where they run, how they end."""
+"""What the commands that start runs have in common: options, where they run, how they end; and what people see meanwhile."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -62,7 +64,7 @@ def host_of(arguments: argparse.Namespace, tell: Callable[[str], None]) -> Itera
         yield host
 
 
-def pool_on(host: Host, job: Job, changed: Callable[[], None], tell: Callable[[str], None],
+def pool_on(host: Host, job: Job, changed: Callable[[Pool], None], tell: Callable[[str], None],
             always_measure: bool) -> Pool:
     """A pool that knows how fast the devices are. Devices of one kind need no measuring, unless it is to be found out
     whether they can do the job (``always_measure``)."""
@@ -76,6 +78,20 @@ def pool_on(host: Host, job: Job, changed: Callable[[], None], tell: Callable[[s
         tell(", ".join(f"{device.name}: {speeds[device.kind]:.0f} samples/s" for device in
                        {device.kind: device for device in host.devices}.values()))
     return Pool(host, changed, speeds)
+
+
+def progress(summary: str, pool: Pool) -> str:
+    """One line: how far all runs are, and those at work."""
+    at_work = ", ".join(f"{running.run.name.removeprefix('trial ')}: {100 * running.done:.0f} %"
+                        for running in pool.running.values())
+    return f"{summary}  running {at_work}" if at_work else summary
+
+
+def all_failed(kind: str, entries: Sequence[Any]) -> int:
+    """Says that none of the trials or members has come to anything; the exit status."""
+    first = next(entry for entry in entries if entry.failure)
+    complain(f"bimetal: error: every {kind} has failed; {first.name}: {first.failure}")
+    return EXIT_STATUSES.get(first.code or "", EXIT_STATUSES["internal"])
 
 
 @contextlib.contextmanager
@@ -199,3 +215,63 @@ class _Probes:
                         "out_of_memory")
         batch = plan["global_batch"]
         self.speeds[outcome.device.kind] = batch / (worker["seconds_per_step"] + batch * worker["seconds_per_sample"])
+
+
+_PLAIN_SECONDS = 10.0  # between two lines of progress where none can be rewritten
+
+
+class Screen:
+    """Standard output. On a terminal that somebody looks at the live line is rewritten; elsewhere a plain one appears now and then."""
+
+    def __init__(self) -> None:
+        self._live = _may_rewrite()
+        self._shown = False
+        self._next = time.monotonic() + _PLAIN_SECONDS
+
+    def show(self, text: str) -> None:
+        """The state just now."""
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            self._write(f"\r\x1b[2K{text[:width]}")
+            self._shown = True
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + _PLAIN_SECONDS
+            self._write(text + "\n")
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.clear()
+        self._write(text + "\n")
+
+    def clear(self) -> None:
+        """Takes the live line away."""
+        if self._shown:
+            self._write("\r\x1b[2K")
+            self._shown = False
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:  # nobody reads any more: no reason to end what runs
+            sys.stdout = open(os.devnull, "w")
+
+
+def _may_rewrite() -> bool:
+    """Whether standard output is a terminal that somebody looks at: base/console.h has the same rule."""
+    unseen = any(os.environ.get(name) for name in ("NO_COLOR", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"))
+    return sys.stdout.isatty() and not unseen and os.environ.get("TERM") not in (None, "", "dumb")
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+    """Lines of a table: the first ``left`` columns to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) if column < left else cell.rjust(width)
+                      for column, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in rows]
+
+
+def clock(seconds: float) -> str:
+    """``0:42``, ``1:02:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

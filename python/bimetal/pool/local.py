@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
-
 from bimetal import _C
+from bimetal._devices import accelerators
 from bimetal.command import program
 from bimetal.pool.pool import Device, Run
 from bimetal.runs.job_process import SOLO, JobProcess
@@ -76,12 +75,7 @@ class _Said:
 
 def default_workers() -> list[str]:
     """Every accelerator that torch sees; where there is none, one thread for each usable core."""
-    found = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    if hasattr(torch, "xpu"):
-        found += [f"xpu:{index}" for index in range(torch.xpu.device_count())]
-    if torch.backends.mps.is_available():
-        found.append("mps")
-    return found or ["cpu:threads=1"] * _C.usable_cores()
+    return accelerators() or ["cpu:threads=1"] * _C.usable_cores()
 
 
 def _resolved(worker: str) -> str:

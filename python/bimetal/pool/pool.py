@@ -176,11 +176,11 @@ class Pool:
 
     Args:
         host: where.
-        changed: is called after every half second, and whatever has happened.
+        changed: is called with this after every half second, and whatever has happened.
         speeds: samples per second by kind of device, where they have been measured before.
     """
 
-    def __init__(self, host: Host, changed: Callable[[], None] = lambda: None, speeds: dict[str, float] | None = None):
+    def __init__(self, host: Host, changed: Callable[[Pool], None] = lambda _: None, speeds: dict[str, float] | None = None):
         self.devices = list(host.devices)
         self.running: dict[str, Running] = {}
         self.speeds = dict(speeds or {})
@@ -201,7 +201,7 @@ class Pool:
                     return
                 for name, said in self._host.hear(_HEAR_SECONDS):
                     self._take(name, said, source)
-                self._changed()
+                self._changed(self)
         except BaseException:
             self._stop_all()
             raise

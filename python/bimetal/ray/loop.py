@@ -19,6 +19,7 @@ from typing import Any, TextIO
 import torch
 import torch.distributed as dist
 
+from bimetal._devices import usable_cores
 from bimetal.ray.result import code_in, error
 from bimetal.ray.store import RayStore
 from bimetal.runs import folders, saved
@@ -88,7 +89,7 @@ class LoopRun:
             if key == "threads":
                 torch.set_num_threads(int(value))
                 return
-        torch.set_num_threads(max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+        torch.set_num_threads(max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 _running: LoopRun | None = None
@@ -163,13 +164,6 @@ def _describe(failure: BaseException) -> dict[str, Any]:
     return {"text": f"the train loop raised {type(failure).__name__}: {text}\n{where}",
             "code": "out_of_memory" if isinstance(failure, torch.OutOfMemoryError) else "aborted", "about": None,
             "own": True}
-
-
-def cores() -> int:
-    """That this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class Printed(io.TextIOBase):

@@ -14,13 +14,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 import bimetal
+from bimetal._devices import accelerators
 from bimetal.ray import node as node_process
 from bimetal.ray import token_file
 from bimetal.ray.result import error
@@ -41,9 +40,7 @@ CLUSTER_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 def device_tags() -> dict[str, int]:
     """The resources that a node of this machine offers beside Ray's own: how many devices of each kind."""
-    counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()),
-              "xpu": torch.xpu.device_count() if hasattr(torch, "xpu") else 0}
-    return {"cpu": 1, **{kind: count for kind, count in counts.items() if count}}
+    return {"cpu": 1, **Counter(name.partition(":")[0] for name in accelerators())}
 
 
 def loopback_address() -> str:

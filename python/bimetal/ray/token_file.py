@@ -11,6 +11,8 @@ import pathlib
 import secrets
 from collections.abc import MutableMapping
 
+from bimetal.command import token
+
 MODE, TOKEN, PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 
 
@@ -35,11 +37,9 @@ def make(path: pathlib.Path) -> bool:
     """Makes a token there, readable by its owner alone. False if there is one already, which is kept."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        token.write(str(path), secrets.token_hex(32))
     except FileExistsError:
         return False
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(32) + "\n")
     return True
 
 

@@ -16,8 +16,9 @@ import ray
 import torch
 
 from bimetal import _build
+from bimetal._devices import usable_cores
 from bimetal.command import program
-from bimetal.ray.loop import LoopRun, cores
+from bimetal.ray.loop import LoopRun
 from bimetal.ray.store import RayStore, Shelf, at_hand, through_ray
 from bimetal.runs import folders
 from bimetal.runs.job_process import JobProcess, Mailbox
@@ -116,7 +117,7 @@ class Worker:
             settings: of the form ``section.key=value``.
             resume: what to go on from, for who reads it.
         """
-        place = place.apart(cores())
+        place = place.apart(usable_cores())
         file = self._scratch / name
         file.write_text(text)
         report = self._scratch / "report.json"
@@ -134,7 +135,7 @@ class Worker:
     def start_loop(self, place: Place, token: str, function: Callable[..., Any], config: dict[str, Any],
                    timeout_s: float, first: Any, resume: str | None, outbox: str | None, number: int) -> None:
         """Starts a train loop. ``first`` is rank 0's actor; None: this is it."""
-        place = place.apart(cores())
+        place = place.apart(usable_cores())
         for name in ("BIMETAL_TOKEN_FILE", "BIMETAL_ADDRESS"):
             os.environ.pop(name, None)
         os.environ.update(place.variables(token), BIMETAL_WORKER=place.workers[-1])

@@ -11,10 +11,9 @@ from torch import nn
 from bimetal import _C
 from bimetal._core import require_extension
 from bimetal._errors import error
-from bimetal._together import rank_weights, require_alike
+from bimetal._together import rank_weights, require_alike, require_group
 from bimetal.process_group import _backend_of
-from bimetal.tensor.layers import Columns, Embeddings, Logits, Rows
-from bimetal.tensor.own_loss import OwnLoss, has_own_loss
+from bimetal.tensor.layers import Columns, Embeddings, Logits, OwnLoss, Rows, has_own_loss
 from bimetal.tensor.parted import Part, Parted
 from bimetal.tensor.plan import Layer, Plan, plan_for
 from bimetal.tensor.region import Region, SharedParameter, follow_first
@@ -62,8 +61,7 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
             modules or arguments differ.
     """
     require_extension("bimetal.tensor.parts()")
-    if not dist.is_initialized():
-        raise error("parts() needs a process group: torch.distributed.init_process_group(\"bimetal\")", "invalid_argument")
+    require_group("parts")
     if isinstance(module, nn.parallel.DistributedDataParallel):
         raise error("parts() comes before DistributedDataParallel, which is made of what it leaves", "invalid_argument")
     if any(getattr(part, "on_another_stage", False) for part in module.modules()):

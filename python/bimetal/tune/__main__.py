@@ -9,10 +9,10 @@ import sys
 import time
 from typing import Any
 
-from bimetal._errors import EXIT_STATUSES, Error
+from bimetal._errors import Error
 from bimetal.pool import command
+from bimetal.pool.command import Screen
 from bimetal.pool.pool import Pool
-from bimetal.pool.screen import Screen
 from bimetal.runs.job import Job
 from bimetal.tune import _need_optuna, record, space
 from bimetal.tune.trial import is_metric
@@ -139,15 +139,10 @@ def _run(arguments: argparse.Namespace) -> int:
                 screen.say(note)
             began = time.monotonic()
             pool: Pool | None = None
-
-            def changed() -> None:
-                at_work = ", ".join(f"{running.run.name.removeprefix('trial ')}: {100 * running.done:.0f} %"
-                                    for running in pool.running.values())
-                screen.show(f"{search.summary()}  running {at_work}" if at_work else search.summary())
-
             interrupted = False
             try:
-                pool = command.pool_on(host, job, changed, screen.say, arguments.ray is not None)
+                pool = command.pool_on(host, job, lambda at: screen.show(command.progress(search.summary(), at)),
+                                       screen.say, arguments.ray is not None)
                 pool.work_through(search)
             except KeyboardInterrupt:
                 interrupted = True
@@ -158,7 +153,7 @@ def _run(arguments: argparse.Namespace) -> int:
             _conclude(arguments, search, pool, screen, time.monotonic() - began, interrupted)
     if interrupted:
         return command.interrupted()
-    return 0 if search.best else _failure(search)
+    return 0 if search.best else command.all_failed("trial", search.trials)
 
 
 def _conclude(arguments: argparse.Namespace, search: Any, pool: Pool, screen: Screen, elapsed_s: float,
@@ -177,13 +172,6 @@ def _conclude(arguments: argparse.Namespace, search: Any, pool: Pool, screen: Sc
             screen.say(f"  its checkpoint: {checkpoint}")
     if arguments.report:
         command.write_json(arguments.report, result.report(search, pool, elapsed_s, interrupted, checkpoint))
-
-
-def _failure(search: Any) -> int:
-    """No trial has come to a value."""
-    first = next(trial for trial in search.trials if trial.failure)
-    command.complain(f"bimetal: error: every trial has failed; {first.name}: {first.failure}")
-    return EXIT_STATUSES.get(first.code or "", EXIT_STATUSES["internal"])
 
 
 def main() -> int:

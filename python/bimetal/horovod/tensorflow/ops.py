@@ -51,12 +51,8 @@ def allreduce(tensor: Any, average: bool | None = None, device_dense: str = "", 
 
     Args:
         tensor: a tensor, variable or what becomes one; or tf.IndexedSlices, whose rows are gathered.
-        average: the old form of op: True is Average, False is Sum.
         device_dense, device_sparse, ignore_name_scope: of Horovod's signature, without effect.
-        compression: ``Compression.none`` or ``Compression.fp16``.
-        op: Average (integers are truncated), Sum, Min, Max or Product.
-        prescale_factor, postscale_factor: to multiply with before and after.
-        name: by which the ranks' calls find each other; without one, the order of calls says it.
+        average, compression, op, prescale_factor, postscale_factor, name: as for ``bimetal.horovod.torch.allreduce``.
 
     Returns:
         A tensor, the same on all ranks; for tf.IndexedSlices, tf.IndexedSlices.
@@ -182,15 +178,7 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None, ignore_name_
 @_as_it_is
 def alltoall(tensor: Any, splits: Any = None, name: str | None = None, ignore_name_scope: bool = False,
              process_set: Any = global_process_set) -> Any:
-    """Sends rows to every rank and receives rows from every rank.
-
-    Args:
-        tensor: (n, …), the rows for rank 0 first.
-        splits: how many rows go to each rank, Σ = n; None: equally many.
-
-    Returns:
-        The rows received, in order of rank; with ``splits`` also an int32 tensor of how many came from each.
-    """
+    """Sends rows to every rank and receives rows from every rank, as ``bimetal.horovod.torch.alltoall``."""
     def body(array: Any, shares: Any) -> list[Any]:
         shares = [int(share) for share in shares]
         if not shares:

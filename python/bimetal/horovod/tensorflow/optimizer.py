@@ -44,11 +44,7 @@ def DistributedGradientTape(gradtape: tf.GradientTape | None = None,  # noqa: N8
 
     Args:
         gradtape: one that has recorded, or is to record; None: a new one, with the last two arguments.
-        compression: ``Compression.none`` or ``Compression.fp16``.
-        sparse_as_dense: exchanges tf.IndexedSlices as tensors; without it their rows are gathered.
-        op: Average, Sum, Min, Max or Product.
-        gradient_predivide_factor: with Average, divides by it before the sum and by size()/factor after.
-        process_set: whose gradients; on ranks outside of it they are their own.
+        compression, sparse_as_dense, op, gradient_predivide_factor, process_set: as for DistributedOptimizer.
         device_dense, device_sparse, num_groups, groups: of Horovod's signature, without effect: dense gradients
             travel as one exchange.
     """

@@ -9,9 +9,8 @@ from bimetal.horovod.core.compression import Compression
 from bimetal.horovod.torch import async_ops, elastic, ops
 from bimetal.horovod.torch.async_ops import *  # noqa: F403
 from bimetal.horovod.torch.ops import *  # noqa: F403
-from bimetal.horovod.torch.ops import broadcast_optimizer_state, broadcast_parameters
+from bimetal.horovod.torch.ops import SyncBatchNorm, broadcast_optimizer_state, broadcast_parameters
 from bimetal.horovod.torch.optimizer import DistributedOptimizer
-from bimetal.horovod.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [*basics.__all__, *async_ops.__all__, *ops.__all__, "Compression", "DistributedOptimizer", "SyncBatchNorm",
            "broadcast_optimizer_state", "broadcast_parameters", "elastic"]
