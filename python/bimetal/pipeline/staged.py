@@ -155,11 +155,7 @@ class Staged(WholeStates):
         return self._through(args, batch, self._core.evaluate)
 
     def state_dict(self, rank: int | None = 0) -> dict[str, Any]:
-        """The whole module's, on the CPU. Collective.
-
-        Args:
-            rank: of the group, that gets it; the others' are empty. None: all.
-        """
+        """The whole module's, on the CPU, on the rank of the group that is named; the others' are empty. None: all. Collective."""
         values = gather(self._first, rank, self.group)
         return {key: self._shapes[key] if name is None else values[name]
                 for key, name in self._keys.items()} if self._gets(rank) else {}

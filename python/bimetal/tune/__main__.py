@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import pathlib
 import sys
@@ -14,7 +15,7 @@ from bimetal.pool import command
 from bimetal.pool.command import Screen
 from bimetal.pool.pool import Pool
 from bimetal.runs.job import Job
-from bimetal.tune import _need_optuna, record, space
+from bimetal.tune import record, space
 from bimetal.tune.trial import is_metric
 
 _EXAMPLES = """Examples:
@@ -124,8 +125,15 @@ def _search(arguments: argparse.Namespace, job: Job, folder: pathlib.Path, scree
     return Halving(job, options, ladder, screen.say)
 
 
+def _require_optuna() -> None:
+    """Raises ImportError, which says what to type, where Optuna is missing: before anything of it is imported."""
+    if importlib.util.find_spec("optuna") is None:
+        raise ImportError(f"bimetal tune needs Optuna, which is not installed in {sys.executable}: {sys.executable} -m pip install "
+                          '"optuna>=4" (BIMETAL_PYTHON names another interpreter)', name="optuna")
+
+
 def _run(arguments: argparse.Namespace) -> int:
-    _need_optuna.check()
+    _require_optuna()
     command.confine(arguments, "bimetal.tune")
     job, notes = _job(arguments)
     command.require_writable(arguments.report)

@@ -68,7 +68,7 @@ class WholeStates:
                     keys.setdefault(self._names[id(value)], key)
                 elif isinstance(value, torch.Tensor):
                     value.copy_(state_dict[key])
-            for piece in self.pieces:
+            for piece in (piece for piece in self.pieces if piece.name in keys):
                 piece.tensor.copy_(piece.part_of(state_dict[keys[piece.name]]))
         self.parameters_changed()
 
