@@ -38,7 +38,7 @@ def train(options):
     import transformers
 
     import bimetal
-    from bimetal.tensor.presets import preset_of
+    from bimetal.tensor.plan import preset_of
 
     torch.set_num_threads(1)
     dist.init_process_group("bimetal")

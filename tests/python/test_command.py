@@ -13,7 +13,7 @@ from unittest import mock
 import ranks
 from pip._vendor.packaging.markers import Marker
 
-from bimetal.command import firewall, program, two_doctors
+from bimetal.command import doctor, program, two_doctors
 from bimetal.command.local_ranks import LocalRanks
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -209,33 +209,33 @@ class Doctors(unittest.TestCase):
         listening, other = (two_doctors._Store(address, 20) for _ in range(2))
         self.addCleanup(listening.free)
         self.addCleanup(other.free)
-        other.set("knock/through", firewall.way_through("192.168.1.20"))
+        other.set("knock/through", two_doctors.way_through("192.168.1.20"))
         other.set("knock/where", f"127.0.0.1 {ranks.free_port()}")  # where nothing answers
         problem, = two_doctors._knock(listening, address, listens=True)
         self.assertIn("127.0.0.1 cannot be reached from the machine that listens", problem)
-        self.assertTrue(problem.endswith(firewall.way_through("192.168.1.20")), problem)
+        self.assertTrue(problem.endswith(two_doctors.way_through("192.168.1.20")), problem)
         self.assertEqual(other.get("knock/said"), problem)
 
     def test_what_opens_a_firewall(self):
-        self.assertRegex(firewall.way_through("192.168.1.20", "win32"), r"^New-NetFirewallRule .* -Program '.+' in PowerShell")
-        self.assertIn("socketfilterfw --unblockapp '/", firewall.way_through("192.168.1.20", "darwin"))
+        self.assertRegex(two_doctors.way_through("192.168.1.20", "win32"), r"^New-NetFirewallRule .* -Program '.+' in PowerShell")
+        self.assertIn("socketfilterfw --unblockapp '/", two_doctors.way_through("192.168.1.20", "darwin"))
         with tempfile.TemporaryDirectory() as folder:
             for tool, words in (("iptables", "-s 192.168.1.20"), ("nft", "ip saddr 192.168.1.20"), ("ufw", "from 192.168.1.20")):
                 path = pathlib.Path(folder, tool)  # found before those that are here, and those before
                 path.write_text("")
                 path.chmod(0o755)
-                with mock.patch.dict(os.environ, PATH=folder), mock.patch.object(firewall, "SYSTEM_TOOLS", ""):
-                    self.assertIn(f"sudo {tool} ", firewall.way_through("192.168.1.20", "linux"))
-                    self.assertIn(words, firewall.way_through("192.168.1.20", "linux"))
-            with mock.patch.dict(os.environ, PATH="/none"), mock.patch.object(firewall, "SYSTEM_TOOLS", ""):
-                self.assertIn("the router's", firewall.way_through("192.168.1.20", "linux"))
+                with mock.patch.dict(os.environ, PATH=folder), mock.patch.object(two_doctors, "SYSTEM_TOOLS", ""):
+                    self.assertIn(f"sudo {tool} ", two_doctors.way_through("192.168.1.20", "linux"))
+                    self.assertIn(words, two_doctors.way_through("192.168.1.20", "linux"))
+            with mock.patch.dict(os.environ, PATH="/none"), mock.patch.object(two_doctors, "SYSTEM_TOOLS", ""):
+                self.assertIn("the router's", two_doctors.way_through("192.168.1.20", "linux"))
 
     @unittest.skipUnless(sys.platform == "linux", "compares with Linux' files")
     def test_how_long_packets_may_be(self):
         for folder in pathlib.Path("/sys/class/net").iterdir():
             if (folder / "mtu").exists():
-                self.assertEqual(two_doctors.doctor.mtu_of(folder.name), (folder / "mtu").read_text().strip())
-        self.assertEqual(two_doctors.doctor.mtu_of("none such"), "")
+                self.assertEqual(doctor.mtu_of(folder.name), (folder / "mtu").read_text().strip())
+        self.assertEqual(doctor.mtu_of("none such"), "")
 
     def test_what_is_loopback(self):
         for address, is_one in (("127.0.0.1:1", True), ("[::1]:1", True), ("localhost:1", True), ("127.9.9.9:1", True),
@@ -251,12 +251,11 @@ class Doctors(unittest.TestCase):
         self.assertEqual(two_doctors.newer("2.13", "2.4"), "2.13")
 
     def test_unlike_machines_are_told_apart_and_clocks_fail_nothing(self):
-        mine = two_doctors.doctor.facts()
+        mine = doctor.facts() | {"core": "0.9.0"}
         theirs = mine | {"core": "0.10.0", "torch": "2.99.0"}
         store = mock.Mock(get=lambda key: two_doctors.json.dumps(theirs) if key == "facts/1" else "60.0")
-        ours = mock.patch.object(two_doctors.doctor, "facts", lambda: mine | {"core": "0.9.0"})
-        with mock.patch("builtins.print") as said, ours:
-            problems = two_doctors._compare(store, 0)
+        with mock.patch("builtins.print") as said:
+            problems = two_doctors._compare(store, mine, 0)
         text = "\n".join(call.args[0] for call in said.call_args_list)
         self.assertEqual(len(problems), 1, problems)
         self.assertIn("pip install bimetal==0.10.0 on both", problems[0])

@@ -190,7 +190,7 @@ class Sft(unittest.TestCase):
 
 class Micro(unittest.TestCase):
     def test_micro_batches_are_padded_one_by_one(self):
-        from bimetal.hf.pieces import InPieces
+        from bimetal.hf.trainer import InPieces
 
         def pad(samples):
             longest = max(len(sample["input_ids"]) for sample in samples)

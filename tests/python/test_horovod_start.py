@@ -16,7 +16,7 @@ from ranks import raises
 
 import bimetal.horovod
 import bimetal.horovod.torch as hvd
-from bimetal.horovod.core import environment, meeting, objects
+from bimetal.horovod.core import meeting, objects
 from bimetal.horovod.core.negotiation import Announcement, decide
 from bimetal.horovod.core.request import ReduceOp, Signature
 
@@ -82,7 +82,7 @@ class Launchers(unittest.TestCase):
 
     def test_what_makes_no_sense(self):
         def place(**variables):
-            return environment.find_place(variables)
+            return meeting.find_place(variables)
         self.assertEqual(place(SLURM_PROCID="0", SLURM_NTASKS="4").size, 1)  # in a batch script, not a step
         for variables in ({"RANK": "1"}, {"RANK": "x", "WORLD_SIZE": "2"}, {"RANK": "2", "WORLD_SIZE": "2"}):
             raises(bimetal.Error, lambda v=variables: place(**v), "RANK")

@@ -2,7 +2,7 @@
 
 import unittest
 
-from bimetal.runs.packing import Forecast, choose
+from bimetal.pool.pool import Forecast, choose
 
 
 class Packing(unittest.TestCase):

@@ -13,7 +13,7 @@ from torch import nn
 
 import bimetal
 from bimetal.tensor.plan import plan_for
-from bimetal.tensor.vocabulary import Embeddings, Logits
+from bimetal.tensor.layers import Embeddings, Logits
 
 TRANSFORMERS = unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
 GATHERED = PLAN | {"table": "vocabulary", "head": "vocabulary"}

@@ -142,7 +142,7 @@ class Writing(unittest.TestCase):
         self.assertEqual(_short(0.50000123456, 0.5, 0.500002), "0.500001235")
 
     def test_lines_are_rewritten_only_where_somebody_looks(self):
-        from bimetal.runs.screen import Screen
+        from bimetal.pool.command import Screen
 
         for environment, live in (({"TERM": "xterm"}, True), ({"TERM": "dumb"}, False), ({}, False),
                                   ({"TERM": "xterm", "NO_COLOR": "1"}, False),

@@ -18,8 +18,9 @@ if not clusters.WHY_NOT:
     import bimetal.ray
     from bimetal.ray import token_file
     from bimetal.ray.cluster import Node, label_matches, what_fits, what_is_missing, with_gpus
-    from bimetal.ray.failure import Failure, root_cause
-    from bimetal.ray.worker_request import parse
+    from bimetal.ray.result import Failure, root_cause
+    from bimetal.ray.cluster import parse
+    from bimetal.runs import folders
 
 
 def node(name, **resources):

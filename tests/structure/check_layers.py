@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Checks the shape of the source tree: includes point down the layers only, the torch-free folders
 stay torch-free, no layer is empty, each has one CMake target, no folder holds more than can be
-looked over, and no file outgrows its one idea.
+looked over, and no file outgrows its one idea. In python/bimetal no modules, and no folders, import
+each other in a circle, be it within functions or for annotations.
 
 Usage: check_layers.py [ROOT]. Prints each offence as FILE:LINE: text; exits with 1 if there is any.
 """
 
+import ast
 import pathlib
 import re
 import sys
+from collections.abc import Iterator
 
 # Every layer, from the bottom to the top, with the layers that it may use (which is transitive in
 # spirit, but spelled out so that a new dependency is a decision and not an accident). A folder that
@@ -109,9 +112,53 @@ def file_offences(path: pathlib.Path, layer: str):
             yield f"{path}:{number}: '{layer}' must compile without libtorch"
 
 
+def python_circles(package: pathlib.Path) -> Iterator[str]:
+    """Of modules, then of folders. Modules beside the package's __init__.py are a folder each; that file's
+    own imports, by which users reach the others, are none."""
+    files = {".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__"): path
+             for path in package.rglob("*.py")}
+    modules = {name: imports_of(name, path, files) - {name} for name, path in files.items() if name != package.name}
+    places = {name: path.parent if path.parent != package else path for name, path in files.items()}
+    folders: dict[pathlib.Path, set[pathlib.Path]] = {place: set() for place in places.values()}
+    for name, used in modules.items():
+        folders[places[name]] |= {places[other] for other in used} - {places[name]}
+    for graph in (modules, folders):
+        if circle := circle_in(graph):
+            yield f"{package}: {' → '.join(map(str, circle))}: a circle of imports"
+
+
+def imports_of(name: str, path: pathlib.Path, files: dict[str, pathlib.Path]) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            own = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= own if own <= files.keys() else (own & files.keys()) | {node.module}
+    return {other for other in found if other in files and "." in other}
+
+
+def circle_in(graph: dict) -> list:
+    """One, from its beginning to its beginning; empty if there is none."""
+    over = set()
+
+    def follow(node, way: list) -> list:
+        if node in way:
+            return [*way[way.index(node):], node]
+        if node in over:
+            return []
+        for other in sorted(graph.get(node, ())):
+            if circle := follow(other, [*way, node]):
+                return circle
+        over.add(node)
+        return []
+
+    return next(filter(None, (follow(node, []) for node in sorted(graph))), [])
+
+
 def main() -> int:
     root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]
-    found = list(offences(root))
+    found = [*offences(root), *python_circles(root / "python" / "bimetal")]
     print("\n".join(found) or f"layers hold: {len(ALLOWED)} folders checked")
     return 1 if found else 0
 

@@ -12,7 +12,7 @@ CHECK = pathlib.Path(__file__).with_name("check_layers.py")
 def check(files: dict[str, str]) -> subprocess.CompletedProcess:
     with tempfile.TemporaryDirectory() as root:
         for name, text in files.items():
-            path = pathlib.Path(root, "src", "bimetal", name)
+            path = pathlib.Path(root, "python" if name.endswith(".py") else "src", "bimetal", name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         return subprocess.run([sys.executable, CHECK, root], capture_output=True, text=True)
@@ -63,6 +63,15 @@ class CheckLayers(unittest.TestCase):
 
     def test_refuses_a_file_that_outgrew_its_idea(self):
         self.assertEqual(check(GOOD | {"base/a.cpp": "//\n" * 500}).returncode, 1)
+
+    def test_refuses_circles_in_python(self):
+        late = "def f():\n    from bimetal.b.two import x\n"
+        for files, circle in (({"a.py": "import bimetal.b\n", "b.py": "from bimetal import a\n"}, "bimetal.a → bimetal.b → bimetal.a"),
+                              ({"a/one.py": late, "a/two.py": "", "b/one.py": "from bimetal.a import two\n", "b/two.py": ""}, "/a → "),
+                              ({"__init__.py": "from bimetal import a\n", "a.py": "from bimetal import _C, x\n"}, "")):
+            said = check(GOOD | files).stdout
+            self.assertIn(circle, said)
+            self.assertEqual("a circle of imports" in said, bool(circle), said)
 
 
 if __name__ == "__main__":

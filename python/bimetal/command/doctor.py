@@ -14,8 +14,9 @@ import torch
 
 import bimetal
 from bimetal import _build, _torch_check
+from bimetal._devices import accelerators, usable_cores
 from bimetal._errors import Error
-from bimetal.library import devices as own_devices
+from bimetal.command import two_doctors
 from bimetal.library.interface import lib, set_error_class, text_of
 
 PORT = 29500
@@ -40,8 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         os.environ["BIMETAL_TOKEN_FILE"] = arguments.token_file
     problems = local()
     if arguments.listen or arguments.address:
-        from bimetal.command import two_doctors
-        problems += two_doctors.examine(arguments.listen or arguments.address, bool(arguments.listen), arguments.wait)
+        problems += two_doctors.examine(facts(), arguments.listen or arguments.address, bool(arguments.listen), arguments.wait)
     elif not problems:
         show_how()
     for problem in problems:
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def facts() -> dict[str, str]:
     """Of this machine, for the other to compare."""
-    devices = [*device_names(), f"cpu with {own_devices.usable_cores()} cores"]
+    devices = [*device_names(), f"cpu with {usable_cores()} cores"]
     return {"bimetal": _build.VERSION, "core": lib.release().decode(), "torch": str(torch.__version__),
             "python": platform.python_version(), "system": f"{platform.system()} on {platform.machine()}",
             "devices": ", ".join(devices)}
@@ -60,7 +60,7 @@ def facts() -> dict[str, str]:
 def device_names() -> list[str]:
     """As torch names them, and as their makers do."""
     found = []
-    for name in own_devices.accelerators():
+    for name in accelerators():
         kind = getattr(torch, name.split(":")[0])
         model = kind.get_device_name(name) if hasattr(kind, "get_device_name") else ""
         found.append(f"{name} ({model})" if model else name)

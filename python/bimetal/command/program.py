@@ -8,13 +8,14 @@ import os
 import pathlib
 import platform
 import sys
+from collections.abc import Callable
 
 import torch
 
 from bimetal._errors import Error, error
 from bimetal.command import lite
 
-PACKAGE = "bimetal_program"
+PACKAGE, VARIABLE = "bimetal_program", "BIMETAL_PROGRAM"
 COMMANDS = ("bench", "checkpoint", "data", "demo", "devices", "ensemble", "evaluate", "export", "generate", "job", "join", "plan",
             "predict", "ray", "serve", "top", "train", "tune")
 # Those that the program hands back to Python: they are in no wheel.
@@ -69,13 +70,33 @@ def find(wanted: str = "this is a command of the program") -> pathlib.Path:
     return folder / "bimetal"
 
 
-def is_here() -> bool:
-    """Whether ``find`` finds it."""
+def is_here(find: Callable[[], object] = find) -> bool:
+    """Whether ``find``, or ``for_jobs``, finds it."""
     try:
         find()
     except Error:
         return False
     return True
+
+
+def for_jobs() -> str:
+    """What BIMETAL_PROGRAM names, else as ``find``, else that of the build folder that this package lies in.
+
+    Raises:
+        bimetal.Error: ``unsupported``, if there is none.
+    """
+    named = os.environ.get(VARIABLE)
+    if named:
+        if not os.access(named, os.X_OK):
+            raise error(f"{VARIABLE}={named} is no program that can be run here", "invalid_argument")
+        return named
+    if is_here():
+        return str(find())
+    built = pathlib.Path(__file__).parents[3] / "bimetal"  # build/bimetal beside build/python/bimetal
+    if not (built.is_file() and os.access(built, os.X_OK)):
+        raise error(f"a job file is trained by the program `bimetal`, which is neither on PATH nor at {built}: run "
+                    f"`make build` on this machine, or set {VARIABLE} to where it is", "unsupported")
+    return str(built)
 
 
 def has(command: str) -> bool:

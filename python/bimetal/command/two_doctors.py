@@ -1,6 +1,7 @@
 """What two machines find out about each other: versions, clocks, whether either reaches the other, how fast the link is.
 
-They meet in a store that one of them serves, then as a group of two.
+They meet in a store that one of them serves, then as a group of two. What lets either through the other's firewall
+is said, and not done.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import ipaddress
 import json
 import os
 import re
+import shutil
 import socket
+import sys
 import time
 from typing import Any
 
 from bimetal._errors import Error
 from bimetal._torch_check import series
-from bimetal.command import doctor, firewall
 from bimetal.library.interface import Meeting, check, error, lib, made, text_of
 
 _ROUNDS = 50  # of a short message
@@ -26,8 +28,8 @@ _MOST_CLOCK_S = 5.0
 _KNOCK_S = 4.0
 
 
-def examine(address: str, listens: bool, seconds: float) -> list[str]:
-    """Prints what it finds; what is wrong."""
+def examine(mine: dict[str, str], address: str, listens: bool, seconds: float) -> list[str]:
+    """Prints what it finds; what is wrong. Args: mine: what the other is told of this machine."""
     if not (os.environ.get("BIMETAL_TOKEN_FILE") or os.environ.get("BIMETAL_TOKEN")) and not is_loopback(address):
         raise error("two machines need one secret: make it by `bimetal token FILE`, copy it, and name it on both with "
                     "--token-file", "unauthorized")
@@ -38,10 +40,10 @@ def examine(address: str, listens: bool, seconds: float) -> list[str]:
             print(f"waiting at {address} for `bimetal doctor {address}` on the other machine", flush=True)
             if not is_loopback(address):
                 other = "IPV6:OF:THAT:ONE" if "[" in address else "IPV4.OF.THAT.ONE"
-                print(f"if that gets no answer, on this machine: {firewall.way_through(other)}", flush=True)
+                print(f"if that gets no answer, on this machine: {way_through(other)}", flush=True)
         store = _Store(address, seconds)
         held.callback(store.free)
-        problems = _compare(store, 0 if listens else 1)
+        problems = _compare(store, mine, 0 if listens else 1)
         problems += _knock(store, address, listens)
         if not problems:
             problems += _measure(store, 0 if listens else 1, seconds)
@@ -96,8 +98,7 @@ class _Store:
         return ctypes.string_at(value.value or 0, size.value).decode() if size.value else ""
 
 
-def _compare(store: _Store, rank: int) -> list[str]:
-    mine = doctor.facts()
+def _compare(store: _Store, mine: dict[str, str], rank: int) -> list[str]:
     store.set(f"facts/{rank}", json.dumps(mine))
     other = json.loads(store.get(f"facts/{1 - rank}"))
     print(f"there: bimetal {other['bimetal']}, torch {other['torch']}, Python {other['python']}, {other['system']}; "
@@ -146,7 +147,7 @@ def _knock(store: _Store, address: str, listens: bool) -> list[str]:
         with socket.socket(family) as door:
             door.bind((own, 0))
             door.listen(1)
-            store.set("knock/through", firewall.way_through(address_of(address.rpartition(":")[0])))
+            store.set("knock/through", way_through(address_of(address.rpartition(":")[0])))
             store.set("knock/where", f"{own} {door.getsockname()[1]}")
             said = store.get("knock/said")
     if not said:
@@ -190,3 +191,25 @@ def _finish(work: Any) -> None:
         check(lib.work_wait(work, -1))
     finally:
         lib.work_free(work)
+
+
+SYSTEM_TOOLS = ":/usr/sbin:/sbin"  # where they are, whether or not this user looks there
+
+
+def way_through(peer: str, platform: str = sys.platform) -> str:
+    """What to type on this machine so that ranks on `peer`, an address, reach those here: they listen at ports that the system
+    chooses, so that it is the peer or the program that has to be let in."""
+    if platform == "win32":
+        python = getattr(sys, "_base_executable", "") or sys.executable  # a venv's only starts it
+        return (f"New-NetFirewallRule -DisplayName Bimetal -Direction Inbound -Action Allow -Protocol TCP -Profile Private "
+                f"-Program '{python}' in PowerShell as administrator")
+    if platform == "darwin":
+        tool, python = "sudo /usr/libexec/ApplicationFirewall/socketfilterfw", os.path.realpath(sys.executable)
+        return f"{tool} --add '{python}' && {tool} --unblockapp '{python}'"
+    for tool, words in (("ufw", f"allow proto tcp from {peer}"),
+                        ("firewall-cmd", f"--zone=trusted --add-source={peer}"),
+                        ("nft", f"insert rule inet filter input {'ip6' if ':' in peer else 'ip'} saddr {peer} tcp dport 1024-65535 accept"),
+                        ("ip6tables" if ":" in peer else "iptables", f"-I INPUT -p tcp -s {peer} -j ACCEPT")):
+        if shutil.which(tool, path=os.environ.get("PATH", os.defpath) + SYSTEM_TOOLS):
+            return f"sudo {tool} {words}"
+    return "none of the tools that set up a firewall is here: look at the router's or the cloud's"

@@ -7,7 +7,7 @@ import pathlib
 import sys
 
 from bimetal.data.tokenize import Request, tokenize
-from bimetal.runs import command
+from bimetal.pool import command
 
 _EXAMPLES = """Examples:
   bimetal data tokenize book.txt --tokenizer bytes --out data/book --test-fraction 0.05

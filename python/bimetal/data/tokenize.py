@@ -1,23 +1,98 @@
-"""`bimetal data tokenize`: text files to a folder of token files, which appears whole or not at all."""
+"""`bimetal data tokenize`: text files to a folder of token files, which appears whole or not at all.
+src/bimetal/data/text/token_file.h describes the format."""
 
 from __future__ import annotations
 
-import contextlib
+import array
 import dataclasses
+import hashlib
 import os
 import pathlib
-import shutil
-import tempfile
+import struct
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from types import TracebackType
 from typing import BinaryIO
 
 from bimetal._errors import Error
 from bimetal.data import tokenizers
-from bimetal.data.token_file import TokenFileWriter
 from bimetal.data.tokenizers import Tokenizer
-from bimetal.runs import command
-from bimetal.runs.screen import Screen, clock
+from bimetal.pool import command
+from bimetal.pool.command import Screen, clock
+from bimetal.runs import folders
+
+_HEADER = struct.Struct("<8sIIQQQ")
+_MAGIC = b"BMTOKENS"
+_VERSION = 1
+_DIGEST_BYTES = 32
+_ALIGNMENT = 8
+
+
+def width_of(vocabulary: int) -> int:
+    """Bytes of a token."""
+    return 2 if vocabulary <= 1 << 16 else 4
+
+
+class TokenFileWriter:
+    """A context that writes a file piece by piece. The file is whole once the context has ended without an error."""
+
+    def __init__(self, path: pathlib.Path, vocabulary: int):
+        self.tokens = 0
+        self._vocabulary = vocabulary
+        self._width = width_of(vocabulary)
+        self._ends = array.array("Q")
+        self._hash = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        self._file = open(path, "wb")
+        self._file.write(bytes(_HEADER.size + _DIGEST_BYTES))  # filled in at the end, when it is known
+
+    @property
+    def documents(self) -> int:
+        return len(self._ends)
+
+    def add(self, ids: bytes | Sequence[int]) -> None:
+        """More tokens of the current document; bytes are tokens of their values."""
+        if isinstance(ids, bytes):
+            raw = bytearray(self._width * len(ids))
+            raw[::self._width] = ids
+            self._write(raw)
+        else:
+            self._write(_little_endian(array.array("H" if self._width == 2 else "I", ids)))
+        self.tokens += len(ids)
+
+    def end_document(self) -> None:
+        self._ends.append(self.tokens)
+
+    def __enter__(self) -> TokenFileWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        with self._file:
+            if kind is None:
+                self._finish()
+
+    def _write(self, raw: bytes | bytearray) -> None:
+        self._hash.update(raw)
+        self._file.write(raw)
+
+    def _finish(self) -> None:
+        self._write(bytes(-self.tokens * self._width % _ALIGNMENT))
+        self._write(_little_endian(self._ends))
+        header = _HEADER.pack(_MAGIC, _VERSION, self._width, self._vocabulary, self.tokens, self.documents)
+        self._hash.update(header)
+        self._file.seek(0)
+        self._file.write(header + self._hash.digest())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _little_endian(numbers: array.array[int]) -> bytes:
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.tobytes()
+
 
 # Longer documents are tokenized in pieces, which end where a line ends, so that memory is bounded.
 _PIECE_BYTES = 4 << 20
@@ -51,7 +126,7 @@ def tokenize(request: Request) -> int:
     sizes = [_size_of(file) for file in request.files]
     screen = Screen()
     try:
-        with _new_folder(request.out) as folder:
+        with folders.whole(request.out.absolute()) as folder:
             (folder / tokenizers.FILE_NAME).write_text(tokenizer.description(), encoding="utf-8")
             with TokenFileWriter(folder / "train.tokens", tokenizer.vocabulary) as train, \
                     TokenFileWriter(folder / "test.tokens", tokenizer.vocabulary) as test:
@@ -76,27 +151,6 @@ def _size_of(file: pathlib.Path) -> int:
             return os.fstat(text.fileno()).st_size
     except OSError as bad:
         raise Error(f"cannot read '{file}': {bad.strerror}", "invalid_argument") from None
-
-
-@contextlib.contextmanager
-def _new_folder(out: pathlib.Path) -> Iterator[pathlib.Path]:
-    """One to fill, which gets its name at the end; after an error nothing is left."""
-    out = out.absolute()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        yield folder
-        folder.chmod(0o777 & ~_umask())
-        os.rename(folder, out)  # an empty folder is replaced
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 class _Progress:

@@ -15,9 +15,8 @@ docs/deepspeed.md says what each key of the configuration does here.
 """
 
 from bimetal.deepspeed import zero
-from bimetal.deepspeed.arguments import add_config_arguments
+from bimetal.deepspeed.config import Schedule
 from bimetal.deepspeed.engine import DeepSpeedEngine
-from bimetal.deepspeed.initialize import init_distributed, initialize
-from bimetal.deepspeed.schedule import Schedule
+from bimetal.deepspeed.initialize import add_config_arguments, init_distributed, initialize
 
 __all__ = ["DeepSpeedEngine", "Schedule", "add_config_arguments", "init_distributed", "initialize", "zero"]

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from bimetal import _C
 from bimetal._errors import error
-from bimetal.deepspeed import earlier_checkpoint
+from bimetal._together import share_text
 from bimetal.process_group import BACKEND
 from bimetal.zero import checkpoint
 from bimetal.zero.checkpoint import Place, Wanted
 from bimetal.zero.optimizer import Piece
 from bimetal.zero.slices import Kept
-from bimetal.zero.states import share_text
 
-if TYPE_CHECKING:
-    from bimetal.deepspeed.engine import DeepSpeedEngine
-
+Engine = Any  # bimetal.deepspeed's, which calls what is here
 _STATE, _LATEST = "state.json", "latest"
 _COUNTS = ("global_steps", "micro_steps", "skipped_steps")
 
 
-def save(engine: DeepSpeedEngine, folder: str, tag: str, client_state: dict[str, Any]) -> bool:
+def save(engine: Engine, folder: str, tag: str, client_state: dict[str, Any]) -> bool:
     """Collective. Raises bimetal.Error on every rank where one cannot write its part."""
     root, together = pathlib.Path(folder), _together(engine)
     kept = _kept(engine, together)
@@ -39,38 +35,35 @@ def save(engine: DeepSpeedEngine, folder: str, tag: str, client_state: dict[str,
     return True
 
 
-def load(engine: DeepSpeedEngine, folder: str, tag: str | None, strict: bool,
+def load(engine: Engine, folder: str, tag: str | None, strict: bool,
          parts: dict[str, bool]) -> tuple[str | None, dict[str, Any] | None]:
     together = _together(engine)
     place = together or Place.alone()
-    kind, path = json.loads(place.on_first(lambda: json.dumps(_find(pathlib.Path(folder), tag)), "no checkpoint"))
-    if kind == "none":
+    path = place.on_first(lambda: _find(pathlib.Path(folder), tag), "no checkpoint")
+    if not path:
         return None, None
-    if kind == "earlier":
-        state = earlier_checkpoint.load(engine, pathlib.Path(path), strict, parts)
-    else:
-        def check(state: Any) -> None:
-            if parts["loop"] and not _is_engines(state):
-                raise error(f"{path} was saved by no engine, which alone knows where a loop has come to; its weights load "
-                            "with load_module_only=True", "invalid_argument")
-            if _is_engines(state):
-                _require_counts(state, path)
 
-        kept = _kept(engine, together, reading=True)
-        gradients = parts["loop"] and (engine.shards is not None or place.first)
-        state = checkpoint.load(kept, place, path, Wanted(strict, parts["optimizer"], gradients), check)
-        if engine.shards is not None:
-            engine.shards.sharded.parameters_changed()
-        if parts["loop"]:
-            engine.take_gradients(kept.pieces, kept.gradients)
+    def check(state: Any) -> None:
+        if parts["loop"] and not _is_engines(state):
+            raise error(f"{path} was saved by no engine, which alone knows where a loop has come to; its weights load "
+                        "with load_module_only=True", "invalid_argument")
+        if _is_engines(state):
+            _require_counts(state, path)
+
+    kept = _kept(engine, together, reading=True)
+    gradients = parts["loop"] and (engine.shards is not None or place.first)
+    state = checkpoint.load(kept, place, path, Wanted(strict, parts["optimizer"], gradients), check)
+    if engine.shards is not None:
+        engine.shards.sharded.parameters_changed()
+    if parts["loop"]:
+        engine.take_gradients(kept.pieces, kept.gradients)
     if not _is_engines(state):
         return path, {}
-    _require_counts(state, path)
     _go_on(engine, state, parts)
     return path, state["client_state"]
 
 
-def _together(engine: DeepSpeedEngine) -> Place | None:
+def _together(engine: Engine) -> Place | None:
     """None: the ranks are of another backend's group, which the core has no use for."""
     if not dist.is_initialized():
         return Place.alone()
@@ -79,16 +72,16 @@ def _together(engine: DeepSpeedEngine) -> Place | None:
     return Place.of(None)
 
 
-def _find(root: pathlib.Path, tag: str | None) -> tuple[str, str]:
-    """What kind of checkpoint is meant, and where it is."""
+def _find(root: pathlib.Path, tag: str | None) -> str:
+    """Where the checkpoint is that is meant; "" where there is none."""
     if tag is None:
         if not (root / _LATEST).exists():
-            return "none", ""
+            return ""
         tag = (root / _LATEST).read_text().strip()
     path = (root / tag).absolute()
     if not (path / _STATE).exists():
         raise error(f"{path} is no checkpoint: it has no {_STATE}", "invalid_argument")
-    return "earlier" if earlier_checkpoint.is_one(path / _STATE) else "slices", str(path)
+    return str(path)
 
 
 def _is_engines(state: Any) -> bool:
@@ -105,7 +98,7 @@ def _require_counts(state: dict[str, Any], path: str) -> None:
                     "corrupt_data")
 
 
-def _write(engine: DeepSpeedEngine, kept: Kept, place: Place, root: pathlib.Path, tag: str,
+def _write(engine: Engine, kept: Kept, place: Place, root: pathlib.Path, tag: str,
            client_state: dict[str, Any]) -> None:
     loop = {"counts": {name: getattr(engine, name) for name in _COUNTS},
             "loss_scale": engine.config.core.loss_scale_state,
@@ -118,7 +111,7 @@ def _write(engine: DeepSpeedEngine, kept: Kept, place: Place, root: pathlib.Path
     checkpoint.remove_leftovers(place, root)
 
 
-def _go_on(engine: DeepSpeedEngine, state: dict[str, Any], parts: dict[str, bool]) -> None:
+def _go_on(engine: Engine, state: dict[str, Any], parts: dict[str, bool]) -> None:
     if parts["scheduler"] and state["scheduler"] is not None and engine.lr_scheduler is not None:
         engine.lr_scheduler.load_state_dict(state["scheduler"])
     if parts["loop"]:
@@ -129,7 +122,7 @@ def _go_on(engine: DeepSpeedEngine, state: dict[str, Any], parts: dict[str, bool
             engine.sampler.load_state_dict(state["sampler"])
 
 
-def _kept(engine: DeepSpeedEngine, together: Place | None, reading: bool = False) -> Kept:
+def _kept(engine: Engine, together: Place | None, reading: bool = False) -> Kept:
     """Args: together: of ``_together``. reading: gradients are to come, so that none are summed."""
     if engine.shards is not None:
         gradients = [] if reading else engine.shards.carried()

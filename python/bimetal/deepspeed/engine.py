@@ -138,27 +138,16 @@ class DeepSpeedEngine(nn.Module):
 
     def take_gradients(self, pieces: list[Piece], gradients: list[torch.Tensor | None]) -> None:
         """The other way round, of what this rank keeps: at stage 0 rank 0 goes on with them, later each with its part."""
-        if self.shards is None:
-            self.take_whole_gradients({piece.name: gradient for piece, gradient in zip(pieces, gradients, strict=True)
-                                       if gradient is not None})
-            return
         self.zero_grad()
-        self.shards.take_up(gradients)
-
-    def take_whole_gradients(self, gradients: dict[str, torch.Tensor]) -> None:
-        """The same of all of them, by name."""
         if self.shards is not None:
-            self.take_gradients(self.shards.sharded.pieces, [
-                piece.part_of(gradients[piece.name]) if piece.name in gradients else None
-                for piece in self.shards.sharded.pieces])
+            self.shards.take_up(gradients)
             return
-        self.zero_grad()
-        if not gradients or (self._ranks > 1 and dist.get_rank() != 0):
+        if self._ranks > 1 and dist.get_rank() != 0:
             return
-        for name, parameter in self.module.named_parameters():
-            if name in gradients:
-                parameter.grad = gradients[name].to(parameter)
-        self._idle = False
+        for piece, gradient in zip(pieces, gradients, strict=True):
+            if gradient is not None:
+                piece.tensor.grad = gradient.to(piece.tensor)
+                self._idle = False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         if self.shards is not None:

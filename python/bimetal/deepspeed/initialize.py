@@ -14,11 +14,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from bimetal._errors import error
 from bimetal.balance import BalancedBatchSampler
-from bimetal.deepspeed.config import Config
+from bimetal.deepspeed.config import Config, Schedule
 from bimetal.deepspeed.engine import DeepSpeedEngine
-from bimetal.deepspeed.schedule import Schedule
 from bimetal.zero import CoreOptimizer
-from bimetal.zero.parts import make_whole
+from bimetal.zero.making import make_whole
 
 _DEFAULT_RATE = 1e-3  # DeepSpeed's
 
@@ -150,3 +149,12 @@ def _sampler(data: Any, config: Config, ranks: int, seed: int, balance: str,
                         "train_micro_batch_size_per_gpu: leave that key out, or the weights", "invalid_argument")
         balance = "fixed" if balance == "fixed" else "equal"
     return BalancedBatchSampler(data, config.loop_batch, seed=seed, balance=balance, weights=weights)
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds ``--deepspeed``, which scripts ask for and nothing here needs, and ``--deepspeed_config FILE``, which
+    ``initialize(args=…)`` reads. Returns the parser."""
+    group = parser.add_argument_group("DeepSpeed", "Its configuration, for bimetal.deepspeed")
+    group.add_argument("--deepspeed", action="store_true", help="train by way of the engine, where the script asks")
+    group.add_argument("--deepspeed_config", metavar="FILE.json", help="the configuration")
+    return parser

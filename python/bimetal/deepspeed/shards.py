@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import nn
 
 from bimetal import zero
+from bimetal._together import norm_over_ranks
 from bimetal.deepspeed.config import Config
 from bimetal.zero.ownership import Advice
-
 
 _ADVICE = Advice(
     level="stage",
@@ -63,11 +63,8 @@ class EngineShards:
 
     def norm(self, gradients: list[torch.Tensor]) -> float:
         """Of all ranks' gradients, the same on each; not finite if any is not."""
-        square = torch.zeros(1, dtype=torch.float64)
-        if gradients:
-            square += torch.stack([part.double().cpu() for part in torch._foreach_norm(gradients)]).square().sum()
-        dist.all_reduce(square)
-        return math.sqrt(square) if square.isfinite() else math.nan
+        norm = float(norm_over_ranks(gradients, None))
+        return norm if math.isfinite(norm) else math.nan
 
     def carried(self) -> list[torch.Tensor | None]:
         """For checkpoints: what the step under way has so far, of each piece; the step goes on. Collective."""

@@ -13,7 +13,7 @@ from torch import nn
 from bimetal import zero
 from bimetal._errors import error
 from bimetal.deepspeed.initialize import init_distributed
-from bimetal.zero.parts import part_of
+from bimetal.zero.making import part_of
 from bimetal.zero.sharded import Sharded
 
 

@@ -8,12 +8,12 @@ import sys
 import time
 from typing import Any
 
-from bimetal._errors import EXIT_STATUSES, Error
-from bimetal.ensemble import members, prediction
-from bimetal.runs import command
+from bimetal._errors import Error
+from bimetal.ensemble import members
+from bimetal.pool import command
+from bimetal.pool.command import Screen
+from bimetal.pool.pool import Pool
 from bimetal.runs.job import Job
-from bimetal.runs.pool import Pool
-from bimetal.runs.screen import Screen
 
 _EXAMPLES = """Examples:
   bimetal ensemble job.toml --members 5
@@ -72,13 +72,8 @@ def _run(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace, job: Job, folder: pathlib.Path, host: Any, screen: Screen) -> int:
     began = time.monotonic()
     source = members.Members(job, folder, arguments.members, arguments.bagging, screen.say)
-    pool: Pool | None = None
-
-    def changed() -> None:
-        at_work = ", ".join(f"{running.run.name}: {100 * running.done:.0f} %" for running in pool.running.values())
-        screen.show(f"{source.summary()}  running {at_work}" if at_work else source.summary())
-
-    pool = command.pool_on(host, job, changed, screen.say, arguments.ray is not None)
+    pool = command.pool_on(host, job, lambda at: screen.show(command.progress(source.summary(), at)), screen.say,
+                           arguments.ray is not None)
     try:
         pool.work_through(source)
     finally:
@@ -87,9 +82,7 @@ def _train(arguments: argparse.Namespace, job: Job, folder: pathlib.Path, host: 
         kept = members.write(job, folder, source.all, arguments.bagging) if any(
             member.state == "done" for member in source.all) else None
     if kept is None:
-        first = next(member for member in source.all if member.failure)
-        command.complain(f"bimetal: error: every member has failed; {first.name}: {first.failure}")
-        return EXIT_STATUSES.get(first.code or "", EXIT_STATUSES["internal"])
+        return command.all_failed("member", source.all)
     trained = {"trained": [{"name": member.name, "seed": member.seed, "state": member.state, "seconds": member.seconds,
                             "worker": member.worker, "figures": member.figures, "error": member.failure}
                            for member in source.all],
@@ -99,15 +92,15 @@ def _train(arguments: argparse.Namespace, job: Job, folder: pathlib.Path, host: 
 
 def _predict(arguments: argparse.Namespace, pool: Pool, kept: members.Kept, screen: Screen,
              trained: dict[str, Any]) -> int:
-    report = prediction.predict(pool, kept)
-    for line in ["", *prediction.table(kept, report)]:
+    report = members.predict(pool, kept)
+    for line in ["", *members.table(kept, report)]:
         screen.say(line)
     for entry in trained.get("trained", []):
         if entry["error"]:
             screen.say(f"{entry['name']} failed: {entry['error']}")
     screen.say(f"\nkept in {kept.folder}; use it again with bimetal ensemble --predict {kept.folder}")
     if arguments.predictions:
-        prediction.copy_predictions(kept, arguments.predictions)
+        members.copy_predictions(kept, arguments.predictions)
     if arguments.report:
         figures = [{"name": name, **{key: value for key, value in entry.items() if key != "checkpoint"}}
                    for name, entry in zip(kept.members, report["checkpoints"])]

@@ -15,9 +15,9 @@ import time
 from collections.abc import Sequence
 
 from bimetal._errors import EXIT_STATUSES, Error
+from bimetal.command import program
 from bimetal.command.local_ranks import LocalRanks, as_exit_status, how_it_ended
 from bimetal.horovod.core.meeting import serve_store
-from bimetal.runs import program
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -51,7 +51,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def launch_command(options: argparse.Namespace) -> list[str]:
     """`bimetal launch` for the same. Raises bimetal.Error ``unsupported`` without the program."""
-    command = [program.find(), "launch", "-n", str(options.num_proc)]
+    command = [program.for_jobs(), "launch", "-n", str(options.num_proc)]
     command += ["-H", options.hosts] if options.hosts else ["--hostfile", options.hostfile]
     if options.ssh_port:
         command += ["--ssh-port", str(options.ssh_port)]

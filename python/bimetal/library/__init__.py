@@ -8,9 +8,8 @@ import inspect
 
 import torch
 
-from bimetal.library.core_warnings import pass_warnings_on
-from bimetal.library.devices import device, usable_cores
-from bimetal.library.interface import check, lib, set_error_class
+from bimetal._devices import accelerators, usable_cores
+from bimetal.library.interface import check, error, lib, pass_warnings_on, set_error_class
 from bimetal.library.meeting import close_all, make_backend
 from bimetal.library.process_group import LibraryProcessGroup
 from bimetal.library.shares import Balancer, EpochSampler
@@ -22,6 +21,21 @@ __all__ = ["Balancer", "EpochSampler", "LibraryProcessGroup", "bytes_sent", "clo
 for _name, _method in list(vars(LibraryProcessGroup).items()):
     if inspect.isfunction(_method) and (_name[0] != "_" or _name.endswith("_base")):
         setattr(LibraryProcessGroup, _name, torch._disable_dynamo(_method))
+
+
+def device(spec: str, local_rank: int) -> str:
+    """The name of a device for "auto", "cpu", "mps", "cuda" or "cuda:1" and their like."""
+    there = [*accelerators(), "cpu"]
+    if spec == "auto":
+        return there[local_rank] if local_rank < len(there) else "cpu"
+    if spec in there:
+        return spec
+    ours = [name for name in there if name.split(":")[0] == spec]
+    if ours:
+        return ours[local_rank % len(ours)]
+    if spec.split(":")[0] not in ("cpu", "cuda", "mps", "xpu") or "=" in spec:
+        raise error(f"'{spec}' names no device: write auto, cpu, cuda, cuda:1, mps or xpu", "invalid_argument")
+    raise error(f"there is no device '{spec}' here; there are: {', '.join(there)}", "unsupported")
 
 
 def flight_recorder(backend: LibraryProcessGroup) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import pathlib
 import sys
+import warnings
 from collections.abc import Iterable
 from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from typing import Any
@@ -133,11 +135,22 @@ def text_of(function: Any, *arguments: Any) -> str:
     return (text.value or b"").decode()
 
 
-def release() -> str:
-    return lib.release().decode()
-
-
 def numbers(values: Any, kind: Any = c_int64) -> Any:
     """A C array of them."""
     values = list(values)
     return (kind * len(values))(*values)
+
+
+_Sink = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+_LEVEL = b"warning"
+
+
+@_Sink
+def _warn(_context: int | None, _level: bytes, message: bytes) -> None:
+    warnings.warn(f"bimetal: {message.decode(errors='replace')}", stacklevel=2)
+
+
+def pass_warnings_on() -> None:
+    """For the process, until it ends: from then on the core's threads must not come into Python."""
+    lib.set_log(_LEVEL, ctypes.cast(_warn, ctypes.c_void_p), None)
+    atexit.register(lib.set_log, _LEVEL, None, None)

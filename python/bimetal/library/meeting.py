@@ -11,8 +11,18 @@ from typing import Any
 
 import torch.distributed as dist
 
-from bimetal.library import interface
-from bimetal.library.interface import Meeting, StoreAdd, StoreCalls, StoreSet, StoreTryGet, check, error, lib, made, text_of
+from bimetal.library.interface import (
+    Meeting,
+    StoreAdd,
+    StoreCalls,
+    StoreSet,
+    StoreTryGet,
+    check,
+    error,
+    lib,
+    made,
+    text_of,
+)
 from bimetal.library.process_group import LibraryProcessGroup
 from bimetal.library.works import stop_completing
 
@@ -128,7 +138,3 @@ def _refuse_mixed() -> None:
         raise error(f"this half of bimetal cannot serve beside another back end ({', '.join(names)}): either "
                     f"init_process_group('bimetal') for all devices, or build the extension for this torch "
                     f"(docs/install.md)", "unsupported")
-
-
-def release() -> str:
-    return interface.release()

@@ -12,25 +12,27 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bimetal.library.arguments import (
+from bimetal.library.by_store import Splitting, monitored_barrier
+from bimetal.library.interface import check, error, failure, lib, numbers, text_of
+from bimetal.library.reductions import BitwiseReduction, SparseReduction
+from bimetal.library.tensors import (
+    HostTensors,
+    Reduction,
     Tensors,
+    Use,
     are_alike,
     check_alike_sizes,
     check_own,
     counts_of,
     first,
+    memory_of,
     milliseconds_of,
     only,
     operation_of,
+    reduction_of,
     root_of,
     tensors_of,
 )
-from bimetal.library.bitwise import BitwiseReduction
-from bimetal.library.interface import check, error, failure, lib, numbers, text_of
-from bimetal.library.monitored_barrier import monitored_barrier
-from bimetal.library.sparse import SparseReduction
-from bimetal.library.splitting import Splitting
-from bimetal.library.tensors import HostTensors, Reduction, Use, memory_of, reduction_of
 from bimetal.library.works import LibraryWork, SeveralWorks, look_at
 
 # What begins one of the core's calls: given the group, the timeout in milliseconds and a place for the work.

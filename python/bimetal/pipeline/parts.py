@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from bimetal._together import share_text
 from bimetal.pipeline.chain import Chain
-from bimetal.zero import states
 from bimetal.zero.optimizer import Piece
 
 Named = list[tuple[str, torch.Tensor]]
@@ -62,7 +63,7 @@ def gather(own: dict[str, torch.Tensor], root: int | None, group: dist.ProcessGr
     mine, ranks = dist.get_rank(group), dist.get_world_size(group)
     told = [[name, list(value.shape), str(value.dtype).removeprefix("torch.")] for name, value in own.items()]
     everything: dict[str, torch.Tensor] = {}
-    for rank, text in enumerate(states.share_text(json.dumps(told), group)):
+    for rank, text in enumerate(share_text(json.dumps(told), group)):
         for name, shape, kind in json.loads(text):
             value = own[name].detach().cpu().contiguous().clone() if rank == mine else None
             if value is None and root in (None, mine):

@@ -14,13 +14,13 @@ from torch import nn
 
 from bimetal import _C
 from bimetal._errors import error
-from bimetal._gradients import clip_over_ranks
-from bimetal._own_part import refuse_norms, refuse_states
+from bimetal._together import refuse_norms, refuse_states
 from bimetal.pipeline.chain import Chain
 from bimetal.pipeline.loss import Batch, mark_in_graph, require_of_outputs
 from bimetal.pipeline.parts import Parts, Whole, gather
 from bimetal.pipeline.passes import Passes
 from bimetal.zero import states
+from bimetal.zero.states import WholeStates
 
 _STAGED = "bimetal.pipeline.stages(…)"  # in messages: what it has returned
 _OURS = {"scale": "of the gradients", "targets": "what the loss is computed with"}
@@ -73,7 +73,7 @@ def _takes_cache(module: nn.Module) -> bool:
     return "use_cache" in parameters or (hands_on and hasattr(getattr(module, "config", None), "use_cache"))
 
 
-class Staged:
+class Staged(WholeStates):
     """What ``stages`` returns. All ranks make the same calls; those of one replica with the same batch, of which each uses
     what its stage needs (masks and positions are computed everywhere).
 
@@ -81,15 +81,16 @@ class Staged:
     that each piece begins with; units: the names of all.
     """
 
+    _without = "stages() was given no optimizer"
+
     def __init__(self, chain: Chain, core: _C.LoopStage, place: Place, parts: Parts, pieces: list[Whole], learning: Learning,
                  schedule: str, micro_batches: int | None, micro_batch: int | None, group: dist.ProcessGroup | None):
         self.module, self.group = chain.module, group
         self.stage, self.stages, self.replica, self.replicas = place.stage, place.stages, place.replica, place.replicas
         self.begins, self.units = place.begins, [unit.name for unit in chain.units]
-        self._core, self._pieces, self._learning = core, pieces, learning
+        self._core, self.pieces, self._learning = core, pieces, learning
         self._schedule, self._micro_batches, self._micro_batch = schedule, micro_batches, micro_batch
-        self._optimizer: torch.optim.Optimizer | None = None
-        self._groups: list[list[str]] = []
+        self._groups = []
         self._device = next(chain.module.parameters()).device
         self._finer = 1  # times as many micro-batches, since a stage has run out of memory
         self._seen = False  # a batch has been computed: stages know what blocks return, and that it comes to numbers
@@ -153,65 +154,36 @@ class Staged:
         self._require_ours(args, list(batch), ("targets",))
         return self._through(args, batch, self._core.evaluate)
 
-    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """As ``torch.nn.utils.clip_grad_norm_``, of the gradients of all stages. Collective.
-
-        Returns: the norm before clipping, a float64 scalar and the same on every rank.
-        """
-        trained = [piece.tensor for piece in self._pieces if piece.tensor.grad is not None]
-        counted = [parameter.grad for parameter in trained if self._core.counts(parameter)]
-        return clip_over_ranks([parameter.grad for parameter in trained], counted, max_norm, self.group)
-
     def state_dict(self, rank: int | None = 0) -> dict[str, Any]:
-        """The whole module's, on the CPU. Collective.
-
-        Args:
-            rank: of the group, that gets it; the others' are empty. None: all.
-        """
+        """The whole module's, on the CPU, on the rank of the group that is named; the others' are empty. None: all. Collective."""
         values = gather(self._first, rank, self.group)
-        if rank is not None and dist.get_rank(self.group) != rank:
-            return {}
-        return {key: self._shapes[key] if name is None else values[name] for key, name in self._keys.items()}
+        return {key: self._shapes[key] if name is None else values[name]
+                for key, name in self._keys.items()} if self._gets(rank) else {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on with it.
-
-        Args:
-            state_dict: whole, on every rank; each reads what its stage has, so that it may be mapped from a file.
-
-        Raises:
-            bimetal.Error: ``invalid_argument`` where names or shapes are not the module's; nothing is changed then.
-        """
+        """Goes on with it, whole on every rank, of which each reads what its stage has. bimetal.Error ``invalid_argument``
+        where names or shapes are not the module's; nothing is changed then."""
         states.require_same(self._shapes, state_dict)
         with torch.no_grad():
             for key, name in self._keys.items():
                 if name in self._tensors:
                     self._tensors[name].copy_(state_dict[key])
 
-    def optimizer_state_dict(self, rank: int | None = 0) -> dict[str, Any]:
-        """The optimizer's as torch has it for the whole module. Collective; ``rank`` as in ``state_dict``."""
-        optimizer = self._require_optimizer()
-        pieces = [piece for piece in self._pieces if piece.name in self._first]
+    def _told(self) -> list[Whole]:
+        return [piece for piece in self.pieces if piece.name in self._first]
 
-        def gather_parts(parts: list[torch.Tensor | None], root: int | None) -> dict[str, torch.Tensor]:
-            return gather({piece.name: part.view(piece.shape) for piece, part in zip(pieces, parts, strict=True)
-                           if part is not None}, root, self.group)
+    def _counts(self, piece: Whole) -> bool:
+        return self._core.counts(piece.tensor)
 
-        whole = states.gather_states(states.states_of(optimizer, pieces), pieces, gather_parts, rank, self.group)
-        if rank is not None and dist.get_rank(self.group) != rank:
-            return {}
-        return states.as_torch_has_them(whole, self._groups, optimizer.param_groups)
-
-    def load_optimizer_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on with it, of any stages or of one process; whole on every rank."""
-        states.load_whole(self._require_optimizer(), self._pieces, self._groups, state_dict)
+    def _gather(self, own: dict[str, torch.Tensor], root: int | None) -> dict[str, torch.Tensor]:
+        return gather(own, root, self.group)
 
     def __repr__(self) -> str:
         ranges = [(begin, (*self.begins, len(self.units))[number + 1] - 1) for number, begin in enumerate(self.begins)
                   if number in self._place.own()]
         units = ", ".join(f"{begin}-{end} ({self.units[begin]} … {self.units[end]})" if end > begin
                           else f"{begin} ({self.units[begin]})" for begin, end in ranges)
-        elements = sum(piece.tensor.numel() for piece in self._pieces)
+        elements = sum(piece.tensor.numel() for piece in self.pieces)
         return f"stage {self.stage} of {self.stages}: units {units}, {elements} trained parameters"
 
     def _through(self, args: tuple, batch: dict[str, Any], compute: Callable[..., float | None]) -> torch.Tensor:
@@ -271,8 +243,3 @@ class Staged:
             if parameter.requires_grad:
                 raise error(f"parameter {name} requires a gradient, but it was frozen when stages() cut the module, and would never "
                             "move: unfreeze what is to be trained before", "invalid_argument")
-
-    def _require_optimizer(self) -> torch.optim.Optimizer:
-        if self._optimizer is None:
-            raise error("stages() was given no optimizer", "invalid_argument")
-        return self._optimizer

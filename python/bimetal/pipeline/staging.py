@@ -10,12 +10,11 @@ import torch.distributed as dist
 from torch import nn
 
 from bimetal import _C
-from bimetal._alike import require_alike
 from bimetal._core import require_extension
 from bimetal._errors import error
-from bimetal.pipeline.chain import Chain
+from bimetal._together import require_alike, require_group
+from bimetal.pipeline.chain import Chain, unit_seconds
 from bimetal.pipeline.loss import causal_loss_sum, causal_weight
-from bimetal.pipeline.measure import unit_seconds
 from bimetal.pipeline.parts import Parts, Whole
 from bimetal.pipeline.staged import Learning, Place, Staged
 from bimetal.process_group import _backend_of
@@ -61,8 +60,7 @@ def stages(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, st
             modules or arguments differ.
     """
     require_extension("bimetal.pipeline.stages()")
-    if not dist.is_initialized():
-        raise error("stages() needs a process group: torch.distributed.init_process_group(\"bimetal\")", "invalid_argument")
+    require_group("stages")
     ranks = dist.get_world_size(group)
     count = ranks if stages is None else stages
     if count < 1 or ranks % count:

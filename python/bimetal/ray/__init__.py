@@ -9,9 +9,9 @@
 ``python -m bimetal.ray up`` and ``python -m bimetal.ray join HEAD`` make the cluster. docs/ray.md has the whole story.
 """
 
-from bimetal.ray import _need_ray
+from bimetal.ray import token_file
 
-_need_ray.check()
+token_file.require_ray()
 
 from bimetal.ray.loop import get_checkpoint, report  # noqa: E402
 from bimetal.ray.result import Event, Restart, Result, print_event  # noqa: E402

@@ -11,8 +11,8 @@ import socket
 import sys
 
 from bimetal._errors import EXIT_STATUSES, Error
-from bimetal.ray import driver, run_node, token_file
-from bimetal.ray.failure import error
+from bimetal.ray import run_node, token_file
+from bimetal.ray.result import error
 
 _REACH_SECONDS = 10.0
 
@@ -32,7 +32,7 @@ def _arguments() -> argparse.ArgumentParser:
     up.add_argument("--host", default=run_node.loopback_address(), metavar="ADDR",
                     help="the address of this machine by which the others reach it (default: loopback, this machine "
                          "alone)")
-    up.add_argument("--port", type=int, default=driver.DEFAULT_PORT, help=f"default: {driver.DEFAULT_PORT}")
+    up.add_argument("--port", type=int, default=run_node.DEFAULT_PORT, help=f"default: {run_node.DEFAULT_PORT}")
     join = commands.add_parser("join", help="start one more node")
     join.add_argument("head", metavar="HEAD[:PORT]", help="where `up` runs")
     join.add_argument("--host", metavar="ADDR", help="this machine's address for the others (default: the one on the "
@@ -89,7 +89,7 @@ def _up(arguments: argparse.Namespace) -> None:
     token = _token(arguments)
     made = token is not None and token_file.make(token)
     _check(token)
-    address = driver.with_port(arguments.host, arguments.port)
+    address = run_node.with_port(arguments.host, arguments.port)
 
     def started(elsewhere: list[str]) -> None:
         _say(f"Ray {importlib.metadata.version('ray')} runs at {address} and offers {_offer(arguments)}")
@@ -110,7 +110,7 @@ def _up(arguments: argparse.Namespace) -> None:
 
 
 def _join(arguments: argparse.Namespace) -> None:
-    head, port = driver.split_port(arguments.head)
+    head, port = run_node.split_port(arguments.head)
     token = _token(arguments)
     _check(token)
     own = arguments.host or run_node.own_address_towards(head, port)
@@ -120,7 +120,7 @@ def _join(arguments: argparse.Namespace) -> None:
     if run_node.is_loopback(head):
         head = own = run_node.loopback_address()
     _require_answer(head, port)
-    address = driver.with_port(head, port)
+    address = run_node.with_port(head, port)
 
     def started(elsewhere: list[str]) -> None:
         _say(f"this node ({own}) has joined {address} and offers {_offer(arguments)}")
@@ -137,7 +137,7 @@ def _run(arguments: argparse.Namespace) -> None:
         raise error("name the program to run: python -m bimetal.ray run PROGRAM.py …", "invalid_argument")
     token = _token(arguments)
     _check(token)
-    os.execve(sys.executable, [sys.executable, *arguments.program], driver.environment(arguments.address, token))
+    os.execve(sys.executable, [sys.executable, *arguments.program], run_node.environment_for_program(arguments.address, token))
 
 
 def _place(address: str) -> list[str]:

@@ -16,13 +16,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from bimetal import _build
 from bimetal._errors import Error
 from bimetal.ray import cluster
-from bimetal.ray.departures import Departures
-from bimetal.ray.failure import AttemptFailed, Failure, error, root_cause
+from bimetal.ray.cluster import WorkerRequest
 from bimetal.ray.head import News
-from bimetal.ray.losses import Losses
-from bimetal.ray.watched import POLL_SECONDS, Watched
+from bimetal.ray.result import AttemptFailed, Failure, error, root_cause
+from bimetal.ray.watch import POLL_SECONDS, Departures, Losses, Watched
 from bimetal.ray.worker import Place, Worker
-from bimetal.ray.worker_request import WorkerRequest
 
 _START_SECONDS = 120.0  # for an actor's process: it imports torch, on a cold disk perhaps
 _CALL_SECONDS = 60.0  # for any other call of an actor

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Sequence
 
 from bimetal.ray.attempt import Attempt
-from bimetal.ray.failure import error
+from bimetal.ray.result import error
 from bimetal.runs import folders, saved
 
 _PIECE_SECONDS = 10.0  # for one: a node that has died in the midst is noticed by then

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import inspect
+import io
 import json
 import os
 import pathlib
+import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 import torch.distributed as dist
 
-from bimetal.ray import printed
-from bimetal.ray.failure import code_in, error
+from bimetal._devices import usable_cores
+from bimetal.ray.result import code_in, error
 from bimetal.ray.store import RayStore
 from bimetal.runs import folders, saved
-from bimetal.runs.mailbox import Mailbox
+from bimetal.runs.job_process import Mailbox
 
 
 @dataclass
@@ -61,7 +64,7 @@ class LoopRun:
 
     def _run(self) -> None:
         try:
-            with printed.passed_on(self.mailbox):
+            with passed_on(self.mailbox):
                 self._call()
             self.mailbox.put("ended", interrupted=False, report=None)
         except BaseException as failure:  # of any kind: a loop may call sys.exit(), and the driver waits for a word
@@ -86,7 +89,7 @@ class LoopRun:
             if key == "threads":
                 torch.set_num_threads(int(value))
                 return
-        torch.set_num_threads(max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+        torch.set_num_threads(max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 _running: LoopRun | None = None
@@ -163,8 +166,56 @@ def _describe(failure: BaseException) -> dict[str, Any]:
             "own": True}
 
 
-def cores() -> int:
-    """That this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+class Printed(io.TextIOBase):
+    """Writes to another stream, and its whole lines to the mailbox as events of kind ``line``. Thread-safe.
+
+    Of a line that is drawn over (``\\r``, as progress bars do) the last state counts.
+    """
+
+    def __init__(self, beneath: TextIO, mailbox: Mailbox):
+        self._beneath = beneath
+        self._mailbox = mailbox
+        self._begun = ""
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            self._beneath.write(text)
+            *lines, begun = (self._begun + text).split("\n")
+            for line in lines:
+                self._put(line)
+            self._begun = begun.removesuffix("\r").rpartition("\r")[2]
+        return len(text)
+
+    def flush(self) -> None:
+        self._beneath.flush()
+
+    def fileno(self) -> int:
+        return self._beneath.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    def end(self) -> None:
+        """Passes on what has been begun."""
+        with self._lock:
+            if self._begun:
+                self._put(self._begun)
+            self._begun = ""
+
+    def _put(self, line: str) -> None:
+        self._mailbox.put("line", text=line.removesuffix("\r").rpartition("\r")[2])
+
+
+@contextlib.contextmanager
+def passed_on(mailbox: Mailbox) -> Iterator[None]:
+    """Standard output and error of this process's Python code, until the end."""
+    before = sys.stdout, sys.stderr
+    streams = Printed(sys.stdout, mailbox), Printed(sys.stderr, mailbox)
+    sys.stdout, sys.stderr = streams
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for stream in streams:
+            stream.end()

@@ -1,4 +1,5 @@
-"""Starts a Ray node on this machine, looks where it listens, and ends it with the command."""
+"""Starts a Ray node on this machine, looks where it listens, and ends it with the command. Where a cluster is, for a program
+that uses it, and what keeps that from listening to everybody."""
 
 from __future__ import annotations
 
@@ -13,17 +14,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 import bimetal
+from bimetal._devices import accelerators
 from bimetal.ray import node as node_process
 from bimetal.ray import token_file
-from bimetal.ray.departures import SAVE_SECONDS
-from bimetal.ray.failure import error
+from bimetal.ray.result import error
+from bimetal.ray.watch import SAVE_SECONDS
 
 # By its path: as a part of the package it would import torch, which no node needs before it has work.
 _RUN_NODE = f"import runpy; runpy.run_path({node_process.__file__!r}, run_name='__main__')"
@@ -40,9 +40,7 @@ CLUSTER_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 def device_tags() -> dict[str, int]:
     """The resources that a node of this machine offers beside Ray's own: how many devices of each kind."""
-    counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()),
-              "xpu": torch.xpu.device_count() if hasattr(torch, "xpu") else 0}
-    return {"cpu": 1, **{kind: count for kind, count in counts.items() if count}}
+    return {"cpu": 1, **Counter(name.partition(":")[0] for name in accelerators())}
 
 
 def loopback_address() -> str:
@@ -252,3 +250,64 @@ def _end(node: Any) -> None:
     except subprocess.TimeoutExpired:
         node.kill()
         node.wait()
+
+
+DEFAULT_PORT = 6379
+
+
+def environment_for_program(address: str | None, token: pathlib.Path | None) -> dict[str, str]:
+    """Its variables: Ray lets every program that connects listen on all addresses, unless it is started with these.
+
+    Args:
+        address: HEAD or HEAD:PORT; None: RAY_ADDRESS, else this machine's cluster.
+        token: the file of the cluster's token; None: RAY_AUTH_TOKEN holds it.
+
+    Raises:
+        bimetal.Error: ``system`` if there is no cluster here or no network leads to it.
+    """
+    head, port = split_port(address or os.environ.get("RAY_ADDRESS") or of_this_machine())
+    own = own_address_towards(head, port)
+    if is_loopback(own):
+        own = loopback_address()
+    return {**environment(own, token), "RAY_ADDRESS": with_port(head, port)}
+
+
+def environment_if_unset(address: str | None) -> dict[str, str] | None:
+    """The same for a program that is running already, to start itself anew with; None: it has them. On a cluster
+    without tokens, which somebody else has started, it does without one."""
+    if "BIMETAL_BIND_ADDRESS" in os.environ or not can_confine():
+        return None
+    variables = environment_for_program(address, token_file.given_path())
+    if not os.environ.get(token_file.TOKEN) and not token_file.given_path().is_file():
+        for name in (token_file.MODE, token_file.PATH):
+            variables.pop(name, None)
+            if name in os.environ:
+                variables[name] = os.environ[name]
+    return variables
+
+
+def of_this_machine() -> str:
+    """The address of the cluster that a node of this machine belongs to. bimetal.Error if there is none."""
+    from ray._private.utils import read_ray_address
+
+    found = read_ray_address()
+    if not found:
+        raise error("no Ray node runs on this machine: name the cluster's address, or start a node with "
+                    "`python -m bimetal.ray up`", "system")
+    return found
+
+
+def split_port(text: str) -> tuple[str, int]:
+    """``HEAD``, ``HEAD:PORT`` or ``[IPV6]:PORT``. bimetal.Error if it is none of them."""
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+    else:
+        host, _, port = text.partition(":") if text.count(":") < 2 else (text, "", "")
+    if not host or (port and not port.isdigit()):
+        raise error(f"{text!r} is no HEAD or HEAD:PORT", "invalid_argument")
+    return host, int(port) if port else DEFAULT_PORT
+
+
+def with_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -6,14 +6,13 @@ torch's own TCPStore neither asks for a token nor listens on one address alone; 
 from __future__ import annotations
 
 import datetime
-import threading
 import time
 from typing import Any
 
 import ray
-from torch.distributed import Store
+from torch.distributed import HashStore, Store
 
-from bimetal.ray.failure import error
+from bimetal.ray.result import error
 
 _LONGEST_PAUSE = 0.05  # seconds between two looks for a key
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=5)
@@ -24,38 +23,14 @@ class Shelf:
     """Keys and values, in the memory of rank 0. Thread-safe; never waits."""
 
     def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-        self._lock = threading.Lock()
-
-    def set(self, key: str, value: bytes) -> None:
-        with self._lock:
-            self._values[key] = value
+        self._store = HashStore()
 
     def get(self, keys: list[str]) -> list[bytes | None]:
-        with self._lock:
-            return [self._values.get(key) for key in keys]
+        return [self._store.get(key) if self._store.check([key]) else None for key in keys]
 
-    def add(self, key: str, amount: int) -> int:
-        with self._lock:
-            value = int(self._values.get(key, b"0")) + amount
-            self._values[key] = str(value).encode()
-            return value
-
-    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        with self._lock:
-            current = self._values.get(key)
-            if current == expected or (current is None and not expected):
-                self._values[key] = desired
-                return desired
-            return expected if current is None else current
-
-    def delete(self, key: str) -> bool:
-        with self._lock:
-            return self._values.pop(key, None) is not None
-
-    def size(self) -> int:
-        with self._lock:
-            return len(self._values)
+    def __getattr__(self, method: str) -> Any:
+        """set, add, compare_set, delete_key and num_keys are that store's."""
+        return getattr(self._store, method)
 
 
 class RayStore(Store):
@@ -96,10 +71,10 @@ class RayStore(Store):
         self._wait(list(keys), timeout or self._timeout)
 
     def delete_key(self, key: str) -> bool:
-        return self._ask("delete", key)
+        return self._ask("delete_key", key)
 
     def num_keys(self) -> int:
-        return self._ask("size")
+        return self._ask("num_keys")
 
     def _wait(self, keys: list[str], timeout: datetime.timedelta) -> list[bytes]:
         until = time.monotonic() + timeout.total_seconds()

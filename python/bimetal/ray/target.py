@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bimetal.command import program
 from bimetal.ray import cluster
 from bimetal.ray.attempt import Attempt
 from bimetal.ray.checkpoints import Checkpoints
-from bimetal.ray.failure import error
-from bimetal.ray.result import Event
+from bimetal.ray.cluster import WorkerRequest
+from bimetal.ray.result import Event, error
 from bimetal.ray.worker import Place
-from bimetal.ray.worker_request import WorkerRequest
-from bimetal.runs import program
 from bimetal.runs.job import Job
 
 _LONGEST_TIMEOUT_S = 24 * 3600.0
@@ -55,7 +54,7 @@ class JobFile:
         except (OSError, ValueError) as bad:
             raise error(f"cannot read the job file {file}: {bad}", "invalid_argument") from bad
         changes = [f"{key}={_toml(value)}" for key, value in settings.items()]
-        if program.is_here():
+        if program.is_here(program.for_jobs):
             Job(file, changes)
         return cls(file.name, text, changes, pathlib.Path.cwd(), table)
 
@@ -78,8 +77,6 @@ class JobFile:
                 raise error('servers= is for jobs with parallel.mode = "server"', "invalid_argument")
             return []
         number = self._value("servers", "count")
-        if number is None:
-            number = self._value("parallel", "servers")  # its former name
         if asked:
             if number is None:
                 self.settings.append(f"servers.count={len(asked)}")

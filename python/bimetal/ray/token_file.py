@@ -1,12 +1,17 @@
-"""The token of a Ray cluster: whoever has it may run anything there, so all nodes ask for it."""
+"""The token of a Ray cluster: whoever has it may run anything there, so all nodes ask for it. And whether Ray is there, is new
+enough, and will present it, which is looked at before anything of Ray is imported."""
 
 from __future__ import annotations
 
 import codecs
+import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import secrets
 from collections.abc import MutableMapping
+
+from bimetal.command import token
 
 MODE, TOKEN, PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 
@@ -32,11 +37,9 @@ def make(path: pathlib.Path) -> bool:
     """Makes a token there, readable by its owner alone. False if there is one already, which is kept."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        token.write(str(path), secrets.token_hex(32))
     except FileExistsError:
         return False
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(32) + "\n")
     return True
 
 
@@ -54,3 +57,19 @@ def complaint(path: pathlib.Path) -> str | None:
     if not content.strip():
         return f"the token {path} is empty: remove it, and copy the first machine's here"
     return None
+
+
+OLDEST = (2, 52)  # the first with token authentication
+INSTALL = 'pip install "ray>=2.52"'
+
+
+def require_ray() -> None:
+    """Raises ImportError, which says what to type, where Ray is missing or too old."""
+    if importlib.util.find_spec("ray") is None:
+        raise ImportError(f"bimetal.ray needs Ray, which is not installed here: {INSTALL}", name="ray")
+    version = importlib.metadata.version("ray")
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise ImportError(f"bimetal.ray needs Ray {'.'.join(map(str, OLDEST))} or later, which knows tokens; this is "
+                          f"{version}: {INSTALL}", name="ray")
+    # Ray decides when it is imported whether to present a token.
+    present_if_there()

@@ -14,11 +14,10 @@ from ray.exceptions import RayError
 from bimetal.ray import cluster
 from bimetal.ray.attempt import Attempt
 from bimetal.ray.checkpoints import Checkpoints, newest_in
-from bimetal.ray.failure import AttemptFailed, error
+from bimetal.ray.cluster import WorkerRequest, parse_all
 from bimetal.ray.head import News
-from bimetal.ray.result import Event, Restart, Result, print_event
+from bimetal.ray.result import AttemptFailed, Event, Restart, Result, error, print_event
 from bimetal.ray.target import JobFile, TrainLoop
-from bimetal.ray.worker_request import WorkerRequest, parse_all
 
 _LOOK_EVERY = 0.5  # seconds between two looks for nodes that are missing
 _SUSPECT_SECONDS = 30.0  # by then Ray itself has noticed that a node is gone

@@ -16,11 +16,12 @@ import ray
 import torch
 
 from bimetal import _build
-from bimetal.ray.loop import LoopRun, cores
+from bimetal._devices import usable_cores
+from bimetal.command import program
+from bimetal.ray.loop import LoopRun
 from bimetal.ray.store import RayStore, Shelf, at_hand, through_ray
-from bimetal.runs import folders, program
-from bimetal.runs.job_process import JobProcess
-from bimetal.runs.mailbox import Mailbox
+from bimetal.runs import folders
+from bimetal.runs.job_process import JobProcess, Mailbox
 
 _LOOPBACK = "127.0.0.1"
 _BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
@@ -119,11 +120,11 @@ class Worker:
             settings: of the form ``section.key=value``.
             resume: what to go on from, for who reads it.
         """
-        place = place.apart(cores())
+        place = place.apart(usable_cores())
         file = self._scratch / name
         file.write_text(text)
         report = self._scratch / "report.json"
-        command = [program.find(), "train", str(file), "--report", str(report)]
+        command = [program.for_jobs(), "train", str(file), "--report", str(report)]
         for worker in place.workers:
             command += ["--worker", worker]
         for setting in settings:
@@ -135,7 +136,7 @@ class Worker:
     def start_loop(self, place: Place, token: str, function: Callable[..., Any], config: dict[str, Any],
                    timeout_s: float, first: Any, resume: str | None, outbox: str | None, number: int) -> None:
         """Starts a train loop. ``first`` is rank 0's actor; None: this is it."""
-        place = place.apart(cores())
+        place = place.apart(usable_cores())
         for name in ("BIMETAL_TOKEN_FILE", "BIMETAL_ADDRESS"):
             os.environ.pop(name, None)
         os.environ.update(place.variables(token), BIMETAL_WORKER=place.workers[-1])

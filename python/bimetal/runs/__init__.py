@@ -1,6 +1,1 @@
-"""Independent runs of job files, each one process with one device, packed onto devices by speed.
-
-What ``bimetal tune`` and ``bimetal ensemble`` share. A ``Pool`` starts the runs that a ``Source`` has waiting on the
-devices of a ``Host``, which are this machine's (``LocalHost``) or a Ray cluster's (``RayHost``): docs/tuning.md.
-``job_process`` starts the ranks of ``bimetal.ray``'s job files, too.
-"""
+"""Runs of the program: job files, processes, folders of checkpoints. ``bimetal.ray`` and ``bimetal.pool`` start them."""

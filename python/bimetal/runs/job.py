@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from bimetal._errors import EXIT_STATUSES, Error
-from bimetal.runs import program
+from bimetal.command import program
 
 _CHECK_SECONDS = 120.0  # for a program that reads a file; its libraries may lie on a cold disk
 _PREFIX = "bimetal: error: "
+NOMINAL_EPOCH = 60_000  # samples, until a run has told how many an epoch of its data has
 
 
 class Job:
@@ -67,8 +68,6 @@ class Job:
 
     def samples(self, settings: dict[str, str]) -> float:
         """That a run with these changes trains on, an epoch counted as NOMINAL_EPOCH."""
-        from bimetal.runs.run import NOMINAL_EPOCH
-
         def number(key: str) -> int:
             return int(settings[key], 0) if key in settings else self.value(key)  # TOML knows 0x10, too
 
@@ -77,7 +76,7 @@ class Job:
         return float(min(samples, steps) if steps else samples)
 
     def _read(self, more: Sequence[str]) -> dict[str, dict[str, Any]]:
-        command = [program.find(), "job", str(self.path), *as_arguments([*self.settings, *more]), "--json"]
+        command = [program.for_jobs(), "job", str(self.path), *as_arguments([*self.settings, *more]), "--json"]
         try:
             answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_CHECK_SECONDS,
                                     check=False)

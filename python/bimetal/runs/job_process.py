@@ -8,15 +8,17 @@ import pathlib
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from bimetal._errors import EXIT_STATUSES, INTERRUPTED
-from bimetal.runs.mailbox import Mailbox
 
 # What this process may have inherited (from Ray, from whoever started the node), and the rank must not see.
 _NOT_PASSED_ON = ("OMP_NUM_THREADS", "BIMETAL_TOKEN_FILE", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID",
                   "TORCHELASTIC_RESTART_COUNT", "BIMETAL_STORE", "BIMETAL_REQUEST", "BIMETAL_SERVER")
+# A world of one rank: it meets nobody and listens nowhere, so the port is a formality.
+SOLO = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 _CODES = {status: code for code, status in EXIT_STATUSES.items()}
 
 
@@ -116,3 +118,36 @@ class JobProcess:
             words = "\n  ".join(["", *self._last_words])
             self._mailbox.put("failed", text=f"ended with status {status}{words}",
                               code=_CODES.get(status, "internal"), about=None, died=False, own=False)
+
+
+_MOST_LINES = 10_000  # lines of output that wait; older ones give way
+
+
+class Mailbox:
+    """Events in order, numbered from 0. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._events: list[dict[str, Any]] = []
+        self._first = 0  # number of the oldest that is kept
+        self._changed = threading.Condition()
+
+    def put(self, kind: str, **details: Any) -> None:
+        with self._changed:
+            self._events.append({"kind": kind, **details})
+            if kind == "line" and len(self._events) > _MOST_LINES and self._events[0]["kind"] == "line":
+                del self._events[0]
+                self._first += 1
+            self._changed.notify_all()
+
+    def take(self, after: int, seconds: float) -> tuple[int, list[dict[str, Any]]]:
+        """The events from number ``after`` on, and the number that comes next; waits so long for the first one."""
+        until = time.monotonic() + seconds
+        with self._changed:
+            while self._first + len(self._events) <= after:
+                rest = until - time.monotonic()
+                if rest <= 0:
+                    break
+                self._changed.wait(rest)
+            del self._events[:max(0, after - self._first)]  # taken before
+            self._first = max(self._first, after)
+            return self._first + len(self._events), list(self._events)

@@ -9,7 +9,6 @@ that returns a :class:`Task`. What trains it is the program's own step in C++: s
 mixed precision, ZeRO, parameter servers, checkpoints, evaluation.
 """
 
-from bimetal.task.dropout import Dropout
-from bimetal.task.task import Metric, Task
+from bimetal.task.task import Dropout, Metric, Task
 
 __all__ = ["Dropout", "Metric", "Task"]

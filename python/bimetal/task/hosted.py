@@ -1,4 +1,4 @@
-"""A user's task as the program reads it: what src/bimetal/python_host calls."""
+"""What a user's task gives, as the program reads it: units, batches of samples by their numbers, optimizers of torch.optim."""
 
 from __future__ import annotations
 
@@ -9,16 +9,237 @@ import inspect
 import json
 import pathlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import nn
+from torch.utils.data import TensorDataset, default_collate
 
-from bimetal.task.datasets import HostedDataset
-from bimetal.task.exactness import require_exact
-from bimetal.task.optimizers import HostedOptimizer
-from bimetal.task.task import Metric, Task
-from bimetal.task.units import HostedUnit, as_tuple, from_tuple, units_of
+from bimetal.task.task import Dropout, Metric, Task
+
+Named = list[tuple[str, torch.Tensor]]
+
+
+@dataclasses.dataclass
+class HostedUnit:
+    """A unit as src/bimetal/python_host reads it."""
+
+    name: str
+    parameters: Named
+    buffers: Named  # and parameters that are not trained
+    forward: Callable[[tuple], tuple]
+    train: Callable[[bool], Any]
+
+
+def units_of(model: nn.Module, cut: Callable[[nn.Module], Sequence[nn.Module]] | None) -> list[HostedUnit]:
+    """The units of a model that ``cut`` cuts; tensors have the model's names for them, in every unit alike."""
+    for number, dropout in enumerate(m for m in model.modules() if isinstance(m, Dropout)):
+        dropout.layer = number
+    parts = _parts(model, cut)
+    parameters = _names(model.named_parameters(remove_duplicate=False))
+    buffers = _names(model.named_buffers(remove_duplicate=False))
+    paths = {id(module): path for path, module in model.named_modules()}
+    units = []
+    for number, part in enumerate(parts):
+        name = paths.get(id(part)) or ("model" if part is model else f"unit {number}")
+        units.append(_unit(name, part, model, parameters, buffers))
+    _require_all(units, parameters)
+    return units
+
+
+def as_tuple(values: Any, what: str) -> tuple:
+    """Tensors as a tuple, whether one was given or several."""
+    if isinstance(values, torch.Tensor):
+        return (values,)
+    if isinstance(values, (tuple, list)) and all(isinstance(value, torch.Tensor) for value in values):
+        return tuple(values)
+    raise TypeError(f"{what} is {_kind(values)}; it has to be a tensor or a tuple of tensors")
+
+
+def from_tuple(values: tuple) -> Any:
+    """What the user's functions get: a single tensor as such."""
+    return values[0] if len(values) == 1 else values
+
+
+def _parts(model: nn.Module, cut) -> Sequence[nn.Module]:
+    if cut is not None:
+        parts = list(cut(model))
+        if not parts or not all(isinstance(part, nn.Module) for part in parts):
+            raise TypeError("units() has to return modules, those that are called one after the other")
+        return parts
+    return list(model) if isinstance(model, nn.Sequential) and len(model) > 0 else [model]
+
+
+def _unit(name: str, part: nn.Module, model: nn.Module, parameters: dict, buffers: dict) -> HostedUnit:
+    def forward(inputs: tuple, _whole: nn.Module = model) -> tuple:  # which lives as long as its units
+        return as_tuple(part(*inputs), f"what {name} returns")
+
+    trained, kept = [], []
+    for path, parameter in part.named_parameters():
+        named = (parameters.get(id(parameter), f"{name}.{path}"), parameter)
+        (trained if parameter.requires_grad else kept).append(named)
+    kept += [(buffers.get(id(buffer), f"{name}.{path}"), buffer) for path, buffer in part.named_buffers()]
+    return HostedUnit(name, trained, kept, forward, part.train)
+
+
+def _names(named) -> dict[int, str]:
+    """Each tensor's first name."""
+    names: dict[int, str] = {}
+    for name, tensor in named:
+        names.setdefault(id(tensor), name)
+    return names
+
+
+def _require_all(units: list[HostedUnit], parameters: dict[int, str]) -> None:
+    listed = {id(tensor) for unit in units for _, tensor in unit.parameters + unit.buffers}
+    missing = sorted(name for tensor, name in parameters.items() if tensor not in listed)
+    if missing:
+        raise ValueError(f"units() leaves parameters of the model out: {', '.join(missing)}")
+
+
+def _kind(values: Any) -> str:
+    if isinstance(values, (tuple, list)):
+        return f"a {type(values).__name__} of {', '.join(sorted({type(value).__name__ for value in values}))}"
+    return f"a {type(values).__name__}"
+
+
+_NUMBER = "_number"  # ends the names of fields that are numbers in the optimizer, and tensors in a checkpoint
+_REST = "bimetal_rest"  # of the first parameter: what belongs to no parameter, as JSON
+
+
+class HostedOptimizer:
+    """As src/bimetal/python_host/hosted_optimizer.cpp reads it: states are lists of {field: tensor}, one for each of
+    ``parameters``."""
+
+    def __init__(self, made: Any, parameters: list[torch.Tensor]):
+        self._optimizer, self._scheduler = made if isinstance(made, (tuple, list)) else (made, None)
+        if not isinstance(self._optimizer, torch.optim.Optimizer):
+            raise TypeError(f"make_optimizer returned a {type(self._optimizer).__name__}; it has to be a "
+                            f"torch.optim.Optimizer, or one and its scheduler")
+        self._parameters = parameters
+        known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        strangers = len(known - {id(p) for p in parameters})
+        if strangers:
+            raise ValueError(f"make_optimizer takes {strangers} tensors that are not trained parameters of the model")
+        kind = type(self._optimizer)
+        self.kind = f"{kind.__module__}.{kind.__qualname__}"
+
+    def step(self) -> None:
+        self._optimizer.step()
+        if self._scheduler is not None:
+            self._scheduler.step()
+
+    def states(self) -> list[dict[str, torch.Tensor]]:
+        kept = [_as_tensors(self._optimizer.state.get(parameter, {})) for parameter in self._parameters]
+        rest = {"groups": [{key: value for key, value in group.items() if key != "params"}
+                           for group in self._optimizer.param_groups],
+                "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None}
+        text = json.dumps(rest, default=_not_kept).encode()
+        kept[0][_REST] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        return kept
+
+    def restore(self, states: list[dict[str, torch.Tensor]]) -> None:
+        rest = json.loads(bytes(states[0].pop(_REST).tolist()))
+        for parameter, fields in zip(self._parameters, states, strict=True):
+            if fields:
+                self._optimizer.state[parameter] = {
+                    name.removesuffix(_NUMBER): tensor.item() if name.endswith(_NUMBER) else tensor.clone()
+                    for name, tensor in fields.items()}
+        for group, values in zip(self._optimizer.param_groups, rest["groups"], strict=True):
+            group.update({key: tuple(value) if isinstance(group.get(key), tuple) else value
+                          for key, value in values.items() if value is not None})
+        if self._scheduler is not None and rest["scheduler"] is not None:
+            self._scheduler.load_state_dict(rest["scheduler"])
+
+
+def _as_tensors(fields: dict) -> dict[str, torch.Tensor]:
+    tensors = {}
+    for name, value in fields.items():
+        if isinstance(value, torch.Tensor):
+            tensors[name] = value
+        elif isinstance(value, (bool, int, float)):
+            tensors[name + _NUMBER] = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
+        elif value is not None:
+            raise TypeError(f"the optimizer keeps a {type(value).__name__} as {name!r}: checkpoints hold tensors and numbers")
+    return tensors
+
+
+def _not_kept(value: Any) -> Any:
+    """Learning rates may be tensors; functions of a LambdaLR are made anew."""
+    return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else None
+
+
+class HostedDataset:
+    """A data set as src/bimetal/python_host reads it."""
+
+    def __init__(self, dataset: Any, collate: Callable[[list], Any] | None, weights: Any = None):
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise TypeError(f"a data set needs __len__ and __getitem__, since every sample comes once an epoch; "
+                            f"{type(dataset).__name__} lacks them")
+        self._dataset = dataset
+        self._collate = collate
+        self.size = len(dataset)
+        if self.size == 0:
+            raise ValueError("a data set is empty")
+        self.weights = _weights(weights if weights is not None else getattr(dataset, "weights", None), self.size)
+
+    def batch(self, samples: list[int]) -> tuple:
+        """Their tensors; the first dimension of each is the samples."""
+        if self._collate is None and isinstance(self._dataset, TensorDataset):
+            return tuple(self._dataset[torch.tensor(samples, dtype=torch.int64)])
+        if not samples:  # of a rank that has none: the first one tells the other dimensions
+            return tuple(tensor[:0] for tensor in self.batch([0]))
+        batch = (self._collate or default_collate)([self._dataset[sample] for sample in samples])
+        tensors = as_tuple(batch, "a batch")
+        for tensor in tensors:
+            if tensor.dim() == 0 or tensor.shape[0] != len(samples):
+                raise ValueError(f"a batch of {len(samples)} samples has a tensor of shape {tuple(tensor.shape)}: the "
+                                 f"first dimension has to be the samples")
+        return tensors
+
+
+def _weights(weights: Any, size: int) -> list[int]:
+    """As a list; empty where all weigh 1."""
+    if weights is None:
+        return []
+    listed = [int(weight) for weight in weights]
+    if len(listed) != size:
+        raise ValueError(f"there are {len(listed)} weights for {size} samples")
+    if min(listed) < 1:
+        raise ValueError(f"sample {listed.index(min(listed))} weighs {min(listed)}: leave it out, or give at least 1")
+    return listed
+
+
+def findings(model: nn.Module) -> list[str]:
+    """What in the model makes a result depend on how batches are split, one thing in each text."""
+    found = []
+    for name, module in model.named_modules():
+        what = _finding(module)
+        if what:
+            found.append(f"{name or 'the model'} ({type(module).__name__}) {what}")
+    return found
+
+
+def require_exact(model: nn.Module) -> None:
+    """Raises ValueError where there are such findings."""
+    found = findings(model)
+    if found:
+        told = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
+        raise ValueError(f"the result would depend on how batches are split between devices: {told}; or accept it with "
+                         f"parallel.exact = \"relaxed\"")
+
+
+def _finding(module: nn.Module) -> str | None:
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return "normalises by whatever samples are beside each other: take nn.GroupNorm"
+    if isinstance(module, Dropout):
+        return None
+    if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+        return "draws from a generator of each rank: take bimetal.task.Dropout"
+    if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)) and module.dropout > 0:
+        return "draws its dropout from a generator of each rank: set it to 0 and put bimetal.task.Dropout beside it"
+    return None
 
 
 def load(spec: str, job: str) -> HostedTask:

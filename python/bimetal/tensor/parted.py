@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,14 +9,11 @@ import torch.distributed as dist
 from torch import nn
 
 from bimetal import _C
-from bimetal._alike import require_alike
-from bimetal._errors import error
-from bimetal._gradients import clip_over_ranks
-from bimetal._own_part import own_states, refuse_norms, refuse_states
+from bimetal._together import own_states, refuse_norms, refuse_states, require_alike
 from bimetal.pipeline.loss import digest_of
 from bimetal.pipeline.parts import gather
-from bimetal.zero import states
 from bimetal.zero.optimizer import Piece
+from bimetal.zero.states import WholeStates
 
 _PARTED = "bimetal.tensor.parts(…)"  # in messages: what it has returned
 
@@ -42,20 +38,21 @@ class Part(Piece):
             self.tensor.data = self.part_of(self.tensor)
 
 
-class Parted:
+class Parted(WholeStates):
     """What ``parts`` returns. All ranks of the group make the same calls.
 
     Attributes: module, weights, group.
     """
 
+    _without = "parts() was given no optimizer"
+
     def __init__(self, module: nn.Module, pieces: list[Part], cuts: _C.TensorCuts, ranks: _C.PartRanks,
                  shapes: dict[str, Any], weights: list[float], group: dist.ProcessGroup | None):
         self.module, self.weights, self.group = module, weights, group
-        self._pieces, self._cuts, self._ranks, self._shapes = pieces, cuts, ranks, shapes
+        self.pieces, self._cuts, self._ranks, self._shapes = pieces, cuts, ranks, shapes
         self._rank = dist.get_rank(group)
         self._names = {id(piece.tensor): piece.name for piece in pieces}
-        self._optimizer: torch.optim.Optimizer | None = None
-        self._groups: list[list[str]] = []
+        self._groups = []
         self._steps = 0
         self._first_call = module.register_forward_pre_hook(self._compare_batches, with_kwargs=True)
         cut = {id(piece.tensor) for piece in pieces if piece.is_cut and len(weights) > 1}
@@ -79,77 +76,24 @@ class Parted:
     def follow_first(self) -> None:
         """What is trained and whole on all ranks becomes rank 0's, as after steps of the optimizer that ``parts`` was given.
         Collective."""
-        self._ranks.follow_first([piece.tensor.detach() for piece in self._pieces
+        self._ranks.follow_first([piece.tensor.detach() for piece in self.pieces
                                   if not piece.is_cut and piece.tensor.requires_grad])
 
-    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """As ``torch.nn.utils.clip_grad_norm_``, of the gradients of all parts. Collective.
-
-        Returns: the norm before clipping, a float64 scalar and the same on every rank.
-        """
-        here = [piece for piece in self._pieces if piece.tensor.grad is not None]
-        counted = [piece.tensor.grad for piece in here if piece.is_cut or self._rank == 0]
-        return clip_over_ranks([piece.tensor.grad for piece in here], counted, max_norm, self.group)
-
-    def state_dict(self, rank: int | None = 0) -> dict[str, Any]:
-        """The whole module's, on the CPU. Collective.
-
-        Args:
-            rank: of the group, that gets it; the others' are empty. None: all.
-        """
-        values = self._gather({piece.name: piece.tensor for piece in self._pieces}, rank)
-        if rank is not None and self._rank != rank:
-            return {}
-        return {key: values[self._names[id(value)]] if id(value) in self._names else states.copy_of(value)
-                for key, value in self._own_state().items()}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on with it.
-
-        Args:
-            state_dict: whole, on every rank; each reads its parts of it, so that it may be mapped from a file.
-
-        Raises:
-            bimetal.Error: ``invalid_argument`` where names or shapes are not the module's; nothing is changed then.
-        """
-        states.require_same(self._shapes, state_dict)
-        pieces = {piece.name: piece for piece in self._pieces}
-        with torch.no_grad():
-            for key, value in self._own_state().items():
-                if id(value) in self._names:
-                    value.copy_(pieces[self._names[id(value)]].part_of(state_dict[key]))
-                elif isinstance(value, torch.Tensor):
-                    value.copy_(state_dict[key])
-
-    def optimizer_state_dict(self, rank: int | None = 0) -> dict[str, Any]:
-        """The optimizer's as torch has it for the whole module. Collective; ``rank`` as in ``state_dict``."""
-        optimizer = self._require_optimizer()
-
-        def gather_parts(parts: list[torch.Tensor | None], root: int | None) -> dict[str, torch.Tensor]:
-            return self._gather({piece.name: part.view(piece.tensor.shape)
-                                 for piece, part in zip(self._pieces, parts, strict=True) if part is not None}, root)
-
-        whole = states.gather_states(states.states_of(optimizer, self._pieces), self._pieces, gather_parts, rank, self.group)
-        if rank is not None and self._rank != rank:
-            return {}
-        return states.as_torch_has_them(whole, self._groups, optimizer.param_groups)
-
-    def load_optimizer_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on with it, of any parts or of one process; whole on every rank."""
-        states.load_whole(self._require_optimizer(), self._pieces, self._groups, state_dict)
-
     def __repr__(self) -> str:
-        here = sum(piece.tensor.numel() for piece in self._pieces)
-        whole = sum(piece.shape.numel() for piece in self._pieces)
+        here = sum(piece.tensor.numel() for piece in self.pieces)
+        whole = sum(piece.shape.numel() for piece in self.pieces)
         return f"part {self._rank} of {len(self.weights)}: {here} of {whole} parameters"
 
-    def _own_state(self) -> dict[str, Any]:
+    def kept_state(self) -> dict[str, Any]:
         with own_states():
             return self.module.state_dict(keep_vars=True)
 
+    def _counts(self, piece: Part) -> bool:
+        return piece.is_cut or self._rank == 0
+
     def _gather(self, own: dict[str, torch.Tensor], root: int | None) -> dict[str, torch.Tensor]:
         """Whole tensors of what the ranks have of them, on rank `root` or, with None, on all."""
-        cut = {piece.name: piece.shape for piece in self._pieces if piece.is_cut}
+        cut = {piece.name: piece.shape for piece in self.pieces if piece.is_cut}
         found = gather({f"{self._rank}:{name}": value for name, value in own.items() if name in cut or self._rank == 0},
                        root, self.group)
         whole: dict[str, torch.Tensor] = {}
@@ -171,8 +115,3 @@ class Parted:
         """In the first call: loaders that shuffle by unlike seeds are found out."""
         self._first_call.remove()
         require_alike("the module", {"a batch of digest": digest_of({"args": args, "kwargs": kwargs})}, self.group)
-
-    def _require_optimizer(self) -> torch.optim.Optimizer:
-        if self._optimizer is None:
-            raise error("parts() was given no optimizer", "invalid_argument")
-        return self._optimizer

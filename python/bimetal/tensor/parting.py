@@ -9,18 +9,14 @@ import torch.distributed as dist
 from torch import nn
 
 from bimetal import _C
-from bimetal._alike import require_alike
 from bimetal._core import require_extension
 from bimetal._errors import error
-from bimetal._weights import rank_weights
+from bimetal._together import rank_weights, require_alike, require_group
 from bimetal.process_group import _backend_of
-from bimetal.tensor import draws
-from bimetal.tensor.layers import Columns, Rows
-from bimetal.tensor.own_loss import OwnLoss, has_own_loss
+from bimetal.tensor.layers import Columns, Embeddings, Logits, OwnLoss, Rows, has_own_loss
 from bimetal.tensor.parted import Part, Parted
 from bimetal.tensor.plan import Layer, Plan, plan_for
-from bimetal.tensor.region import Region, SharedParameter
-from bimetal.tensor.vocabulary import Embeddings, Logits
+from bimetal.tensor.region import Region, SharedParameter, follow_first
 from bimetal.zero.optimizer import require_by_element, take_pieces
 
 
@@ -65,8 +61,7 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
             modules or arguments differ.
     """
     require_extension("bimetal.tensor.parts()")
-    if not dist.is_initialized():
-        raise error("parts() needs a process group: torch.distributed.init_process_group(\"bimetal\")", "invalid_argument")
+    require_group("parts")
     if isinstance(module, nn.parallel.DistributedDataParallel):
         raise error("parts() comes before DistributedDataParallel, which is made of what it leaves", "invalid_argument")
     if any(getattr(part, "on_another_stage", False) for part in module.modules()):
@@ -84,7 +79,7 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
     shares = rank_weights("weights", weights, ("equal", "speed"), device, group)
     _require_pieces(found, shares)
     require_alike("parts()", {**_told_of(found), "weights": shares, "follow": follow}, group)
-    draws.follow_first(module, device, group)
+    follow_first(module, device, group)
     named = dict(module.named_parameters())
     splits = [split for layer in found.layers for split in layer.splits() if split[0] in named]  # a tied one by its first name
     cuts = _C.TensorCuts(list(named.items()), splits, shares)

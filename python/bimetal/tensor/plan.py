@@ -1,17 +1,99 @@
-"""Which of a module's layers are cut, and how: what a plan comes to in the module at hand."""
+"""Which layers of a module are cut, and how: a plan's words, those of Hugging Face's models, and what they find."""
 
 from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import glob
+import re
 from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
 
 from bimetal._errors import error
-from bimetal.tensor.presets import NAMES, preset_of
-from bimetal.tensor.words import Word, word_of
+
+_WORD = re.compile(r"(columns|rows|count|inside|vocabulary)(?::(heads|qkv|pair|parts))?(?:=([1-9][0-9]*))?")
+_ALLOWED = {"columns": (None, "heads", "qkv", "pair"), "rows": (None, "heads"), "count": (None,), "inside": (None,),
+            "vocabulary": (None, "parts")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Word:
+    """Attributes: kind: columns, rows, count, inside or vocabulary; by_heads; segments: of which a fused matrix is made, which
+    are cut alike; pieces: that stay whole, where the plan says how many; apart: logits stay in parts."""
+
+    kind: str
+    by_heads: bool = False
+    segments: int = 1
+    pieces: int | None = None
+    apart: bool = False
+
+    @property
+    def cuts_outputs(self) -> bool:
+        return self.kind in ("columns", "vocabulary")
+
+
+def word_of(pattern: str, text: str) -> Word:
+    """bimetal.Error ``invalid_argument`` for what is none."""
+    found = _WORD.fullmatch(text)
+    if found is None or found[2] not in _ALLOWED[found[1]] or (found[1] in ("inside", "vocabulary") and found[3]):
+        raise error(f"plan: \"{pattern}\" is to be \"{text}\": columns, columns:heads, columns:qkv, columns:pair, rows, "
+                    "rows:heads or count, each with =N for N pieces that stay whole, inside, vocabulary or vocabulary:parts",
+                    "invalid_argument")
+    return Word(found[1], found[2] in ("heads", "qkv"), {"qkv": 3, "pair": 2}.get(found[2], 1),
+                int(found[3]) if found[3] else None, found[2] == "parts")
+
+
+_LLAMA = {
+    "*embed_tokens": "vocabulary",
+    "*lm_head": "vocabulary",
+    "*self_attn.q_proj": "columns:heads",
+    "*self_attn.k_proj": "columns:heads",
+    "*self_attn.v_proj": "columns:heads",
+    "*self_attn.o_proj": "rows",
+    "*mlp.gate_proj": "columns",
+    "*mlp.up_proj": "columns",
+    "*mlp.down_proj": "rows",
+}
+
+# By the base class of a model's classes.
+_PRESETS = {
+    "GPT2PreTrainedModel": {
+        "*wte": "vocabulary",
+        "*lm_head": "vocabulary",
+        "*.attn.c_attn": "columns:qkv",
+        "*.attn.c_proj": "rows",
+        "*.attn.split_size": "count",
+        "*.mlp.c_fc": "columns",
+        "*.mlp.c_proj": "rows",
+    },
+    "LlamaPreTrainedModel": _LLAMA,
+    "MistralPreTrainedModel": _LLAMA,
+    "Qwen2PreTrainedModel": _LLAMA,
+    "Qwen3PreTrainedModel": {**_LLAMA, "*self_attn.q_norm": "inside", "*self_attn.k_norm": "inside"},
+}
+
+NAMES = ", ".join(sorted(name.removesuffix("PreTrainedModel") for name in _PRESETS))
+
+
+def preset_of(module: nn.Module) -> dict[str, str] | None:
+    """A plan for a module that is, or has in it, models of transformers that are known here, and for nothing beside them:
+    others' layers may have the same names, as those of a picture's encoder."""
+    plan: dict[str, str] = {}
+    known: list[str] = []
+    for path, part in module.named_modules():
+        name = None if any(path.startswith(outer) for outer in known) else _known_class(part)
+        if name is not None:
+            known.append(f"{path}." if path else "")
+            plan.update({glob.escape(known[-1]) + pattern: word for pattern, word in _PRESETS[name].items()})
+    return plan or None
+
+
+def _known_class(module: nn.Module) -> str | None:
+    return next((kind.__name__ for kind in type(module).__mro__
+                 if kind.__name__ in _PRESETS and kind.__module__.startswith("transformers.")), None)
+
 
 # Under which attention modules, and their configurations, keep how many heads they have: of keys and values first, since a
 # head of these stays together with all heads of queries that share it.

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import pathlib
 import sys
 import time
 from typing import Any
 
-from bimetal._errors import EXIT_STATUSES, Error
-from bimetal.runs import command
+from bimetal._errors import Error
+from bimetal.pool import command
+from bimetal.pool.command import Screen
+from bimetal.pool.pool import Pool
 from bimetal.runs.job import Job
-from bimetal.runs.pool import Pool
-from bimetal.runs.screen import Screen
-from bimetal.tune import _need_optuna, record, space
+from bimetal.tune import record, space
 from bimetal.tune.trial import is_metric
 
 _EXAMPLES = """Examples:
@@ -124,8 +125,15 @@ def _search(arguments: argparse.Namespace, job: Job, folder: pathlib.Path, scree
     return Halving(job, options, ladder, screen.say)
 
 
+def _require_optuna() -> None:
+    """Raises ImportError, which says what to type, where Optuna is missing: before anything of it is imported."""
+    if importlib.util.find_spec("optuna") is None:
+        raise ImportError(f"bimetal tune needs Optuna, which is not installed in {sys.executable}: {sys.executable} -m pip install "
+                          '"optuna>=4" (BIMETAL_PYTHON names another interpreter)', name="optuna")
+
+
 def _run(arguments: argparse.Namespace) -> int:
-    _need_optuna.check()
+    _require_optuna()
     command.confine(arguments, "bimetal.tune")
     job, notes = _job(arguments)
     command.require_writable(arguments.report)
@@ -139,15 +147,10 @@ def _run(arguments: argparse.Namespace) -> int:
                 screen.say(note)
             began = time.monotonic()
             pool: Pool | None = None
-
-            def changed() -> None:
-                at_work = ", ".join(f"{running.run.name.removeprefix('trial ')}: {100 * running.done:.0f} %"
-                                    for running in pool.running.values())
-                screen.show(f"{search.summary()}  running {at_work}" if at_work else search.summary())
-
             interrupted = False
             try:
-                pool = command.pool_on(host, job, changed, screen.say, arguments.ray is not None)
+                pool = command.pool_on(host, job, lambda at: screen.show(command.progress(search.summary(), at)),
+                                       screen.say, arguments.ray is not None)
                 pool.work_through(search)
             except KeyboardInterrupt:
                 interrupted = True
@@ -158,7 +161,7 @@ def _run(arguments: argparse.Namespace) -> int:
             _conclude(arguments, search, pool, screen, time.monotonic() - began, interrupted)
     if interrupted:
         return command.interrupted()
-    return 0 if search.best else _failure(search)
+    return 0 if search.best else command.all_failed("trial", search.trials)
 
 
 def _conclude(arguments: argparse.Namespace, search: Any, pool: Pool, screen: Screen, elapsed_s: float,
@@ -177,13 +180,6 @@ def _conclude(arguments: argparse.Namespace, search: Any, pool: Pool, screen: Sc
             screen.say(f"  its checkpoint: {checkpoint}")
     if arguments.report:
         command.write_json(arguments.report, result.report(search, pool, elapsed_s, interrupted, checkpoint))
-
-
-def _failure(search: Any) -> int:
-    """No trial has come to a value."""
-    first = next(trial for trial in search.trials if trial.failure)
-    command.complain(f"bimetal: error: every trial has failed; {first.name}: {first.failure}")
-    return EXIT_STATUSES.get(first.code or "", EXIT_STATUSES["internal"])
 
 
 def main() -> int:

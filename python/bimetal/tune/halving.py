@@ -16,8 +16,8 @@ from typing import Any
 from optuna.trial import TrialState
 
 from bimetal._errors import Error
-from bimetal.runs.job import Job, as_arguments
-from bimetal.runs.run import NOMINAL_EPOCH, Run
+from bimetal.pool.pool import Run
+from bimetal.runs.job import NOMINAL_EPOCH, Job, as_arguments
 from bimetal.tune.search import Options, Search
 from bimetal.tune.trial import Trial, more_is_better
 

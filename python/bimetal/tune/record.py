@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bimetal._errors import Error
-from bimetal.runs import command
+from bimetal.pool import command
 from bimetal.tune.trial import Trial
 
 _SEARCH = "search.json"

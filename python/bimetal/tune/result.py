@@ -7,9 +7,9 @@ import shlex
 from typing import Any
 
 from bimetal._errors import Error
+from bimetal.pool.command import aligned, clock
+from bimetal.pool.pool import Pool
 from bimetal.runs import folders, saved
-from bimetal.runs.pool import Pool
-from bimetal.runs.screen import aligned, clock
 from bimetal.tune.search import Search
 from bimetal.tune.trial import Trial
 

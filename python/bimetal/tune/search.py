@@ -15,8 +15,8 @@ import optuna
 from optuna.trial import TrialState
 
 from bimetal._errors import Error
+from bimetal.pool.pool import Outcome, Run
 from bimetal.runs.job import Job, as_arguments
-from bimetal.runs.run import Outcome, Run
 from bimetal.tune import record
 from bimetal.tune.space import Dimension
 from bimetal.tune.trial import Trial, more_is_better
@@ -84,7 +84,7 @@ class Search:
             over = options.trials - self._unasked - len(self._ready)
             tell(f"going on with the search in {options.folder}: {over} of {options.trials} trials are known")
 
-    # ---- bimetal.runs.pool.Source ----
+    # ---- bimetal.pool.pool.Source ----
 
     def waiting(self) -> list[float]:
         """First those whose settings are known."""

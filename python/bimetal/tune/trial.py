@@ -8,7 +8,7 @@ import pathlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bimetal.runs.run import Outcome
+from bimetal.pool.pool import Outcome
 
 if TYPE_CHECKING:
     import optuna

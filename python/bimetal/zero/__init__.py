@@ -17,9 +17,8 @@ docs/zero.md has the levels, and what each costs.
 """
 
 from bimetal.zero.core_optimizer import CoreOptimizer
-from bimetal.zero.making import made_in_shards
-from bimetal.zero.parts import gathered
-from bimetal.zero.sharding import shard
+from bimetal.zero.making import gathered, made_in_shards
 from bimetal.zero.sharded import Sharded
+from bimetal.zero.sharding import shard
 
 __all__ = ["CoreOptimizer", "Sharded", "gathered", "made_in_shards", "shard"]

@@ -15,10 +15,11 @@ import torch.distributed as dist
 from bimetal import _C
 from bimetal._core import core
 from bimetal._errors import error
+from bimetal._together import share_text
 from bimetal.process_group import _backend_of
 from bimetal.zero import slices
 from bimetal.zero.slices import Kept
-from bimetal.zero.states import put_options, share_text
+from bimetal.zero.states import put_options
 
 _ALONE = datetime.timedelta(minutes=10)
 

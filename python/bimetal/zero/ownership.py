@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,9 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from bimetal._errors import error
 
-if TYPE_CHECKING:
-    from bimetal.zero.sharded import Sharded
-
+Owner = Any  # a Sharded, which is made of what is here
 Memory = dict[str, tuple[int, int]]  # by parameter: its storage, and where in it
 _watches_optimizers = False
 
@@ -58,7 +56,7 @@ class ShardedParameter(nn.Parameter):
         torch.Tensor.grad.__set__(self, None)
 
 
-def owner_of(parameter: torch.Tensor) -> Sharded | None:
+def owner_of(parameter: torch.Tensor) -> Owner | None:
     """None: it is in no shards."""
     owner = getattr(parameter, "_bimetal_sharded", None)
     return owner() if owner is not None else None
@@ -72,7 +70,7 @@ def require_free(parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
                         "modules that share parameters are to be children of one", "invalid_argument")
 
 
-def take_over(owner: Sharded, parameters: Iterable[nn.Parameter]) -> Memory:
+def take_over(owner: Owner, parameters: Iterable[nn.Parameter]) -> Memory:
     """Makes these the owner's. Returns where they are, for ``check_module``."""
     global _watches_optimizers
     if not _watches_optimizers:
@@ -87,7 +85,7 @@ def take_over(owner: Sharded, parameters: Iterable[nn.Parameter]) -> Memory:
     return memory
 
 
-def check_optimizer(owner: Sharded, optimizer: torch.optim.Optimizer) -> None:
+def check_optimizer(owner: Owner, optimizer: torch.optim.Optimizer) -> None:
     """bimetal.Error ``invalid_argument`` where it has other parameters than this rank's pieces."""
     pieces = {id(piece.tensor) for piece in owner.pieces}
     for group in optimizer.param_groups:
@@ -98,7 +96,7 @@ def check_optimizer(owner: Sharded, optimizer: torch.optim.Optimizer) -> None:
                             "invalid_argument")
 
 
-def check_module(owner: Sharded, memory: Memory) -> None:
+def check_module(owner: Owner, memory: Memory) -> None:
     """bimetal.Error ``invalid_argument`` where its parameters are no longer those that were cut."""
     for name, parameter in owner.module.named_parameters():
         if owner_of(parameter) is not owner:

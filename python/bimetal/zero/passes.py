@@ -1,8 +1,10 @@
-"""Tells the C++ core where forward and backward of a module have come to."""
+"""Where a module is cut, and where forward and backward of it have come to, for the C++ core."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +12,104 @@ from torch import nn
 
 from bimetal import _C
 from bimetal._errors import error
-from bimetal.zero.tensors import replace_tensors
-from bimetal.zero.units import Unit
+
+Named = list[tuple[str, torch.Tensor]]
+
+
+@dataclasses.dataclass
+class Unit:
+    """A module of the model that runs as a whole; None is the model without its other units."""
+
+    name: str
+    module: nn.Module | None
+    parameters: Named  # trained ones, by their first name in the model
+    buffers: Named
+
+
+def units_of(model: nn.Module, names: Sequence[str | nn.Module] | None) -> list[Unit]:
+    """The units in the order in which they run. What lies in none of them is the first one's and the last one's, so
+    that it is there throughout."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    modules = list(_in_lists(model)) if names is None else [_named(model, paths, name) for name in names]
+    firsts: dict[int, str] = {}
+    for path, parameter in model.named_parameters(remove_duplicate=False):
+        firsts.setdefault(id(parameter), path)
+    units = [_unit(paths[id(module)], module, firsts) for module in modules]
+    units = [unit for unit in units if unit.parameters]
+    _require_apart(units)
+    inside = {id(tensor) for unit in units for _, tensor in unit.parameters}
+    rest = [(path, parameter) for path, parameter in model.named_parameters()
+            if parameter.requires_grad and id(parameter) not in inside]
+    buffers = list(model.named_buffers()) + [(path, parameter) for path, parameter in model.named_parameters()
+                                             if not parameter.requires_grad]
+    if units and not rest:
+        units[0].buffers = buffers
+        return units
+    first, last = (Unit("the model", None, rest, held) for held in (buffers, []))
+    return [first, *units, last] if units else [first]
+
+
+def _in_lists(module: nn.Module) -> Iterator[nn.Module]:
+    """The children of its outermost lists."""
+    if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 0:
+        seen: set[int] = set()
+        yield from (child for child in module if not (id(child) in seen or seen.add(id(child))))
+        return
+    for child in module.children():
+        yield from _in_lists(child)
+
+
+def _named(model: nn.Module, paths: dict[int, str], name: str | nn.Module) -> nn.Module:
+    if isinstance(name, nn.Module):
+        if id(name) in paths:
+            return name
+        raise error(f"units: this {type(name).__name__} is no part of the model", "invalid_argument")
+    try:
+        return model.get_submodule(name)
+    except AttributeError as bad:
+        raise error(f"units: the model has no module '{name}'", "invalid_argument") from bad
+
+
+def _unit(path: str, module: nn.Module, firsts: dict[int, str]) -> Unit:
+    trained = [(firsts[id(parameter)], parameter) for parameter in module.parameters() if parameter.requires_grad]
+    return Unit(path or "the model", module, trained, [])
+
+
+def _require_apart(units: list[Unit]) -> None:
+    for unit in units:
+        inner = {id(module) for module in unit.module.modules()} - {id(unit.module)}
+        for other in units:
+            if id(other.module) in inner:
+                raise error(f"units: {other.name} lies within {unit.name}; name one of them", "invalid_argument")
+
+
+def replace_tensors(value: Any, change: Callable[[list[torch.Tensor]], list[torch.Tensor]]) -> Any:
+    """The same value, in which the tensors that need a gradient are those that ``change`` makes of them.
+
+    Looks into tuples, lists, dicts and dataclasses (Hugging Face's outputs are such). Other objects, as caches of keys
+    and values, stay what they are, and are shared.
+    """
+    found: list[torch.Tensor] = []
+    _walk(value, lambda tensor: found.append(tensor) or tensor)
+    changed = iter(change(found))  # also of none
+    return _walk(value, lambda _: next(changed)) if found else value
+
+
+def _walk(value: Any, put: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return put(value) if value.requires_grad else value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: _walk(getattr(value, field.name), put) for field in dataclasses.fields(value)
+                  if field.init}
+        return dataclasses.replace(value, **fields)
+    if isinstance(value, tuple):
+        items = [_walk(item, put) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if type(value) is list:
+        return [_walk(item, put) for item in value]
+    if type(value) in (dict, OrderedDict):
+        return type(value)((key, _walk(item, put)) for key, item in value.items())
+    return value
 
 
 class Passes:

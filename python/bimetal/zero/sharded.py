@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,23 +15,24 @@ from torch import nn
 
 from bimetal import _C
 from bimetal._errors import error
-from bimetal._gradients import clip_over_ranks
 from bimetal.balance import BalancedBatchSampler
-from bimetal.zero import checkpoint, ownership, states
+from bimetal.zero import checkpoint, ownership
 from bimetal.zero.optimizer import Piece, require_by_element, take_pieces
 from bimetal.zero.ownership import ADVICE
-from bimetal.zero.passes import Passes
+from bimetal.zero.passes import Passes, Unit
 from bimetal.zero.slices import Kept
-from bimetal.zero.units import Unit
+from bimetal.zero.states import WholeStates
 
 
-class Sharded:
+class Sharded(WholeStates):
     """What ``shard`` returns. The loop goes on with its module and its optimizer; everything here is for what such a
     loop asks a model or an optimizer for besides. Calls marked collective are made by all ranks of the group.
 
     Attributes: module, level, group; shard_bytes: bytes of parameters that each rank keeps; advice: what to call in whose
     place, for messages.
     """
+
+    _without = "shard() was given no optimizer: give it one, or sharded.attach(optimizer) later"
 
     def __init__(self, module: nn.Module, units: list[Unit], core: _C.HookedModel, level: int,
                  group: dist.ProcessGroup | None, factor: Callable[[], float] | None,
@@ -40,8 +41,7 @@ class Sharded:
         self.shard_bytes: list[int] = core.shard_bytes
         self.pieces = [Piece(*parts) for parts in core.pieces]
         self._core, self._sampler, self._tokens = core, sampler, tokens
-        self._optimizer: torch.optim.Optimizer | None = None
-        self._groups: list[list[str]] = []
+        self._groups = []
         self._whole = level < 3
         self.advice = ADVICE
         self._own_factor = factor
@@ -103,15 +103,6 @@ class Sharded:
         for piece in self.pieces:
             piece.tensor.grad = None
 
-    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """As ``torch.nn.utils.clip_grad_norm_``, of the gradients of all ranks. Collective.
-
-        Returns: the norm before clipping, a float64 scalar and the same on every rank.
-        """
-        self.finish()
-        gradients = [piece.tensor.grad for piece in self.pieces if piece.tensor.grad is not None]
-        return clip_over_ranks(gradients, gradients, max_norm, self.group)
-
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """For micro-batches, all but the last: their backward leaves the batch of the sampler under way. At level 1
@@ -153,63 +144,12 @@ class Sharded:
         """At level 3, after an evaluation in which ranks have computed unequal numbers of batches. Collective."""
         self._core.end_passes()
 
-    def state_dict(self, rank: int | None = 0) -> dict[str, Any]:
-        """The module's, with whole parameters on the CPU, and buffers of this rank's. Collective.
-
-        Args:
-            rank: of the group, that gets it; the others' are empty. None: all.
-        """
-        values = self._gather([piece.tensor for piece in self.pieces], rank)
-        if rank is not None and dist.get_rank(self.group) != rank:
-            return {}
-        kept = self.kept_state()
-        return {key: values[self._names[id(value)]] if id(value) in self._names else states.copy_of(value)
-                for key, value in kept.items()}
-
     def kept_state(self) -> dict[str, Any]:
-        """The module's state_dict with its own tensors, of which parameters may be without their values."""
         before, self._whole = self._whole, True
         try:
             return self.module.state_dict(keep_vars=True)
         finally:
             self._whole = before
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on with it. Collective.
-
-        Args:
-            state_dict: whole, on every rank; each reads its parts of it, so that it may be mapped from a file.
-
-        Raises:
-            bimetal.Error: ``invalid_argument`` where names or shapes are not the module's; nothing is changed then.
-        """
-        kept = self.kept_state()
-        states.require_same(kept, state_dict)
-        keys: dict[str, str] = {}
-        with torch.no_grad():
-            for key, value in kept.items():
-                if id(value) in self._names:
-                    keys.setdefault(self._names[id(value)], key)
-                elif isinstance(value, torch.Tensor):
-                    value.copy_(state_dict[key])
-            for piece in self.pieces:
-                piece.tensor.copy_(piece.part_of(state_dict[keys[piece.name]]))
-        self.parameters_changed()
-
-    def optimizer_state_dict(self, rank: int | None = 0) -> dict[str, Any]:
-        """The optimizer's as torch has it for whole parameters, whose numbers are those that it had before ``shard``.
-        Collective; ``rank`` as in ``state_dict``."""
-        optimizer = self._require_optimizer()
-        own = states.states_of(optimizer, self.pieces)
-        whole = states.gather_states(own, self.pieces, self._gather, rank, self.group)
-        if rank is not None and dist.get_rank(self.group) != rank:
-            return {}
-        return states.as_torch_has_them(whole, self._groups, optimizer.param_groups)
-
-    def load_optimizer_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on with it, of any number of ranks or of one process; whole on every rank. (``state_dict["state"]`` is
-        asked for one parameter at a time, so that it may be read from a file meanwhile.)"""
-        states.load_whole(self._require_optimizer(), self.pieces, self._groups, state_dict)
 
     def save_checkpoint(self, path: str | os.PathLike, loop: Any = None) -> None:
         """Writes the module and the optimizer, each rank what it keeps, as the folder ``path`` of rank 0, which appears
@@ -257,8 +197,8 @@ class Sharded:
         return (f"{self.advice.level} {self.level}, shard {dist.get_rank(self.group)} of {dist.get_world_size(self.group)}: {here} of {whole} "
                 "trained parameters")
 
-    def _gather(self, parts: list[torch.Tensor | None], rank: int | None) -> dict[str, torch.Tensor]:
-        return dict(self._core.gather(parts, rank))
+    def _gather_parts(self, parts: list[torch.Tensor | None], root: int | None) -> dict[str, torch.Tensor]:
+        return dict(self._core.gather(parts, root))
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if len(args) > 1 or kwargs.get("closure") is not None:  # the first is the optimizer
@@ -272,11 +212,6 @@ class Sharded:
     def _require_whole(self, *_: Any) -> None:
         if not self._whole:
             raise error(f"at {self.advice.level} 3 the module's parameters are not there: {self.advice.state}", "invalid_argument")
-
-    def _require_optimizer(self) -> torch.optim.Optimizer:
-        if self._optimizer is None:
-            raise error("shard() was given no optimizer: give it one, or sharded.attach(optimizer) later", "invalid_argument")
-        return self._optimizer
 
     def _factor(self) -> float:
         if self._own_factor is not None:

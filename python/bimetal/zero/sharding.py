@@ -12,14 +12,14 @@ from torch import nn
 from bimetal import _C
 from bimetal._core import require_extension
 from bimetal._errors import error
-from bimetal._weights import rank_weights
+from bimetal._together import rank_weights, require_group
 from bimetal.balance import BalancedBatchSampler
 from bimetal.process_group import _backend_of
+from bimetal.zero.making import make_whole, move_to, part_of, split
 from bimetal.zero.optimizer import require_by_element
 from bimetal.zero.ownership import require_free
-from bimetal.zero.parts import make_whole, move_to, part_of, split
+from bimetal.zero.passes import Unit, units_of
 from bimetal.zero.sharded import Sharded
-from bimetal.zero.units import Unit, units_of
 
 
 def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, level: int = 1, *,
@@ -63,9 +63,7 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
     require_extension("bimetal.zero.shard()")
     if level not in (1, 2, 3):
         raise error(f"level {level}: 1, 2 or 3 (without shards DDP does the work)", "invalid_argument")
-    if not dist.is_initialized():
-        raise error("shard() needs a process group: torch.distributed.init_process_group(\"bimetal\")",
-                    "invalid_argument")
+    require_group("shard")
     if offload_parameters != "none" and level < 3:
         raise error("offload_parameters needs level 3: below it every rank holds all parameters", "invalid_argument")
     if optimizer is not None:

@@ -10,10 +10,113 @@ import torch
 import torch.distributed as dist
 
 from bimetal._errors import error
+from bimetal._together import clip_over_ranks, share_text
 from bimetal.zero.optimizer import Piece, part_of_state
 
 Gather = Callable[[list[torch.Tensor | None], int | None], dict[str, torch.Tensor]]
 States = dict[str, dict[str, Any]]  # by the parameter's name
+
+
+class WholeStates:
+    """A module and its optimizer of which each rank keeps a part, and their states as torch has them for the whole.
+
+    Attributes: group; pieces: of parameters, that this rank keeps.
+    """
+
+    group: dist.ProcessGroup | None
+    pieces: list[Any]
+    _names: dict[int, str]  # of the parameters in pieces, by the id of what the module's own state has of them
+    _shapes: dict[str, Any] | None = None  # of the whole module's state; None: those of its own
+    _optimizer: torch.optim.Optimizer | None = None
+    _groups: list[list[str]]  # names of the parameters that each of the optimizer's groups had
+    _without = ""  # the message where there is no optimizer
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """As ``torch.nn.utils.clip_grad_norm_``, of the gradients of all ranks. Collective.
+
+        Returns: the norm before clipping, a float64 scalar and the same on every rank.
+        """
+        self.finish()
+        here = [piece for piece in self.pieces if piece.tensor.grad is not None]
+        counted = [piece.tensor.grad for piece in here if self._counts(piece)]
+        return clip_over_ranks([piece.tensor.grad for piece in here], counted, max_norm, self.group)
+
+    def state_dict(self, rank: int | None = 0) -> dict[str, Any]:
+        """The whole module's, on the CPU, with buffers of this rank's. Collective.
+
+        Args:
+            rank: of the group, that gets it; the others' are empty. None: all.
+        """
+        values = self._gather_parts([piece.tensor for piece in self.pieces], rank)
+        return {key: values[self._names[id(value)]] if id(value) in self._names else copy_of(value)
+                for key, value in self.kept_state().items()} if self._gets(rank) else {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on with it. Collective.
+
+        Args:
+            state_dict: whole, on every rank; each reads its parts of it, so that it may be mapped from a file.
+
+        Raises:
+            bimetal.Error: ``invalid_argument`` where names or shapes are not the module's; nothing is changed then.
+        """
+        kept, keys = self.kept_state(), {}
+        require_same(self._shapes or kept, state_dict)
+        with torch.no_grad():
+            for key, value in kept.items():
+                if id(value) in self._names:
+                    keys.setdefault(self._names[id(value)], key)
+                elif isinstance(value, torch.Tensor):
+                    value.copy_(state_dict[key])
+            for piece in (piece for piece in self.pieces if piece.name in keys):
+                piece.tensor.copy_(piece.part_of(state_dict[keys[piece.name]]))
+        self.parameters_changed()
+
+    def optimizer_state_dict(self, rank: int | None = 0) -> dict[str, Any]:
+        """The optimizer's as torch has it for whole parameters, whose numbers are those that it had before they were cut.
+        Collective; ``rank`` as in ``state_dict``."""
+        optimizer, pieces = self._require_optimizer(), self._told()
+        whole = gather_states(states_of(optimizer, pieces), pieces, self._gather_parts, rank, self.group)
+        return as_torch_has_them(whole, self._groups, optimizer.param_groups) if self._gets(rank) else {}
+
+    def load_optimizer_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on with it, of any number of ranks or of one process; whole on every rank. (``state_dict["state"]`` is
+        asked for one parameter at a time, so that it may be read from a file meanwhile.)"""
+        load_whole(self._require_optimizer(), self.pieces, self._groups, state_dict)
+
+    def kept_state(self) -> dict[str, Any]:
+        """The module's state_dict with its own tensors, of which parameters may be without their values."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Before gradients are looked at."""
+
+    def parameters_changed(self) -> None:
+        """The pieces have got other values."""
+
+    def _told(self) -> list[Any]:
+        """The pieces whose states this rank tells the others."""
+        return self.pieces
+
+    def _counts(self, piece: Any) -> bool:
+        """Whether no other rank counts its gradient."""
+        return True
+
+    def _gets(self, rank: int | None) -> bool:
+        return rank is None or dist.get_rank(self.group) == rank
+
+    def _gather_parts(self, parts: list[torch.Tensor | None], root: int | None) -> dict[str, torch.Tensor]:
+        """Whole tensors, by parameter, of what the ranks have of them, one of each of ``_told()`` or None."""
+        return self._gather({piece.name: part.view(piece.tensor.shape)
+                             for piece, part in zip(self._told(), parts, strict=True) if part is not None}, root)
+
+    def _gather(self, own: dict[str, torch.Tensor], root: int | None) -> dict[str, torch.Tensor]:
+        raise NotImplementedError
+
+    def _require_optimizer(self) -> torch.optim.Optimizer:
+        if self._optimizer is None:
+            raise error(self._without, "invalid_argument")
+        return self._optimizer
 
 
 def states_of(optimizer: torch.optim.Optimizer, pieces: list[Piece]) -> list[dict[str, Any]]:
@@ -111,17 +214,6 @@ def require_same(own: dict[str, Any], given: Mapping[str, Any]) -> None:
         if isinstance(value, torch.Tensor) and value.shape != given[key].shape:
             raise error(f"the state is of another module: {key} has shape {list(given[key].shape)}, not "
                         f"{list(value.shape)}", "invalid_argument")
-
-
-def share_text(text: str, group: dist.ProcessGroup | None) -> list[str]:
-    """Every rank's. Collective. (Objects would be pickled, and a pickle from elsewhere runs what it likes.)"""
-    mine = torch.tensor(list(text.encode()), dtype=torch.uint8)
-    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(sizes, torch.tensor([len(mine)]), group=group)
-    most = max(int(size) for size in sizes)
-    everyone = [torch.zeros(most, dtype=torch.uint8) for _ in sizes]
-    dist.all_gather(everyone, torch.nn.functional.pad(mine, (0, most - len(mine))), group=group)
-    return [bytes(part[:int(size)].tolist()).decode() for part, size in zip(everyone, sizes, strict=True)]
 
 
 def _describe(piece: Piece, state: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ namespace bimetal::python_host {
 /// Use from one thread, one without the interpreter's lock.
 class HostedOptimizer final : public optim::ForeignOptimizer {
  public:
-  /// `hosted`: bimetal.task.optimizers.HostedOptimizer over `parameters`. With the interpreter's
+  /// `hosted`: bimetal.task.hosted.HostedOptimizer over `parameters`. With the interpreter's
   /// lock.
   HostedOptimizer(const pybind11::object& hosted, std::vector<torch::Tensor> parameters);
 

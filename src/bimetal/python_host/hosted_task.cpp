@@ -21,7 +21,7 @@ std::vector<task::NamedTensor> named_tensors(const py::handle& pairs) {
   return tensors;
 }
 
-/// bimetal.task.units.HostedUnit as a unit.
+/// bimetal.task.hosted.HostedUnit as a unit.
 task::Unit unit_of(const py::object& hosted) {
   task::Unit unit;
   unit.name = py::cast<std::string>(hosted.attr("name"));

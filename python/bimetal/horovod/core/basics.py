@@ -1,19 +1,24 @@
-"""The questions that Horovod scripts ask about ranks and about what is built in."""
+"""What Horovod scripts ask and do in every framework alike: about ranks and what is built in, and process sets."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from bimetal._errors import Error
+from bimetal._errors import Error as HorovodInternalError
 from bimetal.horovod.core import membership, world
-from bimetal.horovod.core.objects import broadcast_object
-from bimetal.horovod.core.process_sets import add_those_of_init
-from bimetal.horovod.core.recording import start_as_the_environment_says
+from bimetal.horovod.core.objects import allgather_object, broadcast_object
+from bimetal.horovod.core.process_sets import add_process_set, add_those_of_init, remove_process_set
+from bimetal.horovod.core.recording import start_as_the_environment_says, start_timeline, stop_timeline
+from bimetal.horovod.core.request import Adasum, Average, Max, Min, Product, Sum
+from bimetal.horovod.core.submit import ProcessSet, barrier, global_process_set, join
 from bimetal.horovod.core.world import is_initialized, shutdown
 
-__all__ = ["ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built", "gloo_built", "gloo_enabled", "init",
-           "is_homogeneous", "is_initialized", "local_rank", "local_size", "mpi_built", "mpi_enabled",
-           "mpi_threads_supported", "nccl_built", "rank", "rocm_built", "shutdown", "size"]
+__all__ = ["Adasum", "Average", "HorovodInternalError", "Max", "Min", "ProcessSet", "Product", "Sum", "add_process_set",
+           "allgather_object", "barrier", "broadcast_object", "ccl_built", "cross_rank", "cross_size", "cuda_built",
+           "ddl_built", "global_process_set", "gloo_built", "gloo_enabled", "init", "is_homogeneous", "is_initialized",
+           "join", "local_rank", "local_size", "mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built", "rank",
+           "remove_process_set", "rocm_built", "shutdown", "size", "start_timeline", "stop_timeline"]
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -87,51 +92,14 @@ def is_homogeneous() -> bool:
     return world.current().homogeneous
 
 
-def mpi_threads_supported() -> bool:
-    """False: collectives do not go through MPI."""
-    return False
-
-
 def mpi_enabled() -> bool:
-    """False: collectives do not go through MPI, also where mpirun has started the ranks."""
+    """False, as all that follow: collectives go by Bimetal's own fabric, and those of devices' tensors through host memory."""
     return False
 
 
-def mpi_built() -> bool:
-    """False: collectives do not go through MPI."""
-    return False
-
-
-def gloo_enabled() -> bool:
-    """False: Bimetal's own fabric stands in the place of Gloo."""
-    return False
-
-
-def gloo_built() -> bool:
-    """False: Bimetal's own fabric stands in the place of Gloo."""
-    return False
+mpi_threads_supported = mpi_built = gloo_enabled = gloo_built = ddl_built = ccl_built = cuda_built = rocm_built = mpi_enabled
 
 
 def nccl_built() -> int:
     """0: tensors of devices are exchanged through host memory."""
     return 0
-
-
-def ddl_built() -> bool:
-    """False."""
-    return False
-
-
-def ccl_built() -> bool:
-    """False."""
-    return False
-
-
-def cuda_built() -> bool:
-    """False: nothing here was compiled against CUDA; CUDA tensors are staged by torch."""
-    return False
-
-
-def rocm_built() -> bool:
-    """False: as cuda_built()."""
-    return False

@@ -15,8 +15,7 @@ import torch.distributed as dist
 
 from bimetal._errors import Error
 from bimetal._synchronize import synchronize
-from bimetal.horovod.core.misuse import Misuse
-from bimetal.horovod.core.request import ReduceOp, Request, Signature, dtype_of
+from bimetal.horovod.core.request import Misuse, ReduceOp, Request, Signature, dtype_of
 
 Found = Sequence[Signature | None]
 Finish = Callable[[], Any]

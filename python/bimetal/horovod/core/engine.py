@@ -17,10 +17,8 @@ import torch.distributed as dist
 
 from bimetal._errors import Error
 from bimetal.horovod.core import collectives
-from bimetal.horovod.core.misuse import Misuse
-from bimetal.horovod.core.negotiation import Announcement, Decision, decide
-from bimetal.horovod.core.request import Handle, Request
-from bimetal.horovod.core.rounds import Rounds
+from bimetal.horovod.core.negotiation import Announcement, Decision, Rounds, decide
+from bimetal.horovod.core.request import Handle, Misuse, Request
 from bimetal.horovod.core.timeline import running
 
 # A pause after a round in which no request was on all ranks. Whatever is asked for meanwhile ends it.

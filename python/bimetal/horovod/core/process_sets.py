@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from bimetal._errors import Error
 from bimetal.horovod.core import world
 from bimetal.horovod.core.engine import Engine
-from bimetal.horovod.core.misuse import Misuse
 from bimetal.horovod.core.objects import allgather_object
-from bimetal.horovod.core.process_set import ProcessSet, global_process_set
+from bimetal.horovod.core.request import Misuse
+from bimetal.horovod.core.submit import ProcessSet, global_process_set
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:

@@ -6,7 +6,7 @@ import atexit
 import os
 
 from bimetal.horovod.core import world
-from bimetal.horovod.core.misuse import Misuse
+from bimetal.horovod.core.request import Misuse
 from bimetal.horovod.core.timeline import Timeline, running, set_running
 
 

@@ -15,6 +15,15 @@ import torch
 from bimetal._errors import Error
 from bimetal._synchronize import synchronize
 
+
+class Misuse(Error, ValueError):
+    """A bimetal.Error with code ``invalid_argument`` that scripts written for Horovod catch, too: by ``except
+    ValueError``."""
+
+    def __init__(self, message: str):
+        super().__init__(message, "invalid_argument")
+
+
 _log = logging.getLogger("bimetal.horovod")
 
 
@@ -27,6 +36,10 @@ class ReduceOp(enum.IntEnum):
     Min = 3
     Max = 4
     Product = 5
+
+
+Average, Sum, Adasum = ReduceOp.Average, ReduceOp.Sum, ReduceOp.Adasum
+Min, Max, Product = ReduceOp.Min, ReduceOp.Max, ReduceOp.Product
 
 
 @dataclass(frozen=True)

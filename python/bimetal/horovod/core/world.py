@@ -15,12 +15,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bimetal import _build, _C
+from bimetal import _C, _build
 from bimetal._errors import Error
 from bimetal.horovod.core.engine import Engine
-from bimetal.horovod.core.environment import Place, find_place
-from bimetal.horovod.core.meeting import Meeting, launcher_keeps_the_store, open_meeting
-from bimetal.horovod.core.rounds import Rounds
+from bimetal.horovod.core.meeting import Meeting, Place, find_place, launcher_keeps_the_store, open_meeting
+from bimetal.horovod.core.negotiation import Rounds
 
 SECONDS_TO_CLOSE = 5.0
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy
 
-from bimetal.horovod.elastic import HostsUpdatedInterrupt, ObjectState, State, run
-from bimetal.horovod.tensorflow.functions import broadcast_variables
+from bimetal.horovod.core.elastic import HostsUpdatedInterrupt, ObjectState, State, run
+from bimetal.horovod.tensorflow.ops import broadcast_variables
 
 __all__ = ["HostsUpdatedInterrupt", "ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run"]
 

@@ -1,8 +1,8 @@
-"""Collectives on TensorFlow's tensors. All can be used eagerly and inside tf.function, and have gradients."""
+"""Collectives on TensorFlow's tensors, which can be used eagerly and inside tf.function, and have gradients; equal beginnings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy
@@ -11,14 +11,12 @@ import tensorflow as tf
 from bimetal._errors import Error
 from bimetal.horovod.core import world
 from bimetal.horovod.core.basics import local_rank, local_size
-from bimetal.horovod.core.process_set import global_process_set, or_all
-from bimetal.horovod.core.request import ReduceOp
-from bimetal.horovod.core.submit import choose_op
-from bimetal.horovod.tensorflow.bridge import call, run_collective
-from bimetal.horovod.tensorflow.compression import Compression
+from bimetal.horovod.core.request import Average, ReduceOp
+from bimetal.horovod.core.submit import choose_op, global_process_set, or_all
+from bimetal.horovod.tensorflow.bridge import Compression, call, run_collective
 
-Average, Sum, Adasum = ReduceOp.Average, ReduceOp.Sum, ReduceOp.Adasum
-Min, Max, Product = ReduceOp.Min, ReduceOp.Max, ReduceOp.Product
+__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "grouped_allgather", "grouped_allreduce",
+           "grouped_reducescatter", "local_rank_op", "local_size_op", "rank_op", "reducescatter", "size_op"]
 
 # AutoGraph would rewrite these functions when they are called inside tf.function: there is nothing in them for it.
 _as_it_is = tf.autograph.experimental.do_not_convert
@@ -53,12 +51,8 @@ def allreduce(tensor: Any, average: bool | None = None, device_dense: str = "", 
 
     Args:
         tensor: a tensor, variable or what becomes one; or tf.IndexedSlices, whose rows are gathered.
-        average: the old form of op: True is Average, False is Sum.
         device_dense, device_sparse, ignore_name_scope: of Horovod's signature, without effect.
-        compression: ``Compression.none`` or ``Compression.fp16``.
-        op: Average (integers are truncated), Sum, Min, Max or Product.
-        prescale_factor, postscale_factor: to multiply with before and after.
-        name: by which the ranks' calls find each other; without one, the order of calls says it.
+        average, compression, op, prescale_factor, postscale_factor, name: as for ``bimetal.horovod.torch.allreduce``.
 
     Returns:
         A tensor, the same on all ranks; for tf.IndexedSlices, tf.IndexedSlices.
@@ -184,15 +178,7 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None, ignore_name_
 @_as_it_is
 def alltoall(tensor: Any, splits: Any = None, name: str | None = None, ignore_name_scope: bool = False,
              process_set: Any = global_process_set) -> Any:
-    """Sends rows to every rank and receives rows from every rank.
-
-    Args:
-        tensor: (n, …), the rows for rank 0 first.
-        splits: how many rows go to each rank, Σ = n; None: equally many.
-
-    Returns:
-        The rows received, in order of rank; with ``splits`` also an int32 tensor of how many came from each.
-    """
+    """Sends rows to every rank and receives rows from every rank, as ``bimetal.horovod.torch.alltoall``."""
     def body(array: Any, shares: Any) -> list[Any]:
         shares = [int(share) for share in shares]
         if not shares:
@@ -251,3 +237,39 @@ def grouped_reducescatter(tensors: Sequence[Any], device_dense: str = "", compre
     """``reducescatter`` of several tensors."""
     return [reducescatter(tensor, device_dense, compression, op, _name_of(name, index), process_set, prescale_factor,
                           postscale_factor) for index, tensor in enumerate(tensors)]
+
+
+def broadcast_variables(variables: Iterable[Any], root_rank: int, process_set: Any = global_process_set) -> None:
+    """Assigns the root's values to variables, as one exchange. The same variables, in the same order, on all ranks."""
+    variables = [variable for variable in variables if _is_numeric(variable)]
+    if not variables:
+        return
+    values = [tf.convert_to_tensor(variable) for variable in variables]
+    received = call(lambda *arrays: run_collective("broadcast", "variables", arrays, process_set, root=root_rank),
+                    values, [value.dtype for value in values], [value.shape for value in values])
+    for variable, value in zip(variables, received, strict=True):
+        variable.assign(value)
+
+
+def _is_numeric(variable: Any) -> bool:
+    """Seeds and counters are; strings and resources (of lookup tables, say) are not."""
+    dtype = tf.as_dtype(variable.dtype)
+    return dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex
+
+
+def reduce_gradients(gradients: Sequence[Any], compression: type = Compression.none, sparse_as_dense: bool = False,
+                     op: ReduceOp = ReduceOp.Average, predivide: float = 1.0,
+                     process_set: Any = global_process_set) -> list[Any]:
+    """The ranks' gradients combined: dense ones as one exchange, rows of tf.IndexedSlices gathered, None left. Those of a
+    rank outside of the process set stay its own."""
+    if not or_all(process_set).included():
+        return list(gradients)
+    given = [tf.convert_to_tensor(one) if sparse_as_dense and isinstance(one, tf.IndexedSlices) else one
+             for one in gradients]
+    dense = [index for index, one in enumerate(given) if one is not None and not isinstance(one, tf.IndexedSlices)]
+    scaling = {"op": op, "prescale_factor": 1.0 / predivide, "postscale_factor": predivide,
+               "process_set": process_set}
+    reduced = grouped_allreduce([given[index] for index in dense], compression=compression, **scaling)
+    for index, one in zip(dense, reduced, strict=True):
+        given[index] = one
+    return [allreduce(one, **scaling) if isinstance(one, tf.IndexedSlices) else one for one in given]

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from bimetal._errors import Error
-from bimetal.horovod.core.process_set import global_process_set, or_all
-from bimetal.horovod.core.request import Handle, ReduceOp
-from bimetal.horovod.core.submit import choose_op, submit, wait
+from bimetal.horovod.core.request import Average, Handle, ReduceOp, Sum
+from bimetal.horovod.core.submit import choose_op, global_process_set, or_all, submit, wait
 
-Average, Sum, Adasum = ReduceOp.Average, ReduceOp.Sum, ReduceOp.Adasum
-Min, Max, Product = ReduceOp.Min, ReduceOp.Max, ReduceOp.Product
+__all__ = ["allgather_async", "allreduce_async", "allreduce_async_", "alltoall_async", "broadcast_async",
+           "broadcast_async_", "grouped_allgather_async", "grouped_allreduce_async", "grouped_allreduce_async_",
+           "grouped_reducescatter_async", "poll", "reducescatter_async", "sparse_allreduce_async", "synchronize"]
 
 
 def synchronize(handle: Handle | Callable[[], Any]) -> Any:

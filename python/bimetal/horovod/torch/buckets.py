@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from bimetal._errors import Error
-from bimetal.horovod.core.process_set import ProcessSet
 from bimetal.horovod.core.request import Handle, ReduceOp
-from bimetal.horovod.core.submit import submit, wait
+from bimetal.horovod.core.submit import ProcessSet, submit, wait
 
 # Bytes: large enough that latency does not count, small enough that most of a backward pass is still to come when
 # the first is sent. The first holds the last layers, whose gradients come first, and is smaller still.

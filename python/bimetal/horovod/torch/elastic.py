@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from bimetal.horovod.core import world
+from bimetal.horovod.core.elastic import HostsUpdatedInterrupt, ObjectState, State, run
 from bimetal.horovod.core.objects import allgather_object
-from bimetal.horovod.elastic import HostsUpdatedInterrupt, ObjectState, State, run
-from bimetal.horovod.torch.functions import broadcast_optimizer_state, broadcast_parameters
+from bimetal.horovod.torch.ops import broadcast_optimizer_state, broadcast_parameters
 
 __all__ = ["ElasticSampler", "HostsUpdatedInterrupt", "ObjectState", "State", "TorchState", "run"]
 

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from bimetal.horovod.core import world
-from bimetal.horovod.core.process_set import or_all
 from bimetal.horovod.core.request import ReduceOp
-from bimetal.horovod.core.submit import wait
+from bimetal.horovod.core.submit import or_all, wait
 from bimetal.horovod.torch import async_ops
 
 Tensors = tuple[torch.Tensor, ...]
@@ -54,8 +53,9 @@ class Allgather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, name: str | None, process_set: Any, *tensors: torch.Tensor) -> Tensors:
-        ctx.rows, ctx.process_set = [tensor.shape[0] for tensor in tensors], process_set
-        return tuple(wait(async_ops.grouped_allgather_async([tensor.detach() for tensor in tensors], name, process_set)))
+        handle = async_ops.grouped_allgather_async([tensor.detach() for tensor in tensors], name, process_set)
+        ctx.rows, ctx.process_set = [tensor.shape[0] for tensor in tensors], process_set  # each has rows, or that has raised
+        return tuple(wait(handle))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple:

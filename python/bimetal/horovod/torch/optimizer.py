@@ -14,10 +14,10 @@ import torch
 
 from bimetal._errors import Error
 from bimetal.horovod.core import world
-from bimetal.horovod.core.process_set import ProcessSet, global_process_set, or_all
+from bimetal.horovod.core.compression import Compression
 from bimetal.horovod.core.request import ReduceOp
+from bimetal.horovod.core.submit import ProcessSet, global_process_set, or_all
 from bimetal.horovod.torch.buckets import Bucket, arrange, bucket_bytes
-from bimetal.horovod.torch.compression import Compression
 
 _TOO_MANY_PASSES = ("Gradients were computed more than backward_passes_per_step times before call to step(). Increase "
                     "backward_passes_per_step to accumulate gradients locally.")

@@ -18,7 +18,7 @@ namespace {
 
 using Words = std::vector<std::int64_t>;
 
-/// What a rank says before its indices and values; library/sparse.py says the same. The number of
+/// What a rank says before its indices and values; library/reductions.py says the same. The number of
 /// values is the one word in which ranks may differ.
 constexpr std::size_t kValuesWord = 0;
 Words head_of(const at::Tensor& coalesced) {

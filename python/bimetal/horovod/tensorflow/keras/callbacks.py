@@ -12,7 +12,7 @@ import numpy
 from bimetal.horovod.core import world
 from bimetal.horovod.core.submit import submit, wait
 from bimetal.horovod.tensorflow.bridge import to_torch
-from bimetal.horovod.tensorflow.functions import broadcast_variables
+from bimetal.horovod.tensorflow.ops import broadcast_variables
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from bimetal.horovod.elastic import HostsUpdatedInterrupt, ObjectState, State, run
+from bimetal.horovod.core.elastic import HostsUpdatedInterrupt, ObjectState, State, run
 from bimetal.horovod.tensorflow.elastic import TensorFlowKerasState
 
 KerasState = TensorFlowKerasState

@@ -1,15 +1,123 @@
-"""Keeps devices at work: starts what waits where it will be done first, and hears how it gets on."""
+"""Keeps devices at work: starts what waits where it will be done first, and hears how it gets on.
+
+Which of the waiting runs to start on which of the idle devices is list scheduling by earliest finish time: the longest
+run first, each on the device that would finish it first, busy ones included (LPT on uniform machines: T. Gonzalez, O. H.
+Ibarra, S. Sahni, "Bounds for LPT schedules on uniform processors", SIAM J. Comput. 6, 1977). So long runs go to fast
+devices, and none is begun on a slow device that a fast one, free soon, would finish earlier.
+"""
 
 from __future__ import annotations
 
+import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bimetal._errors import Error
-from bimetal.runs import packing
-from bimetal.runs.run import Device, Outcome, Run
+
+
+@dataclass
+class Device:
+    """A place where one run at a time can run.
+
+    Attributes:
+        name: for people; devices of a search differ in it only where they differ.
+        worker: as ``bimetal train --worker`` takes it.
+        kind: devices of the same kind are taken to be equally fast.
+        where: of the host that it belongs to.
+    """
+
+    name: str
+    worker: str
+    kind: str
+    where: Any = None
+
+
+@dataclass
+class Run:
+    """What to run: ``bimetal ARGUMENTS --worker DEVICE`` in a folder of its own.
+
+    Attributes:
+        name: unique among those that run at the same time.
+        folder: on this machine. The run begins with what ``brings`` names in it and ends with what ``returns`` names,
+            wherever it runs; relative paths among the arguments begin there.
+        arguments: of the program.
+        samples: that it will train on, epochs counted as NOMINAL_EPOCH; tells long runs from short ones.
+        brings, returns: names in ``folder`` of files and folders; what is not there is left out.
+    """
+
+    name: str
+    folder: pathlib.Path
+    arguments: list[str]
+    samples: float = 0.0
+    brings: tuple[str, ...] = ()
+    returns: tuple[str, ...] = ()
+
+
+@dataclass
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        run, device: which, and where.
+        seconds: from its start to its end.
+        report: the JSON that it wrote as ``report.json``, if it did.
+        output: its lines.
+        failure: why it failed, for people; None: it did not.
+        code: of that failure, as in bimetal.Error.
+        lost: the device is gone with it: the run itself is not to blame, and may be tried elsewhere.
+    """
+
+    run: Run
+    device: Device
+    seconds: float
+    report: dict[str, Any] | None = None
+    output: list[str] = field(default_factory=list)
+    failure: str | None = None
+    code: str | None = None
+    lost: bool = False
+
+
+@dataclass
+class Forecast:
+    """What is expected of a device.
+
+    Attributes:
+        samples_per_s: while it trains.
+        free_in: seconds until it is idle; 0: it is.
+        overhead: seconds that any run on it takes beside training: start, data, evaluation.
+    """
+
+    samples_per_s: float
+    free_in: float = 0.0
+    overhead: float = 0.0
+
+    def finish(self, samples: float) -> float:
+        """Seconds until a run of so many samples would be done, were it the next here."""
+        return self.free_in + self.overhead + samples / self.samples_per_s
+
+
+def choose(waiting: Sequence[float], devices: Sequence[Forecast]) -> list[tuple[int, int]]:
+    """Pairs (index of a run, index of an idle device) to start now; other runs are better off waiting.
+
+    Args:
+        waiting: samples of each run that could start. Of equally long ones the first comes first.
+        devices: all that there are, busy ones too.
+    """
+    plan = [Forecast(device.samples_per_s, device.free_in, device.overhead) for device in devices]
+    idle = {index for index, device in enumerate(devices) if device.free_in <= 0}
+    chosen = []
+    for run in sorted(range(len(waiting)), key=lambda index: -waiting[index]):
+        if not idle:
+            break
+        best = min(range(len(plan)), key=lambda index: plan[index].finish(waiting[run]))
+        plan[best].free_in = plan[best].finish(waiting[run])
+        if best in idle:
+            idle.remove(best)
+            chosen.append((run, best))
+    return chosen
+
 
 _HEAR_SECONDS = 0.5
 _STOP_SECONDS = 10.0  # for runs to end by themselves when they are asked to
@@ -68,11 +176,11 @@ class Pool:
 
     Args:
         host: where.
-        changed: is called after every half second, and whatever has happened.
+        changed: is called with this after every half second, and whatever has happened.
         speeds: samples per second by kind of device, where they have been measured before.
     """
 
-    def __init__(self, host: Host, changed: Callable[[], None] = lambda: None, speeds: dict[str, float] | None = None):
+    def __init__(self, host: Host, changed: Callable[[Pool], None] = lambda _: None, speeds: dict[str, float] | None = None):
         self.devices = list(host.devices)
         self.running: dict[str, Running] = {}
         self.speeds = dict(speeds or {})
@@ -93,7 +201,7 @@ class Pool:
                     return
                 for name, said in self._host.hear(_HEAR_SECONDS):
                     self._take(name, said, source)
-                self._changed()
+                self._changed(self)
         except BaseException:
             self._stop_all()
             raise
@@ -102,7 +210,7 @@ class Pool:
         waiting = source.waiting()
         if not waiting:
             return
-        chosen = packing.choose([samples * self._scale for samples in waiting],
+        chosen = choose([samples * self._scale for samples in waiting],
                                 [self._forecast(device) for device in self.devices])
         # From the end: what is taken must not change the numbers of the others.
         for index, device in sorted(chosen, reverse=True):
@@ -110,13 +218,13 @@ class Pool:
             self._host.start(run, self.devices[device])
             self.running[run.name] = Running(run, self.devices[device], run.samples * self._scale, time.monotonic())
 
-    def _forecast(self, device: Device) -> packing.Forecast:
+    def _forecast(self, device: Device) -> Forecast:
         speed = self.speed(device)
         overhead = sum(self._overheads) / len(self._overheads) if self._overheads else 0.0
         busy = next((running for running in self.running.values() if running.device is device), None)
         # A run that has trained all it should may still be evaluating: it is not idle yet.
         free_in = max(busy.left / speed, 1e-3) if busy else 0.0
-        return packing.Forecast(speed, free_in, overhead)
+        return Forecast(speed, free_in, overhead)
 
     def speed(self, device: Device) -> float:
         """Samples per second; of a kind that was not measured yet what the others do on average."""

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import bimetal.ray  # noqa: F401  says what to install where Ray is missing, and presents the cluster's token
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError, TaskCancelledError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+import bimetal.ray  # noqa: F401  says what to install where Ray is missing, and presents the cluster's token
 from bimetal import _build
 from bimetal._errors import Error
-from bimetal.ray import cluster, driver
-from bimetal.ray.cluster import Node
+from bimetal.command import program
+from bimetal.pool.pool import Device, Run
+from bimetal.ray import cluster, run_node
+from bimetal.ray.cluster import ACCELERATORS, Node, WorkerRequest, parse
 from bimetal.ray.head import News
-from bimetal.ray.worker_request import ACCELERATORS, WorkerRequest, parse
+from bimetal.ray.worker import any_gpu
 from bimetal.runs import folders
-from bimetal.runs.remote import Parcel, pack, work
-from bimetal.runs.run import Device, Run
+from bimetal.runs.job_process import SOLO, JobProcess, Mailbox
 
 _START_SECONDS = 120.0  # for a task: others may use the resources, and its process imports torch
 _ANSWER_SECONDS = 5.0  # in which a node that is alive answers
@@ -53,7 +55,7 @@ class RayHost:
 
     def __init__(self, workers: Sequence[str], address: str | None, tell: Callable[[str], None]):
         asked = [parse(_request(worker)) for worker in workers]
-        cluster.connect(driver.with_port(*driver.split_port(address)) if address else "auto")
+        cluster.connect(run_node.with_port(*run_node.split_port(address)) if address else "auto")
         self._news = News(cluster.head_address())
         self._news.look()
         nodes = cluster.living_nodes(self._news.leaving)
@@ -206,3 +208,90 @@ def _cause(failed: RayTaskError) -> str:
         return ("this node has no Bimetal that its Python can import, or another version: install it there, by pip "
                 "install, or by PYTHONPATH=build/python before the node is started")
     return text.strip().splitlines()[-1] if text.strip() else type(failed).__name__
+
+
+_LOOK_SECONDS = 1.0  # a cancelled task notices it no later
+
+
+@dataclass
+class Parcel:
+    """What a task is given.
+
+    Attributes:
+        arguments: of the program, but ``--worker``.
+        worker: for that; ``gpu`` is whatever Ray gives.
+        files: names and contents of what the run begins with.
+        returns: names of files and folders to send back.
+        version: of the driver's Bimetal.
+    """
+
+    arguments: list[str]
+    worker: str
+    files: list[tuple[str, bytes]]
+    returns: tuple[str, ...]
+    version: str
+
+
+def pack(folder: pathlib.Path, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
+    """The contents of files and folders; what is not there is left out."""
+    found = []
+    for name in names:
+        path = folder / name
+        inner = [f"{name}/{file}" for file, _ in folders.listing(path)] if path.is_dir() else [name]
+        found += [(file, (folder / file).read_bytes()) for file in inner if (folder / file).is_file()]
+    return found
+
+
+def work(parcel: Parcel) -> Iterator[dict[str, Any]]:
+    """Runs it; yields ``started``, what JobProcess tells, files in pieces, and how it ended, as the last."""
+    if parcel.version != _build.VERSION:
+        yield _failed(f"Bimetal {_build.VERSION} is installed here, the driver has {parcel.version}: install the same "
+                      "on all nodes", "protocol_mismatch")
+        return
+    yield {"kind": "started"}
+    made = folders.scratch("bimetal-run-task")
+    scratch = made.path
+    try:
+        for name, content in parcel.files:
+            folders.write(scratch, name, 0, content)
+        last = {}
+        for last in _run(parcel, scratch):
+            if last["kind"] not in ("ended", "failed"):
+                yield last
+        if last["kind"] == "ended":
+            yield from _files(scratch, parcel.returns)
+        yield last
+    except Error as wrong:
+        yield _failed(str(wrong), wrong.code)
+    finally:
+        made.remove()
+
+
+def _run(parcel: Parcel, scratch: pathlib.Path) -> Iterator[dict[str, Any]]:
+    mailbox = Mailbox()
+    command = [program.for_jobs(), *parcel.arguments, "--worker", any_gpu() if parcel.worker == "gpu" else parcel.worker]
+    process = JobProcess(command, SOLO, scratch / "report.json", mailbox, scratch)
+    try:
+        told = 0
+        while True:
+            told, events = mailbox.take(told, _LOOK_SECONDS)
+            yield from events
+            if events and events[-1]["kind"] in ("ended", "failed"):
+                return
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _files(scratch: pathlib.Path, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    for name in names:
+        path = scratch / name
+        inner = [f"{name}/{file}" for file, _ in folders.listing(path)] if path.is_dir() else [name]
+        for file in inner:
+            if (scratch / file).is_file():
+                for offset, piece in folders.pieces(scratch, file):
+                    yield {"kind": "file", "name": file, "offset": offset, "piece": piece}
+
+
+def _failed(text: str, code: str) -> dict[str, Any]:
+    return {"kind": "failed", "text": text, "code": code}

@@ -7,15 +7,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
-
 from bimetal import _C
-from bimetal.runs import program
-from bimetal.runs.job_process import JobProcess
-from bimetal.runs.run import Device, Run
-
-# A world of one rank: it meets nobody and listens nowhere, so the port is a formality.
-SOLO = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+from bimetal._devices import accelerators
+from bimetal.command import program
+from bimetal.pool.pool import Device, Run
+from bimetal.runs.job_process import SOLO, JobProcess
 
 
 class LocalHost:
@@ -31,7 +27,7 @@ class LocalHost:
     def __init__(self, workers: Sequence[str]):
         workers = [_resolved(worker) for worker in workers] or default_workers()
         self.devices = [Device(worker, worker, kind=worker) for worker in _with_threads(workers)]
-        self._program = program.find()
+        self._program = program.for_jobs()
         self._events: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
         self._processes: dict[str, JobProcess] = {}
 
@@ -79,12 +75,7 @@ class _Said:
 
 def default_workers() -> list[str]:
     """Every accelerator that torch sees; where there is none, one thread for each usable core."""
-    found = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    if hasattr(torch, "xpu"):
-        found += [f"xpu:{index}" for index in range(torch.xpu.device_count())]
-    if torch.backends.mps.is_available():
-        found.append("mps")
-    return found or ["cpu:threads=1"] * _C.usable_cores()
+    return accelerators() or ["cpu:threads=1"] * _C.usable_cores()
 
 
 def _resolved(worker: str) -> str:
