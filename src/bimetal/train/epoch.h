@@ -44,9 +44,9 @@ bool follows_from_a_loss(const Error& error);
 ///
 /// Every step that next_step() has returned from is in the run, if every rank has the whole model:
 /// parameters, optimizer, the sampler's place, loss scale. The next epoch draws shares anew. What
-/// ranks keep for each other goes with them unless hand_over() has been called by all: shards
-/// (ZeRO), parts of a mesh, buffers that differ (parallel.exact = "relaxed") and the error feedback
-/// of compression. (Whoever makes an epoch of those who are left when one is lost has shards from
+/// ranks keep for each other goes with them unless all have called hand_over(): shards (ZeRO),
+/// parts of a mesh, buffers that differ (parallel.exact = "relaxed") and the error feedback of
+/// compression. (Whoever makes an epoch of those who are left when one is lost has shards from
 /// their copies, see rescue(), or goes back to the last checkpoint; and first lets all come to the
 /// same step, as go_even() does.)
 class Epoch {
