@@ -282,3 +282,26 @@ class DeepSpeedConfig:
     @property
     def loss_scale_state(self) -> tuple[float, int, int, int]: ...
     def restore_loss_scale(self, state: tuple[float, int, int, int]) -> None: ...
+
+class LoopMonitor:
+    """A loop's figures, shown as a job's are: pages for HTTP, and TensorBoard's scalars."""
+
+    def __init__(self, listen: str, tensorboard: str, host_name: str, counts: str) -> None:
+        """``listen`` and ``tensorboard``: empty for none."""
+
+    @property
+    def address(self) -> str: ...
+    def set_workers(self, host_and_device: list[tuple[str, str]]) -> None: ...
+    def start(self) -> None:
+        """Time counts from here on."""
+
+    def stop(self) -> None: ...
+    def step(self, epoch_of: tuple[int, int], step_of: tuple[int, int], samples_left: float, loss: float, shares: list[int],
+             ranks: list[tuple[float, float, float, float, float]]) -> str:
+        """The line for a terminal. Of each rank: samples and seconds of compute in the step; since the loop's start seconds of waiting
+        and bytes sent; samples per second that it would do by itself. NaN for what is not known."""
+
+    def evaluated(self, epoch: int, loss: float, metrics: list[tuple[str, float]], data: str) -> str:
+        """The line for a terminal."""
+
+    def close(self) -> None: ...

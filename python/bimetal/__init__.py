@@ -22,7 +22,7 @@ import torch  # noqa: E402, F401  (its libraries must be there before the extens
 from bimetal import _build, balance, pipeline, tensor, zero
 from bimetal._core import half
 from bimetal._errors import Error
-from bimetal.balance import BalancedBatchSampler, sample_exact_hook, token_exact_hook
+from bimetal.balance import BalancedBatchSampler, monitor, sample_exact_hook, token_exact_hook
 from bimetal.device import device
 from bimetal.process_group import (
     bytes_sent,
@@ -44,6 +44,7 @@ __all__ = [
     "device",
     "flight_recorder",
     "half",
+    "monitor",
     "monitored_barrier",
     "pipeline",
     "sample_exact_hook",

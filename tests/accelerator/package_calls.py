@@ -186,8 +186,7 @@ def order_of_one_turn(lab, turn, other):
     dist.all_reduce(strided, group=group, async_op=True).wait()
     kept.append((strided + busy[0], total + 1, f"turn {turn}: all_reduce of a strided view"))
     joined, mine = slowly(lab, -1, 200_000), slowly(lab, turn + rank, 200_000 // size)  # -1 must not come after the result
-    work = dist.all_gather_into_tensor(joined, mine, group=group, async_op=True)
-    work.wait()
+    work = dist.all_gather_into_tensor(joined, mine, group=group, async_op=True).wait()
     mine.fill_(-2)
     for r, part in enumerate(joined.chunk(size)):
         kept.append((part.clone(), turn + r, f"turn {turn}: all_gather_into_tensor"))

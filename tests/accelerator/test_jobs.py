@@ -16,7 +16,6 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "fault"))
 import harness  # noqa: E402
 from text_job import TextJob  # noqa: E402
-from told import wait_for_a_told_checkpoint  # noqa: E402
 
 DEVICE = os.environ.get("BIMETAL_DEVICE", "")
 CPU = "cpu:threads=1"
@@ -42,8 +41,7 @@ class OnDevice(TextJob):
 
     def run_on(self, job_file, workers, *arguments):
         report = self.folder / "report.json"
-        job = self.train(job_file, "--report", report, *arguments, workers=workers).wait()
-        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        job = self.train(job_file, "--report", report, *arguments, workers=workers).done()
         return job, json.loads(report.read_text())
 
     def assert_learnt(self, name, step=4, alone="alone"):
@@ -215,20 +213,11 @@ class Faults(OnDevice):
             with self.subTest(settings):
                 shutil.rmtree(self.checkpoints, ignore_errors=True)
                 job = self.train(self.write_job(**{"train__steps": 1_000_000, "checkpoint__every_steps": 20, **settings}), workers=MIXED)
-                wait_for_a_told_checkpoint(self, job)
+                self.wait_for_a_told_checkpoint(job)
                 os.kill(self.ranks_of(job)[0], signal.SIGKILL)
-                job.wait()
-                self.assert_one_message(job, harness.PEER_LOST, "rank 0", DEVICE.split(":")[0], "signal 9", "--resume")
+                self.assert_one_message(job.wait(), harness.PEER_LOST, "rank 0", DEVICE.split(":")[0], "signal 9", "--resume")
                 self.assert_nothing_left()
                 self.assert_can_resume(self.write_job(), workers=(CPU,))
-
-    def test_ctrl_c_saves(self):
-        job = self.train(self.write_job(train__steps=1_000_000, checkpoint__every_steps=0), workers=MIXED)
-        job.wait_for_output("step")
-        job.interrupt()
-        job.wait()
-        self.assert_saved_where_it_stopped(job)
-        self.assert_nothing_left()
 
 
 class Devices(OnDevice):
@@ -238,8 +227,7 @@ class Devices(OnDevice):
         self.assertTrue([one for one in found["devices"] if DEVICE.split(":")[0] in one["device"]], found)
 
     def test_a_plan_counts_with_it(self):
-        plan = self.start("plan", "--details", self.write_text_job("plan"), "--worker", DEVICE, "--worker", CPU).wait()
-        self.assertEqual(plan.status, 0, plan.err)
+        plan = self.start("plan", "--details", self.write_text_job("plan"), "--worker", DEVICE, "--worker", CPU).done()
         self.assertIn(DEVICE.split(":")[0], plan.out)
 
 

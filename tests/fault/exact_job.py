@@ -1,11 +1,11 @@
-"""Jobs in float64 whose every step is the same on any number of workers, and what they have learnt."""
+"""Jobs in float64 whose every step is the same on any number of workers, and what they have learnt: whole checkpoints or slices,
+every number."""
 
 import array
 import json
 import struct
 
 from harness import FaultTest
-
 
 TYPES = {"float64": ("F64", "d"), "float32": ("F32", "f")}  # safetensors' name, and array's
 
@@ -21,7 +21,24 @@ def tensors_of(path, dtype="float64"):
             for name, entry in header.items() if entry["dtype"] == name_of_type}
 
 
-class ExactJob(FaultTest):
+class SameEnds(FaultTest):
+    def whole(self, name, step):
+        whole = self.folder / f"whole-{name}-{step}"
+        self.start("checkpoint", "consolidate", self.folder / name / f"step-{step:08}", "--out", whole).done()
+        return whole
+
+    def assert_same_end(self, name, step, alone="alone", dtype="float64", close=1e-12):
+        """What folder `name` holds is what folder `alone` does, to rounding."""
+        whole = self.whole(name, step)
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            ours, expected = (tensors_of(path / file, dtype) for path in (whole, self.folder / alone / f"step-{step:08}"))
+            self.assertEqual(ours.keys(), expected.keys())
+            self.assertGreater(len(expected), 0)
+            for key, values in expected.items():
+                self.assertLess(max(abs(a - b) for a, b in zip(ours[key], values, strict=True)), close, f"{file}: {key}")
+
+
+class ExactJob(SameEnds):
     def write_exact_job(self, name, **settings):
         """Adam on a CNN with a clipped gradient, whose every step is the same on any number of workers."""
         return self.write_job(f"{name}.toml", **{
@@ -32,20 +49,5 @@ class ExactJob(FaultTest):
 
     def run_to(self, job_file, step, *arguments, ranks, **options):
         workers = ("cpu:threads=1", "cpu:threads=1,speed=0.5", "cpu:threads=1,speed=0.3")[:ranks]
-        job = self.train(job_file, "--set", f"train.steps={step}", *arguments, workers=workers, **options).wait()
-        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        job = self.train(job_file, "--set", f"train.steps={step}", *arguments, workers=workers, **options).done()
         return job
-
-    def last(self, name, step, file="model.safetensors"):
-        """The tensors of a checkpoint, put together where it is in slices."""
-        whole = self.folder / f"whole-{name}-{step}"
-        if not whole.exists():
-            done = self.start("checkpoint", "consolidate", self.folder / name / f"step-{step:08}", "--out", whole).wait()
-            self.assertEqual(done.status, 0, done.err)
-        return tensors_of(whole / file)
-
-    def assert_same(self, ours, expected):
-        self.assertEqual(ours.keys(), expected.keys())
-        self.assertGreater(len(expected), 0)
-        for name, values in expected.items():
-            self.assertLess(max(abs(a - b) for a, b in zip(ours[name], values, strict=True)), 1e-12, name)

@@ -4,11 +4,14 @@ Every process that a test starts carries a variable with the test's own identity
 inherit: so the harness finds each of them, whoever its parent is by then.
 """
 
+import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -40,6 +43,27 @@ def waits(case):
     """Marks a case, or a class of them, that waits more than it computes: others may run beside it."""
     case.waits = True
     return case
+
+
+def limited(which, most):
+    """For Popen: what the process and its children may have at most."""
+    return {"preexec_fn": lambda: resource.setrlimit(which, (most, most))}
+
+
+def free_port(host="127.0.0.1"):
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+def own_address():
+    """By which other machines would reach this one; skips the test where there is none beyond loopback. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            raise unittest.SkipTest("this machine has no address beyond loopback") from None
+        return probe.getsockname()[0]
 
 
 def write_idx(path, dims, data):
@@ -96,6 +120,13 @@ class Job:
             raise AssertionError(f"the job hangs; it said:\n{self.out}\n{self.err}") from None
         return self
 
+    def done(self, status=0):
+        """Waits for its end, with that exit status."""
+        self.wait()
+        if self.status != status:
+            raise AssertionError(f"exit status {self.status} in place of {status}; it said:\n{self.out}\n{self.err}")
+        return self
+
     def wait_for_output(self, text):
         wait_until(lambda: text in self.out + self.err or self.process.poll() is not None,
                    f"output '{text}'", self)
@@ -136,6 +167,9 @@ class FaultTest(unittest.TestCase):
         write_dataset(self.folder / "data", side=self.image_side)
         self.addCleanup(self.kill_leftovers)
 
+    def tearDown(self):
+        self.assert_nothing_left()
+
     # ---- jobs ------------------------------------------------------------------------------------
 
     def write_job(self, name="job.toml", **settings):
@@ -164,6 +198,30 @@ class FaultTest(unittest.TestCase):
     def wait_for_checkpoint(self, job):
         wait_until(lambda: self.saved_steps() or job.process.poll() is not None, "a checkpoint", job)
         self.assertTrue(self.saved_steps(), f"the job ended early:\n{job.out}\n{job.err}")
+
+    def wait_for_a_told_checkpoint(self, job):
+        """Once a second one is there: a first may be on disk before rank 0 has said so, all the more where the disk is busy."""
+        self.wait_for_checkpoint(job)
+        first = self.saved_steps()[0]
+        wait_until(lambda: max(self.saved_steps(), default=0) > first or job.process.poll() is not None, "a second checkpoint", job)
+
+    def report_of(self, job, name="run.json"):
+        """Of a job that is done, or comes to its end."""
+        job.done()
+        return json.loads((self.folder / name).read_text())
+
+    def kill(self, job, rank):
+        """Its process id."""
+        pid = self.ranks_of(job)[rank]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def small_disk(self, folder, size):
+        """Skips the test where none can be mounted."""
+        folder.mkdir(exist_ok=True)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, check=False).returncode:
+            self.skipTest("mounting a small disk is not allowed here")
+        self.addCleanup(subprocess.run, ["umount", "-l", folder], check=False)
 
     def saved_steps(self):
         return sorted(int(p.name.split("-")[1]) for p in self.checkpoints.glob("step-*"))
@@ -198,9 +256,8 @@ class FaultTest(unittest.TestCase):
     def assert_can_resume(self, job_file, **options):
         """A job goes on from the checkpoints, and its next save leaves nothing half-done."""
         last = self.saved_steps()[-1]
-        job = self.train(job_file, "--resume", self.checkpoints, "--set", f"train.steps={last + 5}",
-                         **options).wait()
-        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        self.train(job_file, "--resume", self.checkpoints, "--set", f"train.steps={last + 5}",
+                   **options).done()
         self.assertEqual(self.saved_steps()[-1], last + 5)
         self.assert_no_half_checkpoint()
 
@@ -222,8 +279,7 @@ class TwoMachines(FaultTest):
     def setUp(self):
         super().setUp()
         self.token = self.folder / "token"
-        made = self.start("token", self.token).wait()
-        self.assertEqual(made.status, 0, made.err)
+        self.start("token", self.token).done()
         self.assertEqual(self.token.stat().st_mode & 0o777, 0o600)
 
     def host(self, job_file, *arguments, world_size=2, workers=("cpu:threads=1",), **options):
@@ -231,6 +287,13 @@ class TwoMachines(FaultTest):
         job = self.train(job_file, *listen, "--world-size", world_size,
                          "--token-file", self.token, *arguments, workers=workers, **options)
         job.wait_for_output("bimetal join")
+        job.address = re.search(r"bimetal join (\S+)", job.out)[1]
+        return job
+
+    def lead(self, job_file, *arguments, workers=("none",), **options):
+        """The first machine of a job with parameter servers, without workers unless it is given some."""
+        job = self.train(job_file, "--listen", "127.0.0.1:0", "--token-file", self.token, *arguments, workers=workers, **options)
+        job.wait_for_output("workers may come and go")
         job.address = re.search(r"bimetal join (\S+)", job.out)[1]
         return job
 
@@ -256,6 +319,29 @@ class DataElsewhere(TwoMachines):
 
     def in_cache(self):
         return list((self.cache / "data").iterdir()) if (self.cache / "data").exists() else []
+
+    def assert_kept_whole(self):
+        """The one data set in the second machine's cache, whose folder it returns."""
+        kept, = self.in_cache()
+        self.assertFalse(kept.name.startswith("."), "half a data set is left")
+        ours = sorted((self.folder / "data").iterdir())
+        self.assertEqual([p.name for p in ours], sorted(p.name for p in kept.iterdir()))
+        for path in ours:
+            self.assertEqual(path.read_bytes(), (kept / path.name).read_bytes(), path.name)
+        return kept
+
+    def assert_trained(self, *jobs):
+        for job in jobs:
+            job.done()
+        self.assert_nothing_left()
+
+    def stop_while_sending(self, host):
+        """The second machine, whose receiver is stopped when it begins, so that the sending is under way and stays so; and that one."""
+        guest = self.join_elsewhere(host)
+        wait_until(lambda: self.in_cache() or guest.process.poll() is not None, "the sending", guest)
+        receiver, = self.ranks_of(guest)
+        os.kill(receiver, signal.SIGSTOP)
+        return guest, receiver
 
     def enlarge(self, images=100_000):
         """75 MiB of images, mostly holes: it takes a while to send them."""
@@ -324,14 +410,19 @@ def socket_inodes(pid):
     return found
 
 
-def connected(pid, port):
-    """Whether a process has a TCP connection (IPv4) to that port."""
+def tcp_sockets(pid):
+    """(local port, remote port, state) of a process's TCP sockets (IPv4)."""
     inodes = socket_inodes(pid)
-    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        _, _, remote, state, *_, inode = line.split()[:10]
-        if state == "01" and int(remote.split(":")[1], 16) == port and inode in inodes:
-            return True
-    return False
+    rows = (line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return [(int(row[1].split(":")[1], 16), int(row[2].split(":")[1], 16), row[3]) for row in rows if row[9] in inodes]
+
+
+def connected(pid, port):
+    return any(state == "01" and remote == port for _, remote, state in tcp_sockets(pid))
+
+
+def listening_ports(pid):
+    return [local for local, _, state in tcp_sockets(pid) if state == "0A"]
 
 
 class TimedResult(unittest.TextTestResult):

@@ -10,7 +10,6 @@ import time
 import harness
 from exact_job import ExactJob
 from harness import TwoMachines
-from told import wait_for_a_told_checkpoint
 
 STEPS = 40  # of the whole training
 FIRST = 10  # the one checkpoint that is saved in any case
@@ -48,8 +47,7 @@ class CopiedJob(ExactJob):
     def assert_goes_on(self, step, ranks, **settings):
         """It comes to the end of the training that nothing has disturbed."""
         self.run_to(self.write_copied_job(**settings), STEPS, "--resume", self.checkpoints, ranks=ranks)
-        for file in ("model.safetensors", "optimizer.safetensors"):
-            self.assert_same(self.last("shards", STEPS, file), self.last("alone", STEPS, file))
+        self.assert_same_end("shards", STEPS)
         self.assert_nothing_left()
 
 
@@ -57,10 +55,8 @@ class Copies(CopiedJob):
     def lose(self, level, shards, rank, **settings):
         ranks = len(shards)
         job = self.start_job(ranks, zero__level=level, zero__shards=shards, **settings)
-        pid = self.ranks_of(job)[rank]
-        os.kill(pid, signal.SIGKILL)
-        job.wait()
-        self.assert_one_message(job, harness.PEER_LOST, f"rank {rank}", f"pid {pid}", "signal 9")
+        pid = self.kill(job, rank)
+        self.assert_one_message(job.wait(), harness.PEER_LOST, f"rank {rank}", f"pid {pid}", "signal 9")
         step = self.saved_step(job, rank)
         self.assert_nothing_left()
         self.assert_goes_on(step, ranks - 1, zero__level=level, zero__shards="equal", **settings)
@@ -76,11 +72,10 @@ class Copies(CopiedJob):
 
     def test_two_at_once(self):
         job = self.start_job(3, zero__level=1, zero__shards=[1, 1, 1])
-        wait_for_a_told_checkpoint(self, job)
+        self.wait_for_a_told_checkpoint(job)
         for pid in self.ranks_of(job)[:2]:
             os.kill(pid, signal.SIGKILL)
-        job.wait()
-        self.assert_one_message(job, harness.PEER_LOST, "no later step could be saved", "ranks 0 and 1 are lost", "--resume")
+        self.assert_one_message(job.wait(), harness.PEER_LOST, "no later step could be saved", "ranks 0 and 1 are lost", "--resume")
         self.assert_nothing_left()
         self.assert_no_half_checkpoint()
         self.assert_goes_on(self.saved_steps()[-1], 1, zero__level=1, zero__shards="equal")
@@ -91,8 +86,7 @@ class Copies(CopiedJob):
         os.kill(pids[0], signal.SIGKILL)
         time.sleep(0.02)  # the loss is seen at once, and to meet takes longer
         os.kill(pids[1], signal.SIGSTOP)
-        job.wait()
-        self.assert_one_message(job, harness.PEER_LOST, "rank 0", "signal 9")
+        self.assert_one_message(job.wait(), harness.PEER_LOST, "rank 0", "signal 9")
         self.assert_nothing_left()
         self.assert_no_half_checkpoint()
 
@@ -101,8 +95,7 @@ class Copies(CopiedJob):
         self.assertIn("no other to keep its copy", said.out)
 
 
-for _level, _shards, _rank in ((1, [3, 1], 0), (1, [3, 1], 1), (3, [1, 2], 0), (3, [1, 2], 1), (2, [1, 1, 1], 1), (1, [5, 2, 0], 2),
-                               (1, [5, 2, 0], 0), (3, [5, 2, 1], 0), (3, [5, 2, 1], 1), (3, [5, 2, 1], 2)):
+for _level, _shards, _rank in ((1, [3, 1], 1), (3, [1, 2], 0), (2, [1, 1, 1], 1), (1, [5, 2, 0], 2), (3, [5, 2, 1], 1)):
     setattr(Copies, f"test_level_{_level}_loses_rank_{_rank}_of_{len(_shards)}",
             lambda self, case=(_level, _shards, _rank): self.lose(*case))
 
@@ -116,19 +109,18 @@ class CopiesOnTwoMachines(CopiedJob, TwoMachines):
         self.wait_for_checkpoint(host)
         return host, guest
 
+    def lose(self, machine):
+        jobs = self.begin()
+        self.kill(jobs[machine], 0)
+        for job in jobs:
+            self.assert_one_message(job.wait(), harness.PEER_LOST, "signal 9")
+        self.assert_goes_on(self.saved_step(jobs[1 - machine], machine), 2, zero__level=2, zero__shards="equal")
+
     def test_a_rank_of_the_other_machine(self):
-        host, guest = self.begin()
-        os.kill(self.ranks_of(guest)[0], signal.SIGKILL)
-        for job in (host.wait(), guest.wait()):
-            self.assert_one_message(job, harness.PEER_LOST, "signal 9")
-        self.assert_goes_on(self.saved_step(host, 1), 2, zero__level=2, zero__shards="equal")
+        self.lose(1)
 
     def test_the_only_rank_of_the_first_machine(self):
-        host, guest = self.begin()
-        os.kill(self.ranks_of(host)[0], signal.SIGKILL)
-        for job in (host.wait(), guest.wait()):
-            self.assert_one_message(job, harness.PEER_LOST, "signal 9")
-        self.assert_goes_on(self.saved_step(guest, 0), 2, zero__level=2, zero__shards="equal")
+        self.lose(0)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import threading
 import time
 
 import harness
-from harness import TwoMachines, wait_until, waits
+from harness import DataElsewhere, wait_until, waits
 
 PYTHON = harness.REPOSITORY / ".venv" / "bin" / "python"
 HAS_FSSPEC = subprocess.run([PYTHON, "-c", "import fsspec, aiohttp"], capture_output=True,
@@ -66,7 +66,7 @@ class Server(http.server.ThreadingHTTPServer):
         return f"http://{user}127.0.0.1:{self.server_port}/{path}"
 
 
-class DataAtUrl(TwoMachines):
+class DataAtUrl(DataElsewhere):
     def setUp(self):
         super().setUp()
         self.environment["BIMETAL_PYTHON"] = str(PYTHON)
@@ -85,10 +85,9 @@ class DataAtUrl(TwoMachines):
         return self.train(self.job(url, **settings), workers=("cpu:threads=1",)).wait()
 
     def assert_trained(self, *jobs):
+        super().assert_trained(*jobs)
         for job in jobs:
-            self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
             self.assert_no_secret(job)
-        self.assert_nothing_left()
 
     def assert_no_secret(self, job):
         for secret in (SECRET, SIGNATURE):
@@ -133,11 +132,12 @@ class DataAtUrl(TwoMachines):
     def test_a_machine_that_cannot_fetch_is_sent_the_data(self):
         bare = self.folder / "bare"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
-        host = self.host(self.job(self.data.as_uri()))
-        guest = self.join(host, environment={"BIMETAL_CACHE": str(self.folder / "their cache"),
-                                             "BIMETAL_PYTHON": str(bare / "bin" / "python")})
-        self.assert_trained(host.wait(), guest.wait())
-        self.assertRegex(host.out, r"no data on rank 1 on .*needs fsspec.*rank 0 on .* sends")
+        for begin, sender in ((lambda: self.host(self.job(self.data.as_uri())), "rank 0"), (self.serve, "server 0")):
+            host = begin()
+            guest = self.join(host, environment={"BIMETAL_CACHE": str(self.folder / f"cache of {sender}"),
+                                                 "BIMETAL_PYTHON": str(bare / "bin" / "python")})
+            self.assert_trained(host, guest)
+            self.assertRegex(host.out, rf"no data on .*needs fsspec.*{sender} on .* sends")
 
         job = self.train(self.job(self.data.as_uri()), workers=("cpu:threads=1",),
                          environment={"BIMETAL_PYTHON": str(bare / "bin" / "python"),
@@ -157,7 +157,6 @@ class DataAtUrl(TwoMachines):
                 self.assert_one_message(job, status, "cannot fetch the data from", *parts)
                 self.assert_no_secret(job)
                 self.assertEqual(list((self.cache / "urls").iterdir()), [])
-        self.assert_nothing_left()
 
     @waits
     def test_a_server_that_falls_silent(self):
@@ -165,25 +164,25 @@ class DataAtUrl(TwoMachines):
         job = self.run_one(self.server.url(), parallel__timeout_s=1)
         self.assert_one_message(job, harness.TIMEOUT, "nothing has come for 1 s", self.server.url())
         self.assertEqual(list((self.cache / "urls").iterdir()), [])
-        self.assert_nothing_left()
+
+    def fetching(self):
+        self.server.stalls = True
+        job = self.train(self.job(self.server.url()))
+        wait_until(lambda: self.server.fetched or job.process.poll() is not None, "the fetch", job)
+        return job
 
     @waits
     def test_ctrl_c_while_fetching(self):
-        self.server.stalls = True
-        job = self.train(self.job(self.server.url()))
-        wait_until(lambda: self.server.fetched or job.process.poll() is not None, "the fetch", job)
+        job = self.fetching()
         job.interrupt()
-        self.assertEqual(job.wait().status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
+        job.done(harness.INTERRUPTED)
         self.assertIn("stopped before training began", job.out)
         self.assertEqual(list((self.cache / "urls").iterdir()), [])
-        self.assert_nothing_left()
 
     @waits
     def test_a_killed_rank_takes_its_fetch_along(self):
-        self.server.stalls = True
-        job = self.train(self.job(self.server.url()))
-        wait_until(lambda: self.server.fetched or job.process.poll() is not None, "the fetch", job)
-        os.kill(self.ranks_of(job)[0], signal.SIGKILL)
+        job = self.fetching()
+        self.kill(job, 0)
         self.assert_one_message(job.wait(), harness.PEER_LOST, "was killed by signal 9")
         self.assert_nothing_left()
         self.server.stalls = False
@@ -193,13 +192,8 @@ class DataAtUrl(TwoMachines):
 
     # ---- with parameter servers, whose processes start for themselves ---------------------------------
 
-    def serve(self, **settings):
-        """A job's first machine, without workers."""
-        job = self.train(self.job(self.server.url(), parallel__mode="server", **settings), "--listen", "127.0.0.1:0",
-                         "--token-file", self.token, workers=("none",))
-        job.wait_for_output("bimetal join")
-        job.address = job.out.split("bimetal join ")[1].split()[0]
-        return job
+    def serve(self):
+        return self.lead(self.job(self.server.url(), parallel__mode="server"))
 
     @waits
     def test_servers_and_workers_of_one_cache_fetch_once(self):
@@ -234,18 +228,8 @@ class DataAtUrl(TwoMachines):
         os.kill(fetching, signal.SIGKILL)
         self.server.stalls = False
         self.server.released.set()
-        self.assertEqual(host.wait().status, 0, f"{host.out}\n{host.err}")
+        host.done()
         guest.wait()
-        self.assert_nothing_left()
-
-    def test_a_worker_that_cannot_fetch_is_sent_the_data_of_server_0(self):
-        bare = self.folder / "bare"
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
-        host = self.serve()
-        guest = self.join(host, environment={"BIMETAL_CACHE": str(self.folder / "their cache"),
-                                             "BIMETAL_PYTHON": str(bare / "bin" / "python")})
-        self.assert_trained(host.wait(), guest.wait())
-        self.assertRegex(host.out, r"no data on .*needs fsspec.*server 0 on .* sends")
 
 
 if __name__ == "__main__":

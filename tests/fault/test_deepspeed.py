@@ -3,7 +3,6 @@
 import json
 import unittest
 
-import harness
 from harness import FaultTest
 
 USUAL = {
@@ -28,8 +27,7 @@ class DeepSpeed(FaultTest):
 
     def loss_of(self, job, *arguments):
         report = self.folder / "report.json"
-        done = self.train(job, "--report", report, *arguments).wait()
-        self.assertEqual(done.status, 0, done.err)
+        self.train(job, "--report", report, *arguments).done()
         return json.loads(report.read_text())["train_loss"]
 
     def test_it_trains_what_the_same_keys_do(self):
@@ -42,8 +40,7 @@ class DeepSpeed(FaultTest):
         self.assertGreater(abs(changed - expected), 1e-3)
 
     def test_the_job_that_comes_of_it_is_shown(self):
-        job = self.start("job", "--deepspeed", self.configuration(), "--json", "--set", "train.clip_norm=2").wait()
-        self.assertEqual(job.status, 0, job.err)
+        job = self.start("job", "--deepspeed", self.configuration(), "--json", "--set", "train.clip_norm=2").done()
         train = json.loads(job.out)["train"]
         self.assertEqual([train["global_batch"], train["optimizer"], train["clip_norm"]], [32, "adamw", 2.0])
         self.assertEqual(job.err, "")
@@ -76,7 +73,7 @@ class DeepSpeed(FaultTest):
             with self.subTest(changes):
                 job = self.train(job_file, "--deepspeed", self.configuration(**changes)).wait()
                 self.assert_one_message(job, status, *parts)
-        self.assertEqual(self.start("job").wait().status, 2)
+        self.start("job").done(2)
 
 
 if __name__ == "__main__":

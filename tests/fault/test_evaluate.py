@@ -37,9 +37,7 @@ class Evaluate(FaultTest):
         self.assertNotIn("ensemble", alone.out)
         offloads = ["--worker", "cpu:threads=1,offload_optimizer=host"]
         for workers in (offloads, offloads * 2):
-            job = self.start("evaluate", self.job, *workers, "--checkpoint", places[0]).wait()
-            self.assertEqual(job.status, 0, job.err)
-        self.assert_nothing_left()
+            job = self.start("evaluate", self.job, *workers, "--checkpoint", places[0]).done()
 
     def test_what_cannot_be_evaluated_is_named(self):
         place, _ = self.trained(1)
@@ -53,14 +51,12 @@ class Evaluate(FaultTest):
         self.assert_one_message(self.evaluate("--checkpoint", place, "--predictions", "p.safetensors"), corrupt_data,
                                 "is damaged")
         self.assertFalse((self.folder / "p.safetensors").exists())
-        self.assert_nothing_left()
 
 
 class ShowJob(FaultTest):
     def test_every_key_is_there_and_changes_show(self):
         job = self.write_job(train__learning_rate=1)
-        as_json = self.start("job", job, "--set", "train.epochs=7", "--json").wait()
-        self.assertEqual(as_json.status, 0, as_json.err)
+        as_json = self.start("job", job, "--set", "train.epochs=7", "--json").done()
         values = json.loads(as_json.out)
         self.assertEqual((values["train"]["epochs"], values["train"]["momentum"]), (7, 0.9))
         self.assertIsInstance(values["train"]["learning_rate"], float)

@@ -2,48 +2,29 @@
 
 import os
 import resource
-import subprocess
-import unittest
 
 import harness
-from harness import FaultTest
+from harness import FaultTest, limited
 
 MODEL_BYTES = 4 * (784 * 256 + 256 * 256 + 256 * 10)  # the mlp's weights
 
 
 class FullDisk(FaultTest):
-    def check(self, job, job_file):
-        job.wait()
+    def first_checkpoint(self, job_file):
+        self.train(job_file, "--set", "train.steps=5").done()
+
+    def test_a_limit_on_file_sizes(self):
+        job_file = self.write_job()
+        self.first_checkpoint(job_file)
+        job = self.train(job_file, "--resume", self.checkpoints, **limited(resource.RLIMIT_FSIZE, MODEL_BYTES // 2)).wait()
         self.assert_one_message(job, harness.SYSTEM, str(self.checkpoints))
         self.assert_no_half_checkpoint()
         self.assert_nothing_left()
         self.assertTrue(self.saved_steps(), "the checkpoint from before is gone")
         self.assert_can_resume(job_file)
 
-    def first_checkpoint(self, job_file):
-        job = self.train(job_file, "--set", "train.steps=5").wait()
-        self.assertEqual(job.status, 0, job.err)
-
-    def test_a_limit_on_file_sizes(self):
-        job_file = self.write_job()
-        self.first_checkpoint(job_file)
-        limit = MODEL_BYTES // 2
-
-        def limit_files():
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-        job = self.train(job_file, "--resume", self.checkpoints, preexec_fn=limit_files)
-        self.check(job, job_file)
-
-    @unittest.skipUnless(os.geteuid() == 0, "only root can mount a small disk")
     def test_a_full_disk(self):
-        self.checkpoints.mkdir()
-        mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={8 * MODEL_BYTES}", "tmpfs", self.checkpoints],
-            capture_output=True, check=False)
-        if mounted.returncode != 0:
-            self.skipTest("mounting is not allowed here")
-        self.addCleanup(subprocess.run, ["umount", "-l", self.checkpoints], check=False)
+        self.small_disk(self.checkpoints, 8 * MODEL_BYTES)
         job_file = self.write_job()
         self.first_checkpoint(job_file)
         filler = self.checkpoints / "step-filler"

@@ -1,21 +1,17 @@
 """A worker that is killed: the job ends at once, names it, and can go on from its checkpoint."""
 
 import json
-import os
-import signal
 
 import harness
 from harness import FaultTest
-from told import wait_for_a_told_checkpoint
 
 
 class KilledWorker(FaultTest):
     def kill_rank(self, rank):
         job_file = self.write_job()
         job = self.train(job_file, workers=("cpu:threads=1", "cpu:threads=1,speed=0.5"))
-        wait_for_a_told_checkpoint(self, job)
-        pid = self.ranks_of(job)[rank]
-        os.kill(pid, signal.SIGKILL)
+        self.wait_for_a_told_checkpoint(job)
+        pid = self.kill(job, rank)
         job.wait()
         spec = ("cpu:threads=1", "cpu:threads=1,speed=0.5")[rank]
         self.assert_one_message(job, harness.PEER_LOST,
@@ -35,7 +31,7 @@ class KilledWorker(FaultTest):
         report = self.folder / "run.json"
         job = self.train(self.write_job(), "--report", report)
         self.wait_for_checkpoint(job)
-        os.kill(self.ranks_of(job)[1], signal.SIGKILL)
+        self.kill(job, 1)
         job.wait()
         self.assertFalse(report.exists())
         dump = json.loads((self.folder / "run_flight_rank_0.json").read_text())
@@ -43,16 +39,6 @@ class KilledWorker(FaultTest):
         failures = [entry["error"] for entry in dump["entries"] if entry["error"]]
         self.assertEqual({(failure["code"], failure["rank"]) for failure in failures}, {("peer_lost", 1)})
         self.assertFalse((self.folder / "run_flight_rank_1.json").exists())
-        self.assert_nothing_left()
-
-    def test_before_training_begins(self):
-        job = self.train(self.write_job())
-        harness.wait_until(lambda: len(self.ranks_of(job)) == 2, "both ranks", job)
-        pid = self.ranks_of(job)[1]
-        os.kill(pid, signal.SIGKILL)
-        job.wait()
-        self.assert_one_message(job, harness.PEER_LOST, "rank 1", f"pid {pid}", "signal 9")
-        self.assert_nothing_left()
 
 
 if __name__ == "__main__":

@@ -7,14 +7,10 @@ import shutil
 import unittest
 
 import harness
-from harness import FaultTest
+from harness import FaultTest, limited
 
 NOBODY = 65534
 MOST_PROCESSES = 17  # with so many, threads included, the job runs
-
-
-def limited(which, most):
-    return {"preexec_fn": lambda: resource.setrlimit(which, (most, most))}
 
 
 class Limits(FaultTest):
@@ -28,7 +24,6 @@ class Limits(FaultTest):
             self.skipTest("no worker may have more in any case")
         job = self.train(self.job_file, workers=("cpu:threads=1", f"cpu:threads={most + 1}")).wait()
         self.assert_one_message(job, harness.INVALID_ARGUMENT, f"threads={most + 1}", "usable core")
-        self.assert_nothing_left()
 
     def test_descriptors(self):
         for most in (8, 11, 14):
@@ -55,14 +50,12 @@ class Limits(FaultTest):
                 self.assertIn(job.status, (harness.SYSTEM, harness.OUT_OF_MEMORY), job.err)
                 self.assert_one_message(job, job.status, "ulimit -u")
         self.assertGreater(failed, 0)
-        self.assert_nothing_left()
 
     @unittest.skipUnless(os.geteuid() == 0, "needs root")
     def test_no_proc(self):
-        job = self.train(self.job_file, program=["unshare", "--mount", "sh", "-c", 'umount -l /proc && exec "$0" "$@"',
+        job = self.train(self.job_file, program=["unshare", "--mount", "sh", "-c", 'while umount -l /proc 2>&-; do :; done; exec "$0" "$@"',
                                                  harness.BIMETAL]).wait()
         self.assert_one_message(job, harness.SYSTEM, "/proc")
-        self.assert_nothing_left()
 
 
 if __name__ == "__main__":

@@ -19,8 +19,7 @@ class MemoryKill(TwoMachines):
         with MemoryLimit(LIMIT) as limit:
             host = self.host(job_file)
             joined = self.join(host, preexec_fn=limit.enter).wait()
-            host.wait()
-            self.assertEqual(joined.status, harness.PEER_LOST, f"{joined.out}\n{joined.err}")
+            host.done(harness.PEER_LOST)
             self.assertRegex(joined.error(), r"rank 1 \(.*\) was killed by signal 9")
             self.assertIn("memory", joined.error())
             self.assert_one_message(host, harness.PEER_LOST, "rank 1")

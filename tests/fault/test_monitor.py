@@ -13,7 +13,6 @@ import struct
 import subprocess
 import threading
 import time
-import unittest
 import urllib.error
 import urllib.request
 
@@ -51,7 +50,7 @@ class Monitor(FaultTest):
 
     def stop(self, job):
         job.interrupt()
-        self.assertEqual(job.wait().status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
+        job.done(harness.INTERRUPTED)
         self.assert_port_is_free(job.address)
         self.assert_nothing_left()
 
@@ -86,7 +85,7 @@ class Monitor(FaultTest):
         self.assertEqual(status["phase"], "training")
         self.assertEqual([worker["rank"] for worker in status["workers"]], [0, 1])
         self.assertEqual([worker["share"] for worker in status["workers"]], [BATCH * 3 // 4, BATCH // 4])
-        self.assertTrue(all(worker["host"] == socket.gethostname() and worker["device"] == "cpu"
+        self.assertTrue(all(worker["host"] == socket.gethostname() and worker["device"].startswith("cpu")
                             for worker in status["workers"]), status)
         self.assertGreater(status["samples_per_s"], 0)
         for worker in status["workers"]:
@@ -114,12 +113,11 @@ class Monitor(FaultTest):
         self.assertEqual((once.status, once.err), (0, ""))
         self.assertRegex(once.out, r"(?m)^training  epoch \d+/1000000  step \d+/\d+  loss ")
         self.assertRegex(once.out, r"(?m)^\d+ images/s  efficiency \d+ %$")
-        self.assertRegex(once.out, r"(?m)^0     cpu on \S+ +\d+ ")
+        self.assertRegex(once.out, r"(?m)^0     cpu\S* on \S+ +\d+ ")
         self.assertNotIn("staleness", once.out)
         self.assertNotIn("\x1b", once.out)
 
-        as_json = self.top(job, "--once", "--json").wait()
-        self.assertEqual(as_json.status, 0, as_json.err)
+        as_json = self.top(job, "--once", "--json").done()
         shown = json.loads(as_json.out)
         self.assertEqual(set(shown), set(status))
         self.assertGreater(shown["step"], status["step"])
@@ -135,27 +133,17 @@ class Monitor(FaultTest):
         left = self.top(job, "--interval", 0.1)
         harness.wait_until(lambda: "images/s" in left.out, "figures", left)
         left.interrupt()
-        self.assertEqual(left.wait().status, harness.INTERRUPTED, left.err)
+        left.done(harness.INTERRUPTED)
         job.interrupt()
-        self.assertEqual(job.wait().status, harness.INTERRUPTED)
-        self.assertEqual(top.wait().status, 0, top.err)
+        job.done(harness.INTERRUPTED)
+        top.done()
         self.assertIn(f"the job has ended, or its machine is gone: nothing answers at {job.address} any more", top.out)
-        self.assertEqual(lines.wait().status, 0, lines.err)
+        lines.done()
         self.assertIn("the job has ended", lines.err)
         steps = [json.loads(line)["step"] for line in lines.out.splitlines()]
         self.assertEqual(steps, sorted(steps))
         again = self.top(job, "--once").wait()
         self.assert_one_message(again, harness.PEER_LOST, job.address, "--monitor")
-        self.assert_nothing_left()
-
-    def test_a_reader_that_has_seen_enough_ends_top(self):
-        job = self.watched()
-        self.wait_for_step(job, 5)
-        head = subprocess.run(["bash", "-c", f"set -o pipefail; '{harness.BIMETAL}' top {job.address} --interval 0.1 | head -n 1"],
-                              capture_output=True, text=True, env=self.environment, timeout=harness.PATIENCE_S, check=False)
-        self.assertEqual((head.returncode, head.stderr), (0, ""))
-        self.assertRegex(head.stdout, "^training  epoch ")
-        self.stop(job)
 
     def test_the_terminal_is_given_back(self):
         job = self.watched()
@@ -193,8 +181,7 @@ class Monitor(FaultTest):
         return seen.decode(errors="replace")
 
     def test_tensorboard_reads_the_scalars(self):
-        job = self.watched("--tensorboard", self.folder / "scalars", train__epochs=20, train__evaluate=True)
-        self.assertEqual(job.wait().status, 0, job.err)
+        self.watched("--tensorboard", self.folder / "scalars", train__epochs=20, train__evaluate=True).done()
         self.assert_nothing_left()
         self.assertEqual(len(list((self.folder / "scalars").iterdir())), 1)
         python = harness.REPOSITORY / ".venv" / "bin" / "python"
@@ -226,15 +213,15 @@ class Monitor(FaultTest):
         self.assert_one_message(refused, harness.UNAUTHORIZED, "0.0.0.0", "--token-file")
         token, other = self.folder / "token", self.folder / "other"
         for file in (token, other):
-            self.assertEqual(self.start("token", file).wait().status, 0)
+            self.start("token", file).done()
         job = self.watched("--token-file", token, address="0.0.0.0:0")
-        harness.wait_until(lambda: self.top(job, "--once", "--token-file", token).wait().out.count("cpu on ") == 2,
+        harness.wait_until(lambda: self.top(job, "--once", "--token-file", token).wait().out.count(" on ") == 2,
                            "two workers", job)
         for wrong in ((), ("--token-file", other)):
             top = self.top(job, "--once", *wrong).wait()
             self.assert_one_message(top, harness.UNAUTHORIZED, job.address, "--token-file")
 
-        self.assertEqual(self.start("token", "--monitor", token, self.folder / "monitor.token").wait().status, 0)
+        self.start("token", "--monitor", token, self.folder / "monitor.token").done()
         self.assertEqual((self.folder / "monitor.token").stat().st_mode & 0o777, 0o600)
         of_monitor = (self.folder / "monitor.token").read_text().strip()
         secret = token.read_text().strip()
@@ -300,15 +287,13 @@ class Monitor(FaultTest):
         self.assert_one_message(job, harness.INVALID_ARGUMENT, "--token-file", "--monitor")
         top = self.start("top", "127.0.0.1", "--once").wait()
         self.assert_one_message(top, harness.INVALID_ARGUMENT, "127.0.0.1", "port")
-        self.assert_nothing_left()
 
     def test_stages_are_shown(self):
         job = self.watched(mesh__stages=2, mesh__micro_batches=4)
         self.wait_for_step(job, 20)
         status = self.status(job)
         self.assertEqual((status["schedule"], status["micro_batches"]), ("1f1b", 4))
-        self.assertEqual([(worker["device"], worker["stage"]) for worker in status["workers"]],
-                         [("cpu", "stage 0 of 2"), ("cpu", "stage 1 of 2")])
+        self.assertEqual([worker["stage"] for worker in status["workers"]], ["stage 0 of 2", "stage 1 of 2"])
         self.assertGreater(max(worker["wait_part"] for worker in status["workers"]), 0)
         text = self.get(job, "/metrics")[1]
         self.assertIn('\nbimetal_pipeline_info{schedule="1f1b"} 1\n', text)
@@ -317,23 +302,10 @@ class Monitor(FaultTest):
         top = self.top(job, "--once").wait()
         self.assertRegex(top.out, r"(?m)efficiency \d+ %  1f1b × 4 micro-batches$")
         self.assertRegex(top.out, r"(?m)^rank  worker .* stage +share .* bubble +sent$")
-        self.assertRegex(top.out, r"(?m)^1     cpu on \S+ +1 of 2 +\d+ .* \d+\.\d % ")
-        self.stop(job)
-
-    @unittest.skipUnless("BIMETAL_LITE" in os.environ, "needs the program of the wheels")
-    def test_the_program_of_the_wheels_watches_it_too(self):
-        job = self.watched()
-        self.wait_for_step(job, 5)
-        top = self.top(job, "--once", program=[os.environ["BIMETAL_LITE"]]).wait()
-        self.assertEqual(top.status, 0, top.err)
-        self.assertRegex(top.out, r"training  epoch \d+/\d+  step \d+/")
-        self.assertRegex(top.out, r"(?m)^1 +cpu on ")
+        self.assertRegex(top.out, r"(?m)^1     cpu\S* on \S+ +1 of 2 +\d+ .* \d+\.\d % ")
         self.stop(job)
 
     def test_top_tells_what_is_no_monitor(self):
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            top = self.start("top", "127.0.0.1:%d" % silent.getsockname()[1], "--once").wait()
-            self.assert_one_message(top, harness.TIMEOUT, "does not answer")
         job = self.train(self.write_job(), "--listen", "127.0.0.1:0", "--world-size", 2, workers=("cpu:threads=1",))
         job.wait_for_output("bimetal join")
         address = re.search(r"bimetal join (\S+)", job.out)[1]
@@ -382,14 +354,6 @@ class Monitor(FaultTest):
         self.addCleanup(server.server_close)
         self.addCleanup(server.shutdown)
         return "127.0.0.1:%d" % server.server_address[1]
-
-    def test_a_killed_rank_0_takes_the_monitor_along(self):
-        job = self.watched()
-        self.wait_for_step(job, 5)
-        os.kill(self.ranks_of(job)[0], signal.SIGKILL)
-        self.assertEqual(job.wait().status, harness.PEER_LOST, job.err)
-        self.assert_port_is_free(job.address)
-        self.assert_nothing_left()
 
 
 def command_line(pid):

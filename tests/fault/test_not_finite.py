@@ -9,8 +9,7 @@ from harness import FaultTest
 class NotFinite(FaultTest):
     def test_divergence_keeps_the_last_good_checkpoint(self):
         good = self.write_job(train__steps=20)
-        job = self.train(good).wait()
-        self.assertEqual(job.status, 0, job.err)
+        job = self.train(good).done()
         self.assertEqual(self.saved_steps()[-1], 20)
         before = (self.checkpoints / "step-00000020" / "model.safetensors").read_bytes()
 
@@ -25,8 +24,7 @@ class NotFinite(FaultTest):
 
     def test_overflows_of_float16_are_skipped_by_all_ranks_and_do_not_go_on_for_ever(self):
         skipping = self.write_job(train__steps=20, train__precision="float16", train__learning_rate=0.001)
-        job = self.train(skipping, "--report", self.folder / "run.json").wait()
-        self.assertEqual(job.status, 0, job.err)
+        job = self.train(skipping, "--report", self.folder / "run.json").done()
         report = json.loads((self.folder / "run.json").read_text())
         self.assertEqual({worker["precision"] for worker in report["workers"]}, {"float16"})
         self.assertEqual(report["loss_scale"]["scale"] < 65536, report["loss_scale"]["skipped_steps"] > 0)
@@ -34,7 +32,6 @@ class NotFinite(FaultTest):
         hopeless = self.write_job("hopeless.toml", train__steps=20, train__precision="float16", train__loss_scale=1e9)
         job = self.train(hopeless).wait()
         self.assert_one_message(job, harness.NOT_FINITE, "10 steps in a row", "train.loss_scale = 0")
-        self.assert_nothing_left()
 
 
 if __name__ == "__main__":

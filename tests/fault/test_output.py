@@ -21,7 +21,6 @@ class Output(FaultTest):
         os.close(write_end)
         self.assertEqual(process.wait(harness.PATIENCE_S), 0)
         self.assertEqual(self.saved_steps()[-1], 60)
-        self.assert_nothing_left()
 
     def test_a_full_device_is_an_error_once_the_job_is_done(self):
         for words, steps in ((("train", str(self.write_job(train__steps=3)), "--worker", "cpu:threads=1"), [3]), (("devices",), [3])):
@@ -32,7 +31,6 @@ class Output(FaultTest):
             self.assertIn("cannot write all of standard output: No space left on device", done.stderr)
             self.assertEqual(done.stderr.count("error:"), 1, done.stderr)
             self.assertEqual(self.saved_steps(), steps)
-        self.assert_nothing_left()
 
     def test_lines_are_rewritten_where_somebody_looks_and_nowhere_else(self):
         job_file = self.write_job(train__epochs=1, train__steps=1000, train__evaluate=True)
@@ -48,26 +46,22 @@ class Output(FaultTest):
     def test_what_was_mistyped_is_guessed(self):
         for words, meant in ((("trian",), "did you mean `bimetal train`?"),
                              (("train", "job.toml", "--workers", "cpu"), "did you mean --worker?")):
-            job = self.start(*words).wait()
-            self.assertEqual(job.status, harness.INVALID_ARGUMENT, job.err)
+            job = self.start(*words).done(harness.INVALID_ARGUMENT)
             self.assertIn(meant, job.err)
 
     def test_workers_are_told_apart_by_their_specs(self):
-        job = self.train(self.write_job(train__steps=2), workers=("cpu:threads=1", "cpu:threads=1,speed=0.5")).wait()
-        self.assertEqual(job.status, 0, job.err)
+        job = self.train(self.write_job(train__steps=2), workers=("cpu:threads=1", "cpu:threads=1,speed=0.5")).done()
         self.assertRegex(job.out, r"(?m)^ +0  cpu:threads=1 on \S+ .*\n +1  cpu:threads=1,speed=0\.5 on \S+ ")
 
     def test_a_job_that_keeps_nothing_says_so_before_and_after(self):
-        job = self.train(self.write_job(train__steps=2, checkpoint__dir="")).wait()
-        self.assertEqual(job.status, 0, job.err)
+        job = self.train(self.write_job(train__steps=2, checkpoint__dir="")).done()
         self.assertIn("nothing of this training will be kept", job.out)
         self.assertTrue(job.out.rstrip().endswith("nothing was saved: the job has no checkpoint.dir"), job.out)
 
     def test_a_job_that_is_slower_than_its_fastest_worker_alone_says_so(self):
         """The faster one waits for the half of the samples that takes the other four times as long."""
         job_file = self.write_job(train__steps=80, train__global_batch=256, parallel__balance="equal")
-        job = self.train(job_file, workers=("cpu:threads=1", "cpu:threads=1,speed=0.25")).wait()
-        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        job = self.train(job_file, workers=("cpu:threads=1", "cpu:threads=1,speed=0.25")).done()
         note = re.search(r"^note: slower than rank 0 alone: (\d\.\d+) × the \d+ \w+/s at which it computed.*$",
                          job.out, re.MULTILINE)
         self.assertTrue(note, job.out)

@@ -48,14 +48,14 @@ class RankStart(TwoMachines):
     # ---- what must come of it --------------------------------------------------------------------
 
     def assert_named(self, job, victim, pid):
-        self.assertEqual(job.wait().status, harness.PEER_LOST, f"{job.out}\n{job.err}")
+        job.done(harness.PEER_LOST)
         self.assertIn(f"rank {victim} ", job.error())
         self.assertIn(f"pid {pid}", job.error())
         self.assertIn("signal 9", job.error())
 
     def test_on_one_machine(self):
         for moment in self.MOMENTS:
-            for victim, other in ((0, 1), (1, 0), (2, 0)):
+            for victim, other in ((0, 1), (2, 0)):
                 with self.subTest(moment=moment.__name__, victim=victim):
                     job = self.train(self.job_file, workers=(ONE,) * 3)
                     pids = {rank: self.rank(job, rank) for rank in (other, victim)}
@@ -68,7 +68,7 @@ class RankStart(TwoMachines):
 
     def test_on_two_machines(self):
         for moment in self.MOMENTS:
-            for victim, other in ((0, 2), (1, 0), (2, 1)):  # rank 0 is the host's, the others are the guest's
+            for victim, other in ((0, 2), (2, 1)):  # rank 0 is the host's, the others are the guest's
                 with self.subTest(moment=moment.__name__, victim=victim):
                     host = self.host(self.job_file, world_size=3)
                     guest = self.join(host, workers=(ONE, ONE))

@@ -18,16 +18,9 @@ class ServersElsewhere(TwoMachines):
 
     def serve(self, job_file, *arguments, workers=(ONE,)):
         """The job's first machine, with one of its two servers."""
-        job = self.train(job_file, "--listen", "127.0.0.1:0", "--token-file", self.token, "--servers-here", 1, *arguments,
-                         workers=workers)
-        job.wait_for_output("workers may come and go")
+        job = self.lead(job_file, "--servers-here", 1, *arguments, workers=workers)
         self.assertRegex(job.out, r"waiting for 1 parameter server from elsewhere; .*bimetal join \S+ --server")
-        job.address = job.out.split("bimetal join ")[1].split()[0]
         return job
-
-    def report(self, job, name="run.json"):
-        self.assertEqual(job.wait().status, 0, f"{job.out}\n{job.err}")
-        return json.loads((self.folder / name).read_text())
 
     def test_machines_of_servers_alone_and_of_workers_alone(self):
         settings = {"train__epochs": 3, "train__dtype": "float64"}
@@ -35,13 +28,12 @@ class ServersElsewhere(TwoMachines):
         server = self.join(host, "--server", workers=())
         server.wait_for_output("as parameter server 1")
         worker = self.join(host)
-        report = self.report(host)
+        report = self.report_of(host)
         self.assertEqual([server.wait().status, worker.wait().status], [0, 0], server.err + worker.err)
         self.assertEqual([w["samples"] for w in report["workers"]], [3 * 1024])
-        alone = self.report(self.train(self.write_job(checkpoint__dir="", **settings), "--report", self.folder / "run.json",
+        alone = self.report_of(self.train(self.write_job(checkpoint__dir="", **settings), "--report", self.folder / "run.json",
                                        workers=(ONE,)))
         self.assertAlmostEqual(report["train_loss"], alone["train_loss"], delta=1e-10)
-        self.assert_nothing_left()
 
     def serve_with_copies(self, workers=(ONE,), **settings):
         """Two machines with a worker each, and with one of the two servers, which keep the same."""
@@ -55,7 +47,7 @@ class ServersElsewhere(TwoMachines):
 
     def trained_alone(self):
         job_file = self.write_job(checkpoint__dir="", train__epochs=40, train__dtype="float64", train__evaluate=True)
-        return self.report(self.train(job_file, "--report", self.folder / "alone.json", workers=(ONE,)), "alone.json")
+        return self.report_of(self.train(job_file, "--report", self.folder / "alone.json", workers=(ONE,)), "alone.json")
 
     def assert_trained_like(self, alone, out):
         """`out`: of the machine whose server led at the end."""
@@ -70,7 +62,7 @@ class ServersElsewhere(TwoMachines):
         for killed in (0, 1):
             with self.subTest(server=killed):
                 host, guest = self.serve_with_copies()
-                os.kill(self.ranks_of((host, guest)[killed])[1], signal.SIGKILL)
+                self.kill((host, guest)[killed], 1)
                 self.assertEqual([host.wait().status, guest.wait().status], [0, 0], f"{host.err}\n{guest.err}")
                 self.assertIn(f"parameter server {killed} has failed; the job goes on with its copy",
                               (host, guest)[killed].err)
@@ -87,48 +79,20 @@ class ServersElsewhere(TwoMachines):
             with self.subTest("its launcher, too" if whole else "it has a server alone"):
                 host, guest = self.serve_with_copies(workers=(ONE,) if whole else ("none",))
                 os.kill(host.pid if whole else self.ranks_of(host)[0], signal.SIGKILL)
-                self.assertEqual(guest.wait().status, 0, f"{guest.out}\n{guest.err}")
+                guest.done()
                 self.assertNotEqual(host.wait().status, 0)
                 self.assertIn("server 1 leads the job from now on", guest.out)
                 self.assert_trained_like(alone, guest.out)
-
-    def test_ctrl_c_after_the_first_machine_is_lost(self):
-        host, guest = self.serve_with_copies(train__epochs=100000)
-        os.kill(host.pid, signal.SIGKILL)
-        guest.wait_for_output("leads the job")
-        guest.interrupt()
-        self.assertEqual(guest.wait().status, harness.INTERRUPTED, guest.err)
-        self.assert_saved_where_it_stopped(guest)
-        host.wait()
-        self.assert_nothing_left()
-
-    def test_one_machine_may_be_both(self):
-        host = self.serve(self.server_job(train__steps=30), "--report", self.folder / "run.json")
-        both = self.join(host, "--server")
-        both.wait_for_output("as parameter server 1 and with workers")
-        self.assertEqual(self.report(host)["steps"], 30)
-        self.assertEqual(both.wait().status, 0, both.err)
-        self.assert_nothing_left()
 
     def test_a_killed_server_elsewhere_ends_the_job_everywhere(self):
         host = self.serve(self.server_job(train__steps=100000, train__epochs=100000))
         server = self.join(host, "--server", workers=())
         host.wait_for_output("epoch 1")
-        os.kill(self.ranks_of(server)[0], signal.SIGKILL)
+        self.kill(server, 0)
         self.assertNotEqual(server.wait().status, 0)
         self.assertIn("parameter server 1", server.err)
         self.assertNotEqual(host.wait().status, 0)
         self.assertRegex(host.err, "server 1")
-        self.assert_nothing_left()
-
-    def test_ctrl_c_at_the_first_machine_ends_it_well_everywhere(self):
-        host = self.serve(self.server_job(train__steps=100000, train__epochs=100000))
-        server = self.join(host, "--server", workers=())
-        host.wait_for_output("epoch 1")
-        host.interrupt()
-        self.assertEqual(host.wait().status, 130, host.err)
-        self.assertIn(server.wait().status, (0, 130), server.err)
-        self.assert_nothing_left()
 
     @harness.waits
     def test_ctrl_c_while_a_server_is_missing_ends_it_at_once(self):
@@ -140,27 +104,22 @@ class ServersElsewhere(TwoMachines):
         worker.interrupt()
         self.assertEqual([host.wait().status, worker.wait().status], [130, 130], host.err + worker.err)
         self.assertLess(time.monotonic() - begun, 20, "less than cluster.join_timeout_s")
-        self.assert_nothing_left()
 
     def test_a_server_that_begins_elsewhere_than_the_others_is_refused(self):
         job_file = self.write_job(parallel__mode="server", servers__count=2, train__steps=10)
-        self.assertEqual(self.train(job_file, workers=(ONE,)).wait().status, 0)
+        self.train(job_file, workers=(ONE,)).done()
         host = self.serve(job_file, "--set", "train.steps=15", "--resume", self.checkpoints)
-        server = self.join(host, "--server", workers=()).wait()
-        self.assertEqual(server.status, harness.INVALID_ARGUMENT, server.err)
+        server = self.join(host, "--server", workers=()).done(harness.INVALID_ARGUMENT)
         self.assertIn("server 0 begins at step 10, server 1 at step 0", server.err)
         self.assertIn("--resume", host.wait().err)
         host = self.serve(job_file, "--set", "train.steps=15", "--resume", self.checkpoints)
         server = self.join(host, "--server", "--resume", self.checkpoints, workers=())
         self.assertEqual([host.wait().status, server.wait().status], [0, 0], host.err + server.err)
         self.assertEqual(self.saved_steps()[-1], 15)
-        self.assert_nothing_left()
 
     def test_a_server_that_never_comes_is_named(self):
-        job = self.serve(self.server_job(), "--join-timeout", 3).wait()
-        self.assertEqual(job.status, 4, job.err)
+        job = self.serve(self.server_job(), "--join-timeout", 3).done(4)
         self.assertIn("parameter server 1 was not there", job.err)
-        self.assert_nothing_left()
 
     def test_what_makes_no_sense_is_refused(self):
         host = self.serve(self.server_job(train__steps=100000, train__epochs=100000))
@@ -180,7 +139,6 @@ class ServersElsewhere(TwoMachines):
             job = self.start("train", self.server_job(), *arguments).wait()
             self.assertIn(job.status, (2, 3), job.err)
             self.assertIn(words, job.err)
-        self.assert_nothing_left()
 
 
 if __name__ == "__main__":

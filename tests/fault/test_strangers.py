@@ -8,7 +8,7 @@ import threading
 import time
 
 import harness
-from harness import FaultTest
+from harness import FaultTest, listening_ports
 
 # The part of docs/protocol.md that never changes: magic, version, message, service.
 MAGIC = 0x53484D42
@@ -57,9 +57,8 @@ class Strangers(FaultTest):
 
     def finish(self, host):
         """The job, its strangers notwithstanding."""
-        guest = self.start("join", host.address, "--worker", "cpu:threads=1")
-        self.assertEqual(guest.wait().status, 0, guest.err)
-        self.assertEqual(host.wait().status, 0, host.err)
+        self.start("join", host.address, "--worker", "cpu:threads=1").done()
+        host.done()
         self.assertEqual(self.saved_steps()[-1], 20)
         self.assert_nothing_left()
 
@@ -92,25 +91,19 @@ class Strangers(FaultTest):
         self.finish(host)
 
     def test_joining_a_job_of_another_version(self):
+        """Or something that is not Bimetal."""
         reject = PREAMBLE.pack(MAGIC, OTHER_VERSION, REJECT, STORE) + struct.pack("<H6x", 1)
-        stranger = Stranger(self, reject)
-        job = self.start("join", stranger.address).wait()
-        self.assert_one_message(job, harness.PROTOCOL_MISMATCH, stranger.address,
-                                f"version {OTHER_VERSION}")
-        self.assert_nothing_left()
-
-    def test_joining_something_that_is_not_bimetal(self):
-        stranger = Stranger(self, b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        job = self.start("join", stranger.address).wait()
-        self.assert_one_message(job, harness.PROTOCOL_MISMATCH, stranger.address, "not Bimetal")
-        self.assert_nothing_left()
+        for answer, said in ((reject, f"version {OTHER_VERSION}"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not Bimetal")):
+            stranger = Stranger(self, answer)
+            job = self.start("join", stranger.address).wait()
+            self.assert_one_message(job, harness.PROTOCOL_MISMATCH, stranger.address, said)
 
     def test_strange_bytes_on_the_ports_of_the_ranks(self):
         job = self.train(self.write_job(train__steps=200))
         harness.wait_until(lambda: len(self.ranks_of(job)) == 2, "both ranks", job)
         visited = set()
         while job.process.poll() is None and len(visited) < 3:
-            for port in listening_ports([job.pid, *self.ranks_of(job)]) - visited:
+            for port in {port for pid in (job.pid, *self.ranks_of(job)) for port in listening_ports(pid)} - visited:
                 try:
                     with socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
                         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -119,22 +112,7 @@ class Strangers(FaultTest):
                     pass
             time.sleep(0.01)
         self.assertTrue(visited, "found no port to disturb")
-        self.assertEqual(job.wait().status, 0, job.err)
-        self.assert_nothing_left()
-
-
-def listening_ports(pids):
-    """TCP ports on which these processes listen."""
-    inodes = set()
-    for pid in pids:
-        inodes |= harness.socket_inodes(pid)
-    ports = set()
-    with open("/proc/net/tcp", encoding="ascii") as table:
-        for line in list(table)[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and fields[9] in inodes:
-                ports.add(int(fields[1].split(":")[1], 16))
-    return ports
+        job.done()
 
 
 if __name__ == "__main__":

@@ -5,27 +5,21 @@ import json
 import os
 import pathlib
 import resource
-import signal
-import subprocess
 
 import harness
-from exact_job import ExactJob
-from told import wait_for_a_told_checkpoint
+from harness import limited
+from exact_job import ExactJob, tensors_of
 
 
 class Zero(ExactJob):
     def test_any_level_goes_on_from_any_other(self):
         self.run_to(self.write_exact_job("alone"), 30, ranks=1)
-        expected = self.last("alone", 30)
         folder = ("--resume", self.folder / "shards")
         self.run_to(self.write_exact_job("shards", zero__level=3, zero__shards=[5, 2, 0]), 10, ranks=3)
         self.run_to(self.write_exact_job("shards", zero__level=1, zero__shards="memory"), 15, *folder, ranks=2)
         self.run_to(self.write_exact_job("shards", zero__level=2, zero__shards="speed"), 20, *folder, ranks=2)
         self.run_to(self.write_exact_job("shards", zero__level=3, zero__shards="equal"), 30, *folder, ranks=2)
-        self.assert_same(self.last("shards", 30), expected)
-        self.assert_same(self.last("shards", 30, "optimizer.safetensors"),
-                         self.last("alone", 30, "optimizer.safetensors"))
-        self.assert_nothing_left()
+        self.assert_same_end("shards", 30)
 
     def offloaded(self, place):
         """Settings of a job whose optimizer's state is there."""
@@ -46,8 +40,7 @@ class Zero(ExactJob):
         host = self.write_exact_job("shards", zero__level=2, zero__shards="equal", **self.offloaded("host"))
         self.assertIn("host's memory in any case", self.run_to(host, 20, *folder, ranks=2).out)
         self.run_to(self.write_exact_job("shards"), 30, *folder, ranks=1)
-        for file in ("model.safetensors", "optimizer.safetensors"):
-            self.assert_same(self.last("shards", 30, file), self.last("alone", 30, file))
+        self.assert_same_end("shards", 30)
         self.assert_nothing_offloaded_left()
 
     def test_the_report_sets_a_disk_beside_a_plain_copy(self):
@@ -61,14 +54,13 @@ class Zero(ExactJob):
                                         train__steps=steps, train__evaluate=False, train__clip_norm=0,
                                         **self.offloaded("disk"), **settings)
         job = self.train(job_file, "--report", report, workers=(
-            "cpu:threads=1", "cpu:threads=1,offload_optimizer=none,offload_parameters=none")).wait()
-        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+            "cpu:threads=1", "cpu:threads=1,offload_optimizer=none,offload_parameters=none")).done()
         self.assertIn("a plain copy there: read at ", job.out)
         first, second = json.loads(report.read_text())["workers"]
         self.assertNotIn("offload", second)
         offload = first["offload"]
         states, parameters, copy = offload["states"], offload["parameters"], offload["copy"]
-        own = sum(map(len, self.last(name, steps).values())) * 2 / 3
+        own = sum(map(len, tensors_of(self.whole(name, steps) / "model.safetensors").values())) * 2 / 3
         self.assertAlmostEqual(parameters["written_bytes"] / (steps * 8 * own), 1, delta=0.01)
         self.assertGreaterEqual(parameters["read_bytes"], parameters["written_bytes"])  # a gather a step, or more
         for moved in ("read_bytes", "written_bytes"):
@@ -83,92 +75,53 @@ class Zero(ExactJob):
 
     def test_a_killed_worker_leaves_no_offloaded_state(self):
         job = self.train(self.write_job(zero__level=2, train__optimizer="adamw", **self.offloaded("disk")))
-        wait_for_a_told_checkpoint(self, job)
+        self.wait_for_a_told_checkpoint(job)
         for pid in self.ranks_of(job):
             # Open without a name: on the disk, and gone with the process.
             names = [os.readlink(link) for link in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
             self.assertTrue(any(name.startswith(str(self.folder / "offload")) for name in names), names)
-        os.kill(self.ranks_of(job)[1], signal.SIGKILL)
-        job.wait()
-        self.assert_one_message(job, harness.PEER_LOST, "rank 1", "signal 9", "--resume")
+        self.kill(job, 1)
+        self.assert_one_message(job.wait(), harness.PEER_LOST, "rank 1", "signal 9", "--resume")
         self.assert_nothing_offloaded_left()
 
     def test_a_disk_without_room_for_the_state(self):
         settings = {"zero__level": 1, "train__optimizer": "adam", "zero__shards": [1, 1], **self.offloaded("disk")}
-        limited = self.train(self.write_job(**settings), preexec_fn=lambda: resource.setrlimit(
-            resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))).wait()
-        self.assert_one_message(limited, harness.SYSTEM, "no room for", "ulimit -f", "zero.shards")
+        few = self.train(self.write_job(**settings), **limited(resource.RLIMIT_FSIZE, 1 << 19)).wait()
+        self.assert_one_message(few, harness.SYSTEM, "no room for", "ulimit -f", "zero.shards")
         folder = self.folder / "offload"
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512K", "tmpfs", folder], capture_output=True)
-        if mounted.returncode != 0:
-            self.skipTest("cannot mount a small disk here")
-        self.addCleanup(subprocess.run, ["umount", "-l", folder], check=False)
+        self.small_disk(folder, 1 << 19)
         full = self.train(self.write_job(**settings)).wait()
         self.assert_one_message(full, harness.SYSTEM, "no room for", str(folder), "No space left")
         self.assert_nothing_offloaded_left()
 
-    def test_offload_that_cannot_be(self):
-        adam = {"zero__level": 1, "train__optimizer": "adam"}
-        for settings, status, part in (
-                ({**adam, "zero__offload_path": str(self.folder / "job.toml")}, 2, "is no folder"),
-                ({**adam, "zero__offload_path": "/nowhere"}, 2, "is no folder")):
-            with self.subTest(part):
-                job = self.train(self.write_job(zero__offload_optimizer="disk", **settings)).wait()
-                self.assert_one_message(job, status, part)
-
-    def test_evaluation_gives_what_one_worker_says(self):
-        said = []
-        for name, ranks, settings in (("alone", 1, {}), ("level3", 3, {"zero__level": 3, "zero__shards": [1, 3, 0]})):
-            report = self.folder / f"{name}.json"
-            self.run_to(self.write_exact_job(name, train__epochs=1, **settings), 1000, "--report", report, ranks=ranks)
-            said.append(json.loads(report.read_text())["evaluations"])
-        self.assertEqual([entry["test_accuracy"] for entry in said[0]], [entry["test_accuracy"] for entry in said[1]])
-        self.assertGreater(len(said[0]), 0)
-
     def test_a_killed_worker_is_named_and_the_rest_goes_on(self):
         job_file = self.write_job(zero__level=3, zero__shards=[1, 2])
         job = self.train(job_file)
-        wait_for_a_told_checkpoint(self, job)
-        pid = self.ranks_of(job)[1]
-        os.kill(pid, signal.SIGKILL)
-        job.wait()
-        self.assert_one_message(job, harness.PEER_LOST, "rank 1", f"pid {pid}", "signal 9", "--resume")
+        self.wait_for_a_told_checkpoint(job)
+        pid = self.kill(job, 1)
+        self.assert_one_message(job.wait(), harness.PEER_LOST, "rank 1", f"pid {pid}", "signal 9", "--resume")
         self.assert_nothing_left()
         alone = self.write_job(zero__level=3, zero__shards="equal")
         self.assert_can_resume(alone, workers=("cpu:threads=1",))
-        self.assert_nothing_left()
 
     def update_in_backward(self, name, **settings):
         return self.write_exact_job(name, **{"zero__level": 3, "zero__shards": [2, 1], "zero__update": "backward",
                                              "train__clip_norm": 0, **settings})
 
-    def test_updates_in_backward_go_on_as_others_and_those_as_they_do(self):
-        self.run_to(self.write_exact_job("alone", train__clip_norm=0), 30, ranks=1)
-        folder = ("--resume", self.folder / "shards")
-        self.run_to(self.update_in_backward("shards", zero__shards=[5, 2, 0]), 10, ranks=3)
-        self.run_to(self.write_exact_job("shards", train__clip_norm=0, zero__level=2), 20, *folder, ranks=2)
-        self.run_to(self.update_in_backward("shards", zero__offload_parameters="disk", **self.offloaded("disk")), 30,
-                    *folder, ranks=2)
-        for file in ("model.safetensors", "optimizer.safetensors"):
-            self.assert_same(self.last("shards", 30, file), self.last("alone", 30, file))
-        self.assert_nothing_offloaded_left()
-
     def test_of_a_step_that_backward_has_begun_to_apply_nothing_is_saved(self):
         # Whichever part of a step the others are in when it is killed.
         job = self.train(self.update_in_backward("checkpoints", checkpoint__every_steps=1, checkpoint__keep=2),
                          "--set", "train.steps=5000")
-        wait_for_a_told_checkpoint(self, job)
-        os.kill(self.ranks_of(job)[0], signal.SIGKILL)
-        job.wait()
-        self.assert_one_message(job, harness.PEER_LOST, "rank 0", "signal 9", "--resume")
+        self.wait_for_a_told_checkpoint(job)
+        self.kill(job, 0)
+        self.assert_one_message(job.wait(), harness.PEER_LOST, "rank 0", "signal 9", "--resume")
         saved = self.saved_steps()[-1]
         self.run_to(self.write_exact_job("alone", train__clip_norm=0), saved, ranks=1)
-        self.assert_same(self.last("checkpoints", saved), self.last("alone", saved))
-        self.assert_nothing_left()
+        self.assert_same_end("checkpoints", saved)
 
     def test_a_loss_that_is_no_number_saves_nothing_of_what_backward_has_updated(self):
         good = self.write_job(zero__level=3, zero__update="backward", train__steps=20)
-        self.assertEqual(self.train(good).wait().status, 0)
+        self.train(good).done()
         step = self.saved_steps()[-1]
         diverging = self.write_job("diverging.toml", zero__level=3, zero__update="backward", train__learning_rate=1e30)
         job = self.train(diverging, "--resume", self.checkpoints).wait()
@@ -176,25 +129,21 @@ class Zero(ExactJob):
         self.assertEqual(self.saved_steps()[-1], step)
         self.assert_can_resume(good)
 
-    def test_a_worker_without_memory_takes_smaller_pieces(self):
-        job = self.train(self.write_job(model__name="cnn", train__steps=4, train__global_batch=4096,
-                                        train__micro_batch=4096, zero__level=3, zero__shards="equal"),
-                         workers=("cpu:threads=1,memory=170MB", "cpu:threads=1")).wait()
-        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
-        self.assertIn("rank 0 ran out of memory", job.out)
-        self.assert_nothing_left()
-
-    def test_a_worker_without_memory_ends_a_job_that_updates_in_backward(self):
-        job = self.train(self.write_job(model__name="cnn", train__steps=4, train__global_batch=4096,
-                                        train__micro_batch=4096, zero__level=3, zero__shards="equal",
-                                        zero__update="backward", train__check_memory="warn"),
-                         workers=("cpu:threads=1,memory=170MB", "cpu:threads=1")).wait()
+    def test_a_worker_without_memory_takes_smaller_pieces_unless_backward_updates(self):
+        job_file = self.write_job(model__name="cnn", train__steps=4, train__global_batch=4096, train__micro_batch=4096, zero__level=3,
+                                  zero__shards="equal", train__check_memory="warn")
+        workers = ("cpu:threads=1,memory=170MB", "cpu:threads=1")
+        job = self.train(job_file, "--set", "zero.update=backward", workers=workers).wait()
         self.assert_one_message(job, harness.OUT_OF_MEMORY, "rank 0", "ran out of memory")
         self.assertEqual(self.saved_steps(), [])
-        self.assert_nothing_left()
+        job = self.train(job_file, workers=workers).done()
+        self.assertIn("rank 0 ran out of memory", job.out)
 
     def test_what_cannot_be(self):
+        disk = {"train__optimizer": "adam", "zero__offload_optimizer": "disk"}
         for settings, part in (({"zero__shards": [1, 2, 3]}, "zero.shards has 3 weights for 2 ranks"),
+                               ({**disk, "zero__offload_path": str(self.folder / "job.toml")}, "is no folder"),
+                               ({**disk, "zero__offload_path": "/nowhere"}, "is no folder"),
                                ({"parallel__mode": "server"}, "does not go with parallel.mode")):
             with self.subTest(part):
                 job = self.train(self.write_job(zero__level=2, **settings)).wait()

@@ -2,7 +2,7 @@
 
 import json
 
-from same_ends import SameEnds
+from exact_job import SameEnds
 
 TEXT = "the cat sat on the mat, and the dog sat on the cat.\n" * 40
 
@@ -11,8 +11,7 @@ class TextJob(SameEnds):
     def setUp(self):
         super().setUp()
         (self.folder / "text").write_text(TEXT)
-        tokens = self.start("data", "tokenize", "text", "--tokenizer", "bytes", "--out", "tokens", "--test-fraction", "0.2").wait()
-        self.assertEqual(tokens.status, 0, tokens.err)
+        self.start("data", "tokenize", "text", "--tokenizer", "bytes", "--out", "tokens", "--test-fraction", "0.2").done()
 
     def write_text_job(self, name, **settings):
         """AdamW on a small GPT-2 with dropout and a clipped gradient, the same on any number of workers."""
@@ -26,6 +25,5 @@ class TextJob(SameEnds):
     def run_to(self, job_file, step, *arguments, ranks):
         workers = ("cpu:threads=1",) * ranks
         report = self.folder / "report.json"
-        job = self.train(job_file, "--set", f"train.steps={step}", "--report", report, *arguments, workers=workers).wait()
-        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        job = self.train(job_file, "--set", f"train.steps={step}", "--report", report, *arguments, workers=workers).done()
         return job, json.loads(report.read_text())

@@ -246,6 +246,31 @@ bool is_possible(const Phase& phase) {
   return phase.ranks <= most_ranks && job::is_possible(job, workers);
 }
 
+/// Of sums in float64; in float32; of what ranks send each other with 8 to 11 digits, the rest of
+/// it with the next step.
+constexpr double kExact = 1e-12, kSingle = 1e-3, kShort = 5e-2;
+
+/// What gradients, parameters and activations are summed and sent in.
+void draw_sums(Dice& dice, RandomJob& job) {
+  job.tolerance = kExact;
+  if (dice.chance(70)) return;
+  job.tolerance = kSingle;
+  job.alone.job.train.dtype = "float32";
+  for (auto& phase : job.phases) {
+    phase.job.train.dtype = "float32";
+    auto shorter = phase;
+    auto& compression = shorter.job.compression;
+    compression.links = "all";
+    const auto scheme = dice.of({"float16", "bfloat16"});
+    (shorter.job.mesh.stages > 1 ? compression.activations : compression.gradients) = scheme;
+    const bool servers = shorter.job.parallel.mode == "server";
+    if (servers) compression.parameters = dice.of({"none", "float16"});
+    if (!is_possible(shorter) || dice.chance(30)) continue;
+    phase = shorter;
+    job.tolerance = kShort;
+  }
+}
+
 }  // namespace
 
 RandomData::RandomData() {
@@ -276,6 +301,8 @@ RandomJob draw_job(std::uint64_t seed, const RandomData& data) {
     phase.until = number == phases ? steps : std::max<std::int64_t>(1, steps * number / phases);
     job.phases.push_back(std::move(phase));
   }
+  Dice of_sums(seed + 1'000'000'007);  // beside the other draws, which stay what they are
+  draw_sums(of_sums, job);
   return job;
 }
 

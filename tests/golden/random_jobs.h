@@ -36,6 +36,9 @@ struct RandomJob {
   std::uint64_t seed = 0;
   Phase alone;                ///< by one device that computes each batch whole
   std::vector<Phase> phases;  ///< each goes on from the checkpoint of the one before
+  /// How far the two may be apart, relative to the largest number of a tensor: what sums in the
+  /// job's precision leave open.
+  double tolerance = 0;
 };
 
 /// The same for the same seed. Its phases are possible by job::require_possible().

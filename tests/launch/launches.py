@@ -3,13 +3,12 @@
 import os
 import pathlib
 import re
-import socket
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "fault"))
 
 import harness  # noqa: E402
-from harness import BIMETAL, FaultTest, variable_of, wait_until  # noqa: E402
+from harness import BIMETAL, FaultTest, free_port, variable_of, wait_until  # noqa: E402
 
 OTHER_VERSION = os.environ.get("OTHER_VERSION") or str(
     harness.REPOSITORY / "build" / "tests" / "launch" / "bimetal_of_another_version")
@@ -27,6 +26,9 @@ class LaunchTest(FaultTest):
         super().setUp()
         for name in ("SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MASTER_ADDR", "MASTER_PORT"):
             self.environment.pop(name, None)
+
+    def tearDown(self):
+        self.wait_until_nothing_is_left()
 
     def launch(self, *arguments, script=None, **options):
         command = ["--", "sh", "-c", script] if script else []
@@ -50,13 +52,9 @@ class LaunchTest(FaultTest):
         wait_until(lambda: not self.processes(), "the end of all processes")
         self.assert_nothing_left()
 
-    def assert_done(self, job, status=0):
-        self.assertEqual(job.wait().status, status, f"{job.out}\n{job.err}")
-
     def assert_refused(self, job, status, *parts):
         """One message, soon, and nothing runs."""
-        job.wait()
-        self.assert_one_message(job, status, *parts)
+        self.assert_one_message(job.wait(), status, *parts)
         self.wait_until_nothing_is_left()
 
 
@@ -66,12 +64,6 @@ def lines_of_ranks(job):
     for rank, text in re.findall(r"^\[(\d+)\] (.*)$", job.out, re.MULTILINE):
         found.setdefault(int(rank), []).append(text)
     return found
-
-
-def free_port(host="127.0.0.1"):
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
 
 
 __all__ = ["BIMETAL", "OTHER_VERSION", "SHOW", "WAIT", "WAIT_FOR_SIGNALS", "LaunchTest", "free_port", "harness",

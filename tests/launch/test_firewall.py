@@ -32,19 +32,16 @@ class Firewall(LaunchTest):
                           program=[*self.here.command(), BIMETAL])
 
     def test_the_ranks_meet_at_an_address_that_both_reach(self):
-        job = self.from_here(script=SHOW)
-        self.assert_done(job)
+        job = self.from_here(script=SHOW).done()
         self.assertEqual([line[0].split(" at ")[1].split(":")[0] for line in lines_of_ranks(job).values()], [HERE] * 2)
 
     def test_a_blocked_port_is_named_before_any_rank_starts(self):
         # The packets are dropped without a word, as firewalls do.
         self.there.ip("rule", "add", "ipproto", "tcp", "dport", "29555", "blackhole")
-        job = self.from_here("--master-port", 29555, script="echo started")
-        job.wait()
+        job = self.from_here("--master-port", 29555, script="echo started").wait()
         self.assertIn(job.status, (harness.TIMEOUT, harness.SYSTEM), job.err)
         self.assert_one_message(job, job.status, THERE, f"{HERE}:29555", "firewall", "--master-port", "--master-addr")
         self.assertNotIn("started", job.out)
-        self.wait_until_nothing_is_left()
 
     def test_a_cable_that_is_pulled(self):
         job_file = self.write_job(parallel__timeout_s=5)
@@ -67,7 +64,6 @@ class Firewall(LaunchTest):
                          program=[*self.here.command(), BIMETAL]).wait()
         self.assertIn(job.status, (harness.TIMEOUT, harness.SYSTEM), job.err)
         self.assert_one_message(job, job.status, "10.77.0.9", "switched on")
-        self.wait_until_nothing_is_left()
 
 
 if __name__ == "__main__":

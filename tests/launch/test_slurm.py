@@ -30,7 +30,7 @@ class Slurm(LaunchTest):
         super().setUp()
         self.environment.update(self.cluster.variables)
         self.token = self.folder / "token"
-        self.assert_done(self.start("token", self.token))
+        self.start("token", self.token).done()
 
     def srun(self, *words, **options):
         return self.start(program=self.cluster.command("srun", *words), *(), **options)
@@ -45,35 +45,27 @@ class Slurm(LaunchTest):
 
     def test_train_on_one_node_needs_no_token(self):
         report = self.folder / "report.json"
-        job = self.srun("-N1", "-n2", *self.train(self.write_job(train__steps=30), "--report", report))
-        self.assert_done(job)
+        self.srun("-N1", "-n2", *self.train(self.write_job(train__steps=30), "--report", report)).done()
         self.assert_trained(report, 2, 30)
-        self.wait_until_nothing_is_left()
 
     def test_train_on_two_nodes_with_a_token_file(self):
         report = self.folder / "report.json"
-        job = self.srun("-N2", "-n3", *self.train(self.write_job(train__steps=30), "--report", report),
-                        environment={"BIMETAL_TOKEN_FILE": str(self.token)})
-        self.assert_done(job)
+        self.srun("-N2", "-n3", *self.train(self.write_job(train__steps=30), "--report", report),
+                  environment={"BIMETAL_TOKEN_FILE": str(self.token)}).done()
         self.assert_trained(report, 3, 30)
-        self.wait_until_nothing_is_left()
 
     def test_two_nodes_without_a_token_are_told_so(self):
         job = self.srun("-N2", "-n2", *self.train(self.write_job(train__steps=30))).wait()
         self.assertNotEqual(job.status, 0)
         self.assertIn("BIMETAL_TOKEN_FILE", job.err)
         self.assertIn("bm1", job.err)
-        self.wait_until_nothing_is_left()
 
     def test_one_task_is_no_rank(self):
         """It starts workers of its own, as outside Slurm."""
-        job = self.srun("-n1", *self.train(self.write_job(train__steps=20)))
-        self.assert_done(job)
-        self.wait_until_nothing_is_left()
+        self.srun("-n1", *self.train(self.write_job(train__steps=20))).done()
 
     def test_any_command_by_launch_slurm(self):
-        job = self.srun("-N2", "-n3", BIMETAL, "launch", "--slurm", "--", "sh", "-c", SHOW)
-        self.assert_done(job)
+        job = self.srun("-N2", "-n3", BIMETAL, "launch", "--slurm", "--", "sh", "-c", SHOW).done()
         port = job.out.strip().rsplit(":", 1)[1]
         self.assertEqual(sorted(job.out.split("\n"))[1:], [
             f"rank 0/3 local 0/2 node 0 at bm1:{port}", f"rank 1/3 local 1/2 node 0 at bm1:{port}",
@@ -84,7 +76,6 @@ class Slurm(LaunchTest):
                         "[ $RANK = 2 ] && { sleep 2; exit 9; }; sleep 600").wait()  # once the others run, too
         self.assertNotEqual(job.status, 0)
         self.assertIn("task 2: Exited with exit code 9", job.err)
-        self.wait_until_nothing_is_left()
 
     def test_a_killed_rank_is_named_by_the_other(self):
         job = self.srun("-N2", "-n2", "--kill-on-bad-exit=0", *self.train(self.write_job()),
@@ -94,7 +85,6 @@ class Slurm(LaunchTest):
         job.wait()
         self.assertNotEqual(job.status, 0)
         self.assertRegex(job.err, r"bimetal: error: .*rank 1")
-        self.wait_until_nothing_is_left()
 
     def test_the_sbatch_file_of_the_examples(self):
         """Trains, and goes on from the checkpoint when it is submitted again."""
@@ -106,7 +96,6 @@ class Slurm(LaunchTest):
         self.sbatch(job_file)
         self.assertEqual(self.saved_steps()[-1], 40)
         self.assertEqual(list(self.folder.glob(".bimetal-*")), [], "tokens are left")
-        self.wait_until_nothing_is_left()
 
     def sbatch(self, job_file):
         script = REPOSITORY / "examples" / "slurm" / "bimetal.sbatch"
@@ -137,15 +126,13 @@ class Slurm(LaunchTest):
         self.assertEqual(job.status, 0, output.read_text() if output.exists() else job.err)
         self.assertRegex(output.read_text(), r"epoch 0: loss [0-9.]+, next rate 0\.0000\n(?s:.*)accuracy [0-9.]+")
         self.assertTrue((self.folder / "resnet18.pt").exists())
-        self.wait_until_nothing_is_left()
 
     def test_scancel_saves_a_checkpoint(self):
         job_file = self.write_job(checkpoint__every_steps=0)
         output = self.folder / "slurm.out"
         script = REPOSITORY / "examples" / "slurm" / "bimetal.sbatch"
         job = self.submit("--parsable", "-N1", "--ntasks-per-node=2", "-o", output, script, job_file, "--worker",
-                          "cpu:threads=1", "--worker", "cpu:threads=1")
-        self.assert_done(job)
+                          "cpu:threads=1", "--worker", "cpu:threads=1").done()
         wait_until(lambda: output.exists() and "step " in output.read_text(), "progress", job)
         self.cluster.ask("scancel", "--signal=TERM", job.out.strip())
         wait_until(lambda: not self.processes(), "the end of the job", job)

@@ -4,10 +4,8 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import sys
-import tempfile
 import time
 
 import ssh_hosts
@@ -32,32 +30,27 @@ class SshTest(LaunchTest):
 
 class Ssh(SshTest):
     def test_every_rank_knows_its_place(self):
-        job = self.over_ssh("127.0.0.2:1,127.0.0.3:2", script=SHOW)
-        self.assert_done(job)
+        job = self.over_ssh("127.0.0.2:1,127.0.0.3:2", script=SHOW).done()
         lines = lines_of_ranks(job)
         port = lines[0][0].rsplit(":", 1)[1]
         self.assertEqual(lines, {0: [f"rank 0/3 local 0/1 node 0 at 127.0.0.2:{port}"],
                                  1: [f"rank 1/3 local 0/2 node 1 at 127.0.0.2:{port}"],
                                  2: [f"rank 2/3 local 1/2 node 1 at 127.0.0.2:{port}"]})
         self.assertIn("127.0.0.3 1-2", job.err)
-        self.wait_until_nothing_is_left()
 
     def test_a_host_file(self):
         (self.folder / "hosts").write_text("127.0.0.2 slots=2  # the big one\n127.0.0.3\n")
         job = self.launch("--hostfile", self.folder / "hosts", "-n", 2, "--ssh-port", self.sshd.port,
-                          *self.keys.options(), script=SHOW)
-        self.assert_done(job)
+                          *self.keys.options(), script=SHOW).done()
         self.assertEqual(len(lines_of_ranks(job)), 2)
 
     def test_bimetal_train_on_this_and_another_host(self):
         report = self.folder / "report.json"
-        job = self.over_ssh("localhost:1,127.0.0.2:1", "--", BIMETAL, "train", self.write_job(train__steps=30),
-                            "--worker", "cpu:threads=1", "--report", report)
-        self.assert_done(job)
+        self.over_ssh("localhost:1,127.0.0.2:1", "--", BIMETAL, "train", self.write_job(train__steps=30),
+                      "--worker", "cpu:threads=1", "--report", report).done()
         figures = json.loads(report.read_text())
         self.assertEqual(figures["world_size"], 2)
         self.assertEqual(sum(worker["samples"] for worker in figures["workers"]), 30 * 64)
-        self.wait_until_nothing_is_left()
 
     def test_the_token_reaches_all_and_is_seen_nowhere(self):
         secret = "a-secret-of-this-test-alone"
@@ -74,29 +67,17 @@ class Ssh(SshTest):
         self.assertNotIn(secret, job.out + job.err)
         self.assertNotIn(secret, pathlib.Path(self.sshd.log.name).read_text(errors="replace"))
 
-    def test_each_job_has_a_token_of_its_own(self):
-        tokens = set()
-        for _ in range(2):
-            job = self.over_ssh("127.0.0.2:1,127.0.0.3:1", script="echo $BIMETAL_TOKEN")
-            self.assert_done(job)
-            seen = {lines[0] for lines in lines_of_ranks(job).values()}
-            self.assertEqual(len(seen), 1, job.out)
-            tokens |= seen
-        self.assertEqual([len(token) for token in tokens], [64, 64])
-
     def test_variables_and_folder_go_along(self):
         job = self.over_ssh("127.0.0.2:1", "--env", "GREETING", "--env", "WORD=b c",
                             script="echo $GREETING $WORD $BIMETAL_X; pwd",
-                            environment={"GREETING": "hello", "BIMETAL_X": "seen"})
-        self.assert_done(job)
+                            environment={"GREETING": "hello", "BIMETAL_X": "seen"}).done()
         self.assertEqual(lines_of_ranks(job)[0], ["hello b c seen", str(self.folder)])
 
     def test_the_program_that_ssh_finds_is_there_for_the_ranks(self):
         """Though its folder is in nobody's PATH."""
         for options in ((), ("--remote-bimetal", BIMETAL)):
             with self.subTest(options):
-                job = self.over_ssh("127.0.0.2:1", *options, "--", "bimetal", "--version")
-                self.assert_done(job)
+                job = self.over_ssh("127.0.0.2:1", *options, "--", "bimetal", "--version").done()
                 self.assertEqual(len(lines_of_ranks(job)[0]), 1, job.out)
 
     def test_a_python_that_misses_a_module_is_told_what_hands_it_on(self):
@@ -107,11 +88,9 @@ class Ssh(SshTest):
         job = self.over_ssh("127.0.0.2:1", *command, environment=path).wait()
         self.assert_one_message(job, 1, "rank 0 on 127.0.0.2", "--env PATH", "--env PYTHONPATH")
         self.assertIn("ModuleNotFoundError", job.err)
-        job = self.over_ssh("127.0.0.2:1", "--env", "PYTHONPATH", *command, environment=path)
-        self.assert_done(job)
+        job = self.over_ssh("127.0.0.2:1", "--env", "PYTHONPATH", *command, environment=path).done()
         self.assertEqual(lines_of_ranks(job)[0], ["found"])
-        job = self.launch("-n", 1, *command).wait()
-        self.assertEqual(job.status, 1, job.err)
+        job = self.launch("-n", 1, *command).done(1)
         self.assertNotIn("--env", job.err)
 
     def test_ctrl_c_reaches_other_hosts(self):
@@ -119,39 +98,25 @@ class Ssh(SshTest):
                             script="trap 'echo interrupted; exit 0' INT; " + WAIT_FOR_SIGNALS)
         self.wait_for_ready(job, 2)
         job.interrupt()
-        self.assert_done(job, harness.INTERRUPTED)
+        job.done(harness.INTERRUPTED)
         self.assertEqual(job.out.count("interrupted"), 2, job.out)
-        self.wait_until_nothing_is_left()
-
-    def test_a_second_ctrl_c_kills_on_other_hosts(self):
-        job = self.over_ssh("127.0.0.2:1,127.0.0.3:1", script="trap '' INT TERM; " + WAIT_FOR_SIGNALS)
-        self.wait_for_ready(job, 2)
-        job.interrupt()
-        job.wait_for_output("Ctrl-C again")
-        job.interrupt()
-        self.assert_done(job, harness.INTERRUPTED)
-        self.wait_until_nothing_is_left()
 
     def test_a_failure_there_ends_the_ranks_here(self):
         job = self.over_ssh("localhost:2,127.0.0.2:1", script="[ $RANK = 2 ] && exit 7; sleep 600").wait()
         self.assert_one_message(job, 7, "rank 2", "127.0.0.2", "exit status 7")
-        self.wait_until_nothing_is_left()
 
     def test_a_killed_rank_there_is_named(self):
         job = self.over_ssh("localhost:1,127.0.0.2:1", script=WAIT)
         self.wait_for_ready(job, 2)
         pid = self.ranks()[1]
         os.kill(pid, signal.SIGKILL)
-        job.wait()
-        self.assert_one_message(job, 128 + 9, "rank 1 on 127.0.0.2", f"pid {pid}", "signal 9")
-        self.wait_until_nothing_is_left()
+        self.assert_one_message(job.wait(), 128 + 9, "rank 1 on 127.0.0.2", f"pid {pid}", "signal 9")
 
     def test_nothing_outlives_a_killed_launcher(self):
         job = self.over_ssh("localhost:1,127.0.0.2:1,127.0.0.3:1", script=WAIT)
         self.wait_for_ready(job, 3)
         os.kill(job.pid, signal.SIGKILL)
         job.wait()
-        self.wait_until_nothing_is_left()
 
     def ssh_of(self, host):
         return next(pid for pid in self.processes()
@@ -162,9 +127,7 @@ class Ssh(SshTest):
         job = self.over_ssh("localhost:1,127.0.0.2:1", script=WAIT)
         self.wait_for_ready(job, 2)
         os.kill(self.ssh_of("127.0.0.2"), signal.SIGKILL)
-        job.wait()
-        self.assert_one_message(job, harness.PEER_LOST, "127.0.0.2", "ranks 1-1")
-        self.wait_until_nothing_is_left()
+        self.assert_one_message(job.wait(), harness.PEER_LOST, "127.0.0.2", "ranks 1-1")
 
     def test_a_silent_network_ends_the_job_on_both_sides(self):
         job = self.over_ssh("localhost:1,127.0.0.2:1", "--silence", 3, script=WAIT)
@@ -174,9 +137,7 @@ class Ssh(SshTest):
         self.assertIsNone(job.process.poll(), job.err)
         os.kill(ssh, signal.SIGSTOP)
         wait_until(lambda: harness.state_of(far_rank) in ("gone", "Z"), "the end of the rank there", job)
-        job.wait()
-        self.assert_one_message(job, harness.PEER_LOST, "127.0.0.2", "no word from it for 3 s")
-        self.wait_until_nothing_is_left()
+        self.assert_one_message(job.wait(), harness.PEER_LOST, "127.0.0.2", "no word from it for 3 s")
 
     def test_once_a_rank_has_failed_a_host_that_gives_no_answer_is_not_waited_for(self):
         sign = self.folder / "fail"
@@ -187,66 +148,35 @@ class Ssh(SshTest):
         os.kill(self.ssh_of("127.0.0.2"), signal.SIGSTOP)
         begun = time.monotonic()
         sign.touch()
-        self.assertEqual(job.wait().status, 3, job.err)
+        job.done(3)
         self.assertLess(time.monotonic() - begun, 15, "--grace alone is 30 s")
         self.assertIn("rank 0 on localhost", job.error())
         self.assertIn("lost host 127.0.0.2: it has not answered", job.err)
-        self.wait_until_nothing_is_left()
-
-    def test_much_output_of_other_hosts_arrives_whole(self):
-        job = self.over_ssh("127.0.0.2:1,127.0.0.3:1", script="seq 200000")
-        self.assert_done(job)
-        expected = [str(i) for i in range(1, 200001)]
-        self.assertEqual(lines_of_ranks(job), {0: expected, 1: expected})
 
 
 class Refusals(SshTest):
-    def test_a_port_where_nobody_listens(self):
-        job = self.launch("-H", "127.0.0.2:1", "--ssh-port", free_port("127.0.0.2"), *self.keys.options(),
-                          script="true")
-        self.assert_refused(job, harness.SYSTEM, "127.0.0.2", "--ssh-port", "sshd")
-
-    def test_a_key_that_is_not_accepted(self):
-        self.assert_refused(self.over_ssh("127.0.0.2:1", key="stranger", script="true"), harness.UNAUTHORIZED,
-                            "127.0.0.2", "ssh-copy-id")
-
-    def test_an_unknown_host_key(self):
-        job = self.launch("-H", "127.0.0.2:1", "--ssh-port", self.sshd.port, "--ssh-option",
-                          "StrictHostKeyChecking=yes", "--ssh-option", f"UserKnownHostsFile={self.folder / 'nobody'}",
-                          script="true")
-        self.assert_refused(job, harness.UNAUTHORIZED, "127.0.0.2", "host key",
-                            f"ssh -p {self.sshd.port} 127.0.0.2 true")
-
-    def test_a_name_that_nobody_knows(self):
-        job = self.over_ssh("no-such-host.invalid:1", script="true")
-        self.assert_refused(job, harness.SYSTEM, "no-such-host.invalid", "no host of that name")
-
-    def test_one_bad_host_among_good_ones(self):
-        job = self.over_ssh("localhost:1,no-such-host.invalid:1,127.0.0.2:1", script=WAIT)
-        self.assert_refused(job, harness.SYSTEM, "no-such-host.invalid")
-
-    def test_no_bimetal_there(self):
-        job = self.over_ssh("127.0.0.2:1", "--remote-bimetal", "/nowhere/bimetal", script="true")
-        self.assert_refused(job, harness.INVALID_ARGUMENT, "127.0.0.2", "/nowhere/bimetal", "--remote-bimetal")
-
-    def test_another_version_there(self):
-        job = self.over_ssh("localhost:1,127.0.0.2:1", "--remote-bimetal", OTHER_VERSION, script=WAIT)
-        self.assert_refused(job, harness.PROTOCOL_MISMATCH, "127.0.0.2", "0.0.9", "install the same version")
-
-    def test_no_such_program_there(self):
-        job = self.over_ssh("localhost:1,127.0.0.2:1", "--env", "PATH=/nowhere", "--", "sleep", "600")
-        self.assert_refused(job, harness.INVALID_ARGUMENT, "sleep", "/nowhere", "--env PATH")
-
-    def test_a_folder_that_is_missing_there(self):
-        gone = pathlib.Path(tempfile.mkdtemp())
-        self.addCleanup(shutil.rmtree, gone, ignore_errors=True)
-        job = self.start("launch", "-H", "127.0.0.2:1", "--ssh-port", self.sshd.port, *self.keys.options(), "--chdir",
-                         gone / "none", "--", "true")
-        self.assert_refused(job, harness.SYSTEM, "127.0.0.2", str(gone / "none"))
-
-    def test_an_address_that_the_first_host_does_not_have(self):
-        job = self.over_ssh("127.0.0.2:1,127.0.0.3:1", "--master-addr", "192.0.2.1", script="true")
-        self.assert_refused(job, harness.SYSTEM, "192.0.2.1", "--master-addr")
+    def test_what_cannot_be_launched(self):
+        gone = self.folder / "gone"
+        gone.mkdir()
+        strict = ("--ssh-option", "StrictHostKeyChecking=yes", "--ssh-option", f"UserKnownHostsFile={self.folder / 'nobody'}")
+        for hosts, arguments, options, status, *parts in (
+                ("no-such-host.invalid:1", (), {}, harness.SYSTEM, "no-such-host.invalid", "no host of that name"),
+                ("localhost:1,no-such-host.invalid:1,127.0.0.2:1", (), {}, harness.SYSTEM, "no-such-host.invalid"),
+                ("127.0.0.2:1", (), {"key": "stranger"}, harness.UNAUTHORIZED, "127.0.0.2", "ssh-copy-id"),
+                ("127.0.0.2:1", ("--ssh-port", free_port("127.0.0.2")), {}, harness.SYSTEM, "127.0.0.2", "--ssh-port", "sshd"),
+                ("127.0.0.2:1", ("--remote-bimetal", "/nowhere/bimetal"), {}, harness.INVALID_ARGUMENT, "127.0.0.2", "/nowhere/bimetal",
+                 "--remote-bimetal"),
+                ("localhost:1,127.0.0.2:1", ("--remote-bimetal", OTHER_VERSION), {}, harness.PROTOCOL_MISMATCH, "127.0.0.2", "0.0.9",
+                 "install the same version"),
+                ("localhost:1,127.0.0.2:1", ("--env", "PATH=/nowhere"), {"command": "sleep"}, harness.INVALID_ARGUMENT, "sleep",
+                 "/nowhere", "--env PATH"),
+                ("127.0.0.2:1", ("--chdir", gone / "none"), {}, harness.SYSTEM, "127.0.0.2", str(gone / "none")),
+                ("127.0.0.2:1,127.0.0.3:1", ("--master-addr", "192.0.2.1"), {}, harness.SYSTEM, "192.0.2.1", "--master-addr")):
+            with self.subTest(hosts, arguments=arguments):
+                command = [options.pop("command"), "600"] if "command" in options else ["sh", "-c", WAIT]
+                self.assert_refused(self.over_ssh(hosts, *arguments, "--", *command, **options), status, *parts)
+        job = self.launch("-H", "127.0.0.2:1", "--ssh-port", self.sshd.port, *strict, script="true")
+        self.assert_refused(job, harness.UNAUTHORIZED, "127.0.0.2", "host key", f"ssh -p {self.sshd.port} 127.0.0.2 true")
 
 
 class LoginShells(SshTest):
@@ -256,8 +186,7 @@ class LoginShells(SshTest):
         talking.write_text("#!/bin/sh\necho 'Welcome to host7!'\necho 'bimetal-agent is no greeting'\n"
                            f'exec {BIMETAL} "$@"\n')
         talking.chmod(0o755)
-        job = self.over_ssh("127.0.0.2:1", "--remote-bimetal", talking, script=SHOW)
-        self.assert_done(job)
+        job = self.over_ssh("127.0.0.2:1", "--remote-bimetal", talking, script=SHOW).done()
         self.assertEqual(len(re.findall(r"rank 0/1", job.out)), 1)
 
 

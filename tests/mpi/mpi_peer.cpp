@@ -25,8 +25,8 @@
 #include "bimetal/base/log.h"
 #include "bimetal/base/stopwatch.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/launch/find_rank.h"
 #include "bimetal/launch/meet.h"
+#include "bimetal/launch/rank_environment.h"
 #include "portability/fabric_checks.h"
 
 namespace bimetal::testing {

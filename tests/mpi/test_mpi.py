@@ -33,17 +33,10 @@ class OverMpi(unittest.TestCase):
                 self.assertGreater(int(calls), 1000)
                 self.assertEqual(by, carrier, run.text())
 
-    def test_every_collective_alone(self):
-        self.check(1, "mpi", BIMETAL_TRANSPORT="mpi")
-
-    def test_every_collective_of_two(self):
-        self.check(2, "mpi", BIMETAL_TRANSPORT="mpi")
-
-    def test_every_collective_of_three(self):
-        self.check(3, "mpi", BIMETAL_TRANSPORT="mpi")
-
-    def test_every_collective_of_five(self):
-        self.check(5, "mpi", BIMETAL_TRANSPORT="mpi")
+    def test_every_collective(self):
+        for ranks in (1, 2, 3, 5):
+            with self.subTest(ranks=ranks):
+                self.check(ranks, "mpi", BIMETAL_TRANSPORT="mpi")
 
     def test_ranks_that_meet_by_mpi_share_memory_on_one_host(self):
         self.check(2, "shm")
@@ -97,12 +90,15 @@ class Refusals(unittest.TestCase):
             for word in (status, *words):
                 self.assertIn(word, run.text())
 
-    def test_no_library(self):
-        self.refused("unsupported", "/nowhere/libmpi.so", "BIMETAL_MPI_LIBRARY",
-                     BIMETAL_MPI_LIBRARY="/nowhere/libmpi.so")
-
-    def test_a_library_that_is_none(self):
-        self.refused("unsupported", "MPI_", BIMETAL_MPI_LIBRARY="libc.so.6")
+    def test_libraries_and_what_does_not_go_with_mpi(self):
+        for status, words, changes in (
+                ("unsupported", ("/nowhere/libmpi.so", "BIMETAL_MPI_LIBRARY"), {"BIMETAL_MPI_LIBRARY": "/nowhere/libmpi.so"}),
+                ("unsupported", ("MPI_",), {"BIMETAL_MPI_LIBRARY": "libc.so.6"}),
+                ("invalid_argument", ("BIMETAL_ENCRYPTION",), {"BIMETAL_ENCRYPTION": "on"}),
+                ("invalid_argument", ("of 7", "of 2"), {"RANK": "0", "WORLD_SIZE": "7", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+                                                        "MASTER_PORT": "1"})):
+            with self.subTest(changes):
+                self.refused(status, *words, **changes)
 
     def test_the_library_of_another_mpirun(self):
         other = launchers.FAMILIES["mpich" if FAMILY == "open_mpi" else "open_mpi"]["library"]
@@ -111,13 +107,6 @@ class Refusals(unittest.TestCase):
         if probe.returncode != 0:
             self.skipTest(f"{other} is not installed")
         self.refused("invalid_argument", "has started 2 processes", "finds 1", BIMETAL_MPI_LIBRARY=other)
-
-    def test_a_world_of_another_size(self):
-        self.refused("invalid_argument", "of 7", "of 2", RANK="0", WORLD_SIZE="7", LOCAL_RANK="0",
-                     MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
-
-    def test_encryption(self):
-        self.refused("invalid_argument", "BIMETAL_ENCRYPTION", BIMETAL_ENCRYPTION="on")
 
     def test_without_mpirun(self):
         done = subprocess.run([FABRIC_BENCH, "allreduce", "--transport", "mpi"], capture_output=True, text=True,

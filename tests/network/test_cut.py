@@ -6,7 +6,7 @@ import time
 
 import job_on_hosts
 import harness
-from job_on_hosts import MBIT, ONE, JobOnHosts
+from job_on_hosts import MBIT, JobOnHosts
 from harness import wait_until
 from shaped_network import run
 
@@ -18,14 +18,7 @@ class Cut(JobOnHosts):
     RATES = [400 * MBIT, 400 * MBIT]
 
     def begin(self, **settings):
-        """A rank on each host; returned once they train."""
-        job_file = self.write_job(parallel__timeout_s=5, fabric__peer_timeout_s=2, **settings)
-        first = self.on(0, "train", job_file, "--listen", self.address, "--token-file", self.token, "--world-size", 2,
-                        "--worker", ONE)
-        first.wait_for_output("bimetal join")
-        second = self.join(1, "--worker", ONE)
-        self.wait_for_checkpoint(first)
-        return first, second
+        return super().begin(parallel__timeout_s=5, fabric__peer_timeout_s=2, **settings)
 
     def pull_the_cable(self):
         run("ip", "-n", self.network.middle, "link", "set", "port1", "down")
@@ -78,8 +71,7 @@ class Cut(JobOnHosts):
         first, second = self.begin()
         run("ip", "netns", "exec", self.network.namespaces[1], "kill", "-KILL", str(self.ranks_of(second)[0]))
         for job in (first, second):
-            job.wait()
-            self.assert_one_message(job, harness.PEER_LOST, "rank 1 ", "killed by signal 9")
+            self.assert_one_message(job.wait(), harness.PEER_LOST, "rank 1 ", "killed by signal 9")
 
 
 if __name__ == "__main__":

@@ -84,13 +84,6 @@ class Interfaces(unittest.TestCase):
         self.assertNotEqual(peers[1].wait(), 0)
         self.assertRegex(peers[1].output(), r"error: timeout: .*rank 0 \(.*10\.2\.0\.1:\d+\).*no answer")
 
-    def test_a_pair_that_has_ipv6_only(self):
-        a, b = self.pair(("fd00:1::1/64", "fd00:1::2/64"))
-        peers = self.ranks((a, b), ("fd00:1::1",) * 2)
-        self.expect_success(peers)
-        self.assertRegex(peers[1].output(), r"connected to rank 0 \(.*\[fd00:1::1\]:")
-        self.assertNotRegex(peers[0].output(), r"listens on \[fe80|listens on 127|listens on \[::1")
-
     def test_container_bridges_are_never_advertised(self):
         a, b = self.pair(("10.1.0.1/24", "10.1.0.2/24"))
         for host in (a, b):  # every host's engine gives its bridge the same address

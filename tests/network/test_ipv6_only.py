@@ -35,7 +35,7 @@ class IPv6Only(harness.TwoMachines):
 
     def report_of(self, *jobs):
         for job in jobs:
-            self.assertEqual(job.wait().status, 0, f"{job.out}\n{job.err}")
+            job.done()
         self.assert_nothing_left()
         return json.loads((self.folder / "run.json").read_text())
 
@@ -61,19 +61,16 @@ class IPv6Only(harness.TwoMachines):
 
     def test_predictions(self):
         job_file = self.write_job(train__epochs=1)
-        job = self.train(job_file, workers=("cpu:threads=1",)).wait()
-        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        self.train(job_file, workers=("cpu:threads=1",)).done()
         server = self.on(0, "serve", self.checkpoints, "--listen", "[fd00:199::1]:0", "--token-file", self.token, "--worker",
                          "cpu:threads=1")
         server.wait_for_output("serving")
         address = re.search(r" at (\S+);", server.out)[1]
         asked = self.on(1, "predict", address, self.folder / "data" / "t10k-images-idx3-ubyte", "--token-file", self.token,
-                        "--json").wait()
-        self.assertEqual(asked.status, 0, f"{asked.out}\n{asked.err}")
+                        "--json").done()
         self.assertEqual(json.loads(asked.out)["images"], 128)
         server.interrupt()
-        self.assertEqual(server.wait().status, harness.INTERRUPTED, server.err)
-        self.assert_nothing_left()
+        server.done(harness.INTERRUPTED)
 
 
 if __name__ == "__main__":

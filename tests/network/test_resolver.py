@@ -35,7 +35,6 @@ class SilentResolver(harness.TwoMachines):
         job = self.join("--join-timeout", 3).wait()
         self.assertLess(time.monotonic() - begun, 30, "waited for the resolver and not for the deadline")
         self.assert_one_message(job, harness.TIMEOUT, "nowhere.example")
-        self.assert_nothing_left()
 
     def test_ctrl_c(self):
         job = self.join()
@@ -45,7 +44,6 @@ class SilentResolver(harness.TwoMachines):
         job.interrupt()
         self.assertEqual(job.wait().status, -signal.SIGINT, job.err)  # 130 to a shell
         self.assertLess(time.monotonic() - begun, 20, "waited for the resolver")
-        self.assert_nothing_left()
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class ServerWeights(JobOnHosts):
 
     def report(self, *jobs):
         for job in jobs:
-            self.assertEqual(job.wait().status, 0, f"{job.out}\n{job.err}")
+            job.done()
         return json.loads((self.folder / "run.json").read_text())
 
     def weights_told(self, job):
@@ -62,7 +62,6 @@ class ServerWeights(JobOnHosts):
         self.report(host, *jobs)
         self.assertNotIn("Mbit/s", host.out)
         self.assertEqual(self.saved_steps()[-1], STEPS + 5)
-        self.assert_nothing_left()
 
     def test_a_worker_that_dies_while_it_measures_is_replaced(self):
         host = self.serve(self.job_file(2), "--set", "train.steps=5")
@@ -75,7 +74,6 @@ class ServerWeights(JobOnHosts):
         report = self.report(host, server, second)
         self.assertLess(self.weights_told(host)[1], 0.25)
         self.assertEqual(report["steps"], 5)
-        self.assert_nothing_left()
 
     def measures(self, job):
         """Whether its worker is connected with the host of server 1: before it has joined the servers."""
@@ -93,9 +91,8 @@ class ServerWeights(JobOnHosts):
         host.wait_for_output("measuring the links")
         os.kill(self.ranks_of(server)[0], signal.SIGKILL)
         for job in (server, host):
-            self.assertEqual(job.wait().status, harness.PEER_LOST, f"{job.out}\n{job.err}")
+            job.done(harness.PEER_LOST)
             self.assertIn("server 1", job.err)
-        self.assert_nothing_left()
 
 
 if __name__ == "__main__":

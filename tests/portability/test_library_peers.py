@@ -7,22 +7,15 @@ CAPI_PEER_ARM64 (run by qemu); CAPI_PYTHON is a Python that has the package and 
 """
 
 import os
-import signal
 import subprocess
-import sys
-import unittest
 
-from peers import Kind, PeerTest, free_port
+from peers import Kind, PeerTest, free_port, kinds_of, main
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 TOKEN = {"BIMETAL_TOKEN": "a token for these tests"}
 ENCRYPTED = {**TOKEN, "BIMETAL_ENCRYPTION": "on"}
 BY_MEMORY = {"BIMETAL_TRANSPORT": "shm"}  # an error where ranks have none in common
 
-LINUX = Kind("Linux", "CAPI_PEER")
-WINDOWS = Kind("Windows", "CAPI_PEER_WINDOWS",
-               [os.path.join(HERE, "wine.sh"), os.environ.get("WINE_FOLDER", ""), "run"])
-ARM64 = Kind("ARM64 Linux", "CAPI_PEER_ARM64", ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"])
+LINUX, WINDOWS, ARM64 = kinds_of("CAPI_PEER")
 
 PYTHON_RANK = """
 import ctypes, os, sys
@@ -71,13 +64,6 @@ class LibraryPeers(PeerTest):
             self.assertEqual(peer.wait(), 0, peer.output())
             self.assertRegex(peer.output(), rf"rank {rank} of {len(kinds)}: .*, 0 wrong")
 
-    def test_linux_alone(self):
-        self.check(LINUX, LINUX, LINUX)
-        self.check(LINUX)
-
-    def test_linux_encrypted(self):
-        self.check(LINUX, LINUX, environment={**ENCRYPTED, "BIMETAL_TRANSPORT": "tcp"})
-
     def test_a_lost_linux_rank_is_named(self):
         self.lose(LINUX, LINUX)
 
@@ -89,38 +75,25 @@ class LibraryPeers(PeerTest):
         self.assertEqual(got.returncode, 1)
         self.assertRegex(got.stdout, r"error: invalid_argument: .*nowhere")
 
-    def test_arm64_linux_and_linux_encrypted(self):
-        self.check(ARM64, LINUX, environment=ENCRYPTED)
-
-    def test_python_and_arm64_linux(self):
-        self.check(PYTHON, ARM64, mode=["brief"])
-
-    def test_all_systems(self):
-        self.check(LINUX, WINDOWS, ARM64)
-
-    def test_windows_serves_encrypted(self):
-        self.check(WINDOWS, LINUX, environment=ENCRYPTED)
-
-    def test_windows_by_memory_alone(self):
-        self.check(WINDOWS, WINDOWS, environment=BY_MEMORY)
-
     def test_a_lost_windows_rank_is_named(self):
         self.lose(LINUX, WINDOWS)
 
     def test_a_lost_windows_rank_is_named_by_one_that_shares_its_memory(self):
         self.lose(WINDOWS, WINDOWS, environment=BY_MEMORY)
 
-    def test_python_with_all_systems(self):
-        self.check(PYTHON, WINDOWS, ARM64, LINUX, mode=["brief"])
 
-    def test_python_with_linux(self):
-        self.check(LINUX, PYTHON, mode=["brief"])
+WORLDS = {
+    "linux_alone": ((LINUX, LINUX, LINUX), {}), "one_alone": ((LINUX,), {}), "python_with_linux": ((LINUX, PYTHON), {"mode": ["brief"]}),
+    "linux_encrypted": ((LINUX, LINUX), {"environment": {**ENCRYPTED, "BIMETAL_TRANSPORT": "tcp"}}),
+    "arm64_linux_and_linux_encrypted": ((ARM64, LINUX), {"environment": ENCRYPTED}),
+    "python_and_arm64_linux": ((PYTHON, ARM64), {"mode": ["brief"]}), "all_systems": ((LINUX, WINDOWS, ARM64), {}),
+    "windows_serves_encrypted": ((WINDOWS, LINUX), {"environment": ENCRYPTED}),
+    "windows_by_memory_alone": ((WINDOWS, WINDOWS), {"environment": BY_MEMORY}),
+    "python_with_all_systems": ((PYTHON, WINDOWS, ARM64, LINUX), {"mode": ["brief"]}),
+}
+for _name, (_kinds, _options) in WORLDS.items():
+    setattr(LibraryPeers, f"test_{_name}", lambda self, kinds=_kinds, options=_options: self.check(*kinds, **options))
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
-    program = unittest.main(verbosity=2, exit=False)
-    if program.result.skipped and program.result.wasSuccessful():
-        print("; ".join(sorted({reason for _, reason in program.result.skipped})))
-        sys.exit(77 if len(program.result.skipped) == program.result.testsRun else 0)
-    sys.exit(not program.result.wasSuccessful())
+    main()

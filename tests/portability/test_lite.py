@@ -14,17 +14,14 @@ import subprocess
 import sys
 import unittest
 
-from peers import PATIENCE_S, Kind, PeerTest
+from peers import PATIENCE_S, PeerTest, kinds_of
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "fault"))
 
 from harness import BIMETAL, FaultTest  # noqa: E402
 
-WINE = [str(HERE / "wine.sh"), os.environ.get("WINE_FOLDER", ""), "run"]
-LINUX = Kind("Linux", "BIMETAL_LITE")
-WINDOWS = Kind("Windows", "BIMETAL_LITE_WINDOWS", WINE)
-ARM64 = Kind("ARM64 Linux", "BIMETAL_LITE_ARM64", ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"])
+LINUX, WINDOWS, ARM64 = kinds_of("BIMETAL_LITE")
 SHORT = ["--min", "1kb", "--max", "64kb", "--seconds", "0.05", "--json"]
 
 
@@ -63,8 +60,7 @@ class Top(FaultTest):
             with self.subTest(kind.name):
                 if kind.missing:
                     self.skipTest(kind.missing)
-                top = self.start("top", address, "--once", "--json", program=kind.command()).wait()
-                self.assertEqual(top.status, 0, top.err)
+                top = self.start("top", address, "--once", "--json", program=kind.command()).done()
                 self.assertIn("phase", json.loads(top.out))
         job.interrupt()
         job.wait()

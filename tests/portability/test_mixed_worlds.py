@@ -16,7 +16,7 @@ import sys
 import tempfile
 import unittest
 
-from peers import ARM64, LINUX, WINDOWS, PeerTest, have_ipv6
+from peers import ARM64, LINUX, WINDOWS, PeerTest, have_ipv6, main
 
 TOKEN = {"BIMETAL_TOKEN": "a token for these tests"}
 
@@ -36,24 +36,6 @@ class MixedWorlds(PeerTest):
                 self.assertTrue(result[3].startswith(system), result[3])
                 if by:
                     self.assertEqual(result[5], by)
-
-    def test_linux_alone(self):
-        self.check(LINUX, LINUX)
-
-    def test_linux_and_windows(self):
-        self.check(LINUX, WINDOWS, by="tcp")
-
-    def test_two_windows_share_memory(self):
-        self.check(WINDOWS, WINDOWS, by="shm")
-
-    def test_three_windows_share_memory(self):
-        self.check(WINDOWS, WINDOWS, WINDOWS, by="shm", environment=TOKEN)
-
-    def test_two_windows_on_islands_of_their_own(self):
-        self.check(WINDOWS, WINDOWS, by="tcp", of_each=[{"BIMETAL_ISLAND": "a"}, {"BIMETAL_ISLAND": "b"}])
-
-    def test_two_linux_and_windows_with_a_token(self):
-        self.check(LINUX, WINDOWS, LINUX, environment=TOKEN)
 
     def folder(self, name):
         parent = tempfile.TemporaryDirectory()
@@ -87,38 +69,6 @@ class MixedWorlds(PeerTest):
         for rank in range(2):
             dump = json.loads((folder / f"flight_rank_{rank}.json").read_text(encoding="utf-8"))
             self.assertIn("shared memory", json.dumps(dump))
-
-    def test_windows_serves_two_linux(self):
-        self.check(WINDOWS, LINUX, LINUX, environment=TOKEN)
-
-    def test_two_windows_with_linux_between(self):
-        self.check(WINDOWS, LINUX, WINDOWS)
-
-    def test_windows_over_ipv6(self):
-        if not have_ipv6():
-            self.skipTest("this machine has no ::1")
-        self.check(LINUX, WINDOWS, master="::1")
-
-    def test_linux_and_arm64_linux(self):
-        self.check(LINUX, ARM64)
-
-    def test_two_arm64_linux_and_linux(self):
-        self.check(ARM64, LINUX, ARM64)
-
-    def test_arm64_linux_windows_and_linux(self):
-        self.check(ARM64, WINDOWS, LINUX)
-
-    def test_arm64_linux_windows_and_linux_encrypted(self):
-        self.check(LINUX, ARM64, WINDOWS, environment={**TOKEN, "BIMETAL_ENCRYPTION": "on"})
-
-    def test_a_lost_windows_rank_is_named(self):
-        self.lose(LINUX, WINDOWS)
-
-    def test_a_lost_windows_rank_is_named_by_one_that_shares_its_memory(self):
-        self.lose(WINDOWS, WINDOWS, environment={"BIMETAL_TRANSPORT": "shm"})
-
-    def test_a_lost_arm64_linux_rank_is_named(self):
-        self.lose(LINUX, ARM64)
 
     def find(self, kind, where):
         [finder] = self.start([kind], "memory", "find", where)
@@ -174,13 +124,30 @@ class MixedWorlds(PeerTest):
         self.refuse(LINUX, WINDOWS)
 
 
+WORLDS = {
+    "linux_alone": ((LINUX, LINUX), {}), "linux_and_windows": ((LINUX, WINDOWS), {"by": "tcp"}),
+    "two_windows_share_memory": ((WINDOWS, WINDOWS), {"by": "shm"}),
+    "three_windows_share_memory": ((WINDOWS, WINDOWS, WINDOWS), {"by": "shm", "environment": TOKEN}),
+    "two_windows_on_islands_of_their_own": ((WINDOWS, WINDOWS), {
+        "by": "tcp", "of_each": [{"BIMETAL_ISLAND": "a"}, {"BIMETAL_ISLAND": "b"}]}),
+    "two_linux_and_windows_with_a_token": ((LINUX, WINDOWS, LINUX), {"environment": TOKEN}),
+    "windows_serves_two_linux": ((WINDOWS, LINUX, LINUX), {"environment": TOKEN}),
+    "two_windows_with_linux_between": ((WINDOWS, LINUX, WINDOWS), {}), "linux_and_arm64_linux": ((LINUX, ARM64), {}),
+    "two_arm64_linux_and_linux": ((ARM64, LINUX, ARM64), {}), "arm64_linux_windows_and_linux": ((ARM64, WINDOWS, LINUX), {}),
+    "arm64_linux_windows_and_linux_encrypted": ((LINUX, ARM64, WINDOWS), {"environment": {**TOKEN, "BIMETAL_ENCRYPTION": "on"}}),
+}
+LOST = {"windows": ((LINUX, WINDOWS), {}), "windows_by_memory": ((WINDOWS, WINDOWS), {"environment": {"BIMETAL_TRANSPORT": "shm"}}),
+        "arm64_linux": ((LINUX, ARM64), {})}
+if have_ipv6():
+    WORLDS["windows_over_ipv6"] = ((LINUX, WINDOWS), {"master": "::1"})
+for _name, (_kinds, _options) in WORLDS.items():
+    setattr(MixedWorlds, f"test_{_name}", lambda self, kinds=_kinds, options=_options: self.check(*kinds, **options))
+for _name, (_kinds, _options) in LOST.items():
+    setattr(MixedWorlds, f"test_a_lost_{_name}_rank_is_named", lambda self, kinds=_kinds, options=_options: self.lose(*kinds, **options))
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["--list"]:
         print("\n".join(unittest.defaultTestLoader.getTestCaseNames(MixedWorlds)))
         sys.exit()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
-    program = unittest.main(verbosity=2, exit=False)
-    if program.result.skipped and program.result.wasSuccessful():
-        print("; ".join(reason for _, reason in program.result.skipped))
-        sys.exit(77)
-    sys.exit(not program.result.wasSuccessful())
+    main()

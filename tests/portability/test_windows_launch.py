@@ -12,15 +12,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
 
-from peers import PATIENCE_S, Kind, Peer
+from peers import PATIENCE_S, WINE, Kind, Peer, main
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-WINE = [os.path.join(HERE, "wine.sh"), os.environ.get("WINE_FOLDER", ""), "run"]
 LAUNCHER = Kind("Windows", "BIMETAL_LITE_WINDOWS", WINE)
 PROGRAMS = pathlib.Path(os.environ.get("WINDOWS_TEST_PROGRAMS", ""))
 RANK, USER = str(PROGRAMS / "launched_rank.exe"), str(PROGRAMS / "console_user.exe")
@@ -78,6 +75,12 @@ class WindowsLaunch(unittest.TestCase):
     def pid_in_windows(self, peer, rank):
         peer.expect(f"rank {rank} waits as ")
         return re.search(rf"rank {rank} waits as (\d+)\n", peer.output())[1]
+
+    def waiting(self, *arguments, ranks=2, **options):
+        """Launched ranks that all wait; their numbers in Windows are `pids`."""
+        peer = self.launch(*arguments, ranks=ranks, **options)
+        self.pids = [self.pid_in_windows(peer, rank) for rank in range(ranks)]
+        return peer
 
     def end_in_windows(self, pid):
         """As the Task Manager does."""
@@ -140,20 +143,16 @@ class WindowsLaunch(unittest.TestCase):
         self.assertRegex(output, r"rank 1 on localhost \(pid \d+\) was killed by signal 11 \(Access violation\)")
 
     def test_a_killed_rank_ends_the_others(self):
-        peer = self.launch("grandchild", ranks=3)
-        for rank in range(3):
-            pid = self.pid_in_windows(peer, rank)
-        self.end_in_windows(pid)
-        self.assertRegex(self.ends(peer, 1), rf"rank 2 on localhost \(pid {pid}\) ended with exit status 1")
+        peer = self.waiting("grandchild", ranks=3)
+        self.end_in_windows(self.pids[2])
+        self.assertRegex(self.ends(peer, 1), rf"rank 2 on localhost \(pid {self.pids[2]}\) ended with exit status 1")
 
     def press_ctrl_c(self, peer):
         peer.process.stdin.write(b"\n")
         peer.process.stdin.flush()
 
     def test_ctrl_c_reaches_every_rank(self):
-        peer = self.launch("orderly")
-        for rank in range(2):
-            self.pid_in_windows(peer, rank)
+        peer = self.waiting("orderly")
         self.press_ctrl_c(peer)
         output = self.ends(peer, 130)
         for rank in range(2):
@@ -161,35 +160,27 @@ class WindowsLaunch(unittest.TestCase):
         self.assertIn("bimetal: interrupted\n", output)
 
     def test_a_second_ctrl_c_kills(self):
-        peer = self.launch("stubborn")
-        for rank in range(2):
-            self.pid_in_windows(peer, rank)
+        peer = self.waiting("stubborn")
         self.press_ctrl_c(peer)
         peer.expect("Ctrl-C again kills them")
         self.press_ctrl_c(peer)
         self.assertIn("bimetal: the ranks were killed\n", self.ends(peer, 130))
 
     def test_a_killed_launcher_leaves_nobody(self):
-        peer = self.launch("grandchild", before=())
-        for rank in range(2):
-            self.pid_in_windows(peer, rank)
+        peer = self.waiting("grandchild", before=())
         self.assertGreaterEqual(len(processes("launched_rank.exe")), 4)
         os.kill(peer.process.pid, signal.SIGKILL)
         self.gone()
 
     def test_a_killed_agent_leaves_nobody(self):
-        peer = self.launch("grandchild", before=())
-        for rank in range(2):
-            self.pid_in_windows(peer, rank)
+        peer = self.waiting("grandchild", before=())
         [agent] = processes("bimetal_lite.exe launch-agent")
         os.kill(agent, signal.SIGKILL)
         self.assertNotEqual(peer.wait(), 0, peer.output())
         self.gone()
 
     def test_launcher_and_agent_killed_at_once_leave_nobody(self):
-        peer = self.launch("grandchild", before=())
-        for rank in range(2):
-            self.pid_in_windows(peer, rank)
+        peer = self.waiting("grandchild", before=())
         for pid in [peer.process.pid, *processes("bimetal_lite.exe launch-agent")]:
             os.kill(pid, signal.SIGKILL)
         self.gone()
@@ -197,18 +188,11 @@ class WindowsLaunch(unittest.TestCase):
     def test_it_ends_with_the_process_before_it(self):
         front = self.peer([*WINE, RANK, "wait"])
         pid = self.pid_in_windows(front, "alone")
-        peer = self.launch("grandchild", options=["--front", pid], before=())
-        for rank in range(2):
-            self.pid_in_windows(peer, rank)
+        peer = self.waiting("grandchild", options=["--front", pid], before=())
         self.end_in_windows(pid)
         self.assertEqual(peer.wait(), 1, peer.output())
         self.gone()
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
-    program = unittest.main(verbosity=2, exit=False)
-    if program.result.skipped and program.result.wasSuccessful():
-        print("; ".join(sorted({reason for _, reason in program.result.skipped})))
-        sys.exit(77 if len(program.result.skipped) == program.result.testsRun else 0)
-    sys.exit(not program.result.wasSuccessful())
+    main()

@@ -1,10 +1,15 @@
 """Modules whose matrices the tests cut into parts: Hugging Face's, and one with all that a plan has words for."""
 
+import unittest
+
 import chains
 import torch
+import torch.distributed as dist
 from torch import nn
 
-WIDTH, HEADS, INNER = 16, 4, 10
+import bimetal
+
+WIDTH, HEADS, INNER, SEED = 16, 4, 10, 5
 
 
 class Attention(nn.Module):
@@ -95,6 +100,60 @@ def plan_of(name):
 
 def batches(name):
     return chains.batches("gpt2" if name != "plain" else name)
+
+
+def learn_in_parts(name, changed, loss_of, **options):
+    """Steps as chains.learnt() makes them. What was cut, and what rank 0 knows: losses, norms, and both states."""
+    model = make(name, **changed)
+    if dist.get_rank() > 0:  # rank 0's count
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+    checkpointing, look = options.pop("checkpointing", None), options.pop("look", lambda _: None)
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": checkpointing == "reentrant"})
+    torch.manual_seed(SEED + dist.get_rank())
+    optimizer = chains.make_optimizer(model)
+    parted = bimetal.tensor.parts(model, optimizer, **options)
+    look(model)
+    losses, norms = [], []
+    for number, batch in enumerate(batches(name)):
+        loss = loss_of(model, batch)
+        (loss / 2).backward()
+        losses.append(loss.item())
+        if number % 2 == 1:
+            norms.append(parted.clip_grad_norm_(0.5).item())
+            optimizer.step()
+            optimizer.zero_grad()
+    known = parted.optimizer_state_dict() or {"state": {}}
+    return model, [losses, norms, chains.as_lists(parted.state_dict()),
+                   {place: chains.as_lists(state) for place, state in known["state"].items()}]
+
+
+class InParts(unittest.TestCase):
+    references = {}
+
+    def reference(self, name, changed):
+        """What one process learns."""
+        key = (name, *changed.items())
+        if key not in self.references:
+            model = make(name, **changed)
+            torch.manual_seed(SEED)
+            self.references[key] = chains.learnt(model, batches(name))
+        return self.references[key]
+
+    def check(self, of_rank, name, changed):
+        losses, norms, state, known = self.reference(name, changed)
+        for mine in of_rank:
+            torch.testing.assert_close(mine[:2], [losses, norms], rtol=1e-12, atol=1e-12)
+        self.assertLess(chains.distance(of_rank[0][2], state), 1e-12)
+        self.assertEqual(set(of_rank[0][3]), {str(place) for place in known})
+        for place, part in known.items():
+            self.assertEqual(of_rank[0][3][str(place)].keys(), part.keys())
+            for field, value in part.items():  # BERT's biases of keys have gradients of nothing but rounding
+                off = (torch.tensor(of_rank[0][3][str(place)][field], dtype=torch.float64) - value).abs().max()
+                self.assertLess(off, 1e-10 * value.abs().max() + 1e-16)
+        self.assertEqual([mine[2:4] for mine in of_rank[1:]], [[{}, {}]] * (len(of_rank) - 1))
 
 
 def _words(config):

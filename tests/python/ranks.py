@@ -116,7 +116,7 @@ class Job:
 
 def start(count, body, *arguments, backend="bimetal", environment=None, unset=(), each=None):
     """Starts `body` (a function of the calling file) on `count` ranks that have a default group."""
-    file = body.__globals__["__file__"]
+    file = arguments[0] if body is _bodies else body.__globals__["__file__"]
     return Job(count, [[sys.executable, file]] * count,
                {BODY: body.__name__, ARGUMENTS: json.dumps([backend, list(arguments)]), **(environment or {})},
                unset, each, file if nursery.is_wanted() else None)
@@ -129,6 +129,17 @@ def on_ranks(count, body, *arguments, backend="bimetal", timeout=150, environmen
         if any(statuses):
             raise AssertionError(f"exit statuses {statuses}\n{job.text()}")
         return [job.value(rank) for rank in range(count)]
+
+
+def several(count, calls, timeout=300):
+    """What each rank's bodies return, [(body, arguments…)…] one after the other in the same processes, whose start takes longer."""
+    return on_ranks(count, _bodies, calls[0][0].__globals__["__file__"], [(body.__name__, *arguments) for body, *arguments in calls],
+                    timeout=timeout)
+
+
+def _bodies(_, calls):
+    names = sys.modules["__main__"].__dict__
+    return [names[name](*arguments) for name, *arguments in calls]
 
 
 def free_port():
@@ -178,7 +189,8 @@ def main(names):
     backend, arguments = json.loads(os.environ[ARGUMENTS])
     if backend:
         dist.init_process_group(backend)
-    save(names[os.environ[BODY]](*arguments))
+    body = os.environ[BODY]
+    save((_bodies if body == _bodies.__name__ else names[body])(*arguments))
     if backend == "gloo" or old_gloo_is_there(torch, dist):
         # What others' back end is compared with. Its threads may hold a callback of Python's still, which aborts
         # a process whose interpreter ends meanwhile.

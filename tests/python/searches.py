@@ -26,8 +26,7 @@ class SearchTest(harness.FaultTest):
                                   train__dtype="float64", train__evaluate=True, checkpoint__dir="", data__name="mnist")
 
     def run_to_end(self, *arguments, status=0, **options):
-        job = self.start(*arguments, **options).wait()
-        self.assertEqual(job.status, status, f"{job.out}\n{job.err}")
+        job = self.start(*arguments, **options).done(status)
         return job
 
     def report_of(self, *arguments, status=0):

@@ -1,4 +1,4 @@
-"""Every collective of torch.distributed on backend bimetal, beside Gloo and beside what it must give."""
+"""Every collective of torch.distributed on backend bimetal, beside what it must give."""
 
 import functools
 import itertools
@@ -191,23 +191,6 @@ def check_strided():
     same(column[:, 0].contiguous(), torch.arange(float(size)).repeat_interleave(2), "all_gather into a column")
 
 
-def check_beside_gloo():
-    gloo = dist.new_group(backend="gloo")
-    rank, size = dist.get_rank(), dist.get_world_size()
-    generator = torch.Generator().manual_seed(rank)
-    for shape in [(3,), (257, 129), (1 << 18,)]:
-        given = torch.randn(shape, generator=generator)
-        results = []
-        for group in (None, gloo):
-            reduced = given.clone()
-            dist.all_reduce(reduced, group=group)
-            gathered = torch.empty(size * given.numel())
-            dist.all_gather_into_tensor(gathered, given.flatten(), group=group)
-            results.append((reduced, gathered))
-        torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-6, atol=1e-6)
-        same(results[0][1], results[1][1], "all_gather beside Gloo")
-
-
 def check_coalesced():
     rank, size = dist.get_rank(), dist.get_world_size()
     tensors = [values(n, torch.float32, rank) for n in (1, 10, 100)]
@@ -284,19 +267,12 @@ def sparse_values(rank, dtype=torch.float32):
 
 def check_sparse():
     rank, size = dist.get_rank(), dist.get_world_size()
-    gloo = dist.new_group(backend="gloo")
     for dtype in (torch.float32, torch.float64, torch.int64, torch.bfloat16):
         expected = torch.stack([sparse_values(r, dtype).to_dense() for r in range(size)]).sum(0)
         got = sparse_values(rank, dtype)
         dist.all_reduce(got)
         same(got.to_dense(), expected, f"sparse all_reduce {dtype}")
         assert got.is_coalesced(), got
-        if dtype in (torch.float32, torch.float64):
-            other = sparse_values(rank, dtype)
-            dist.all_reduce(other, group=gloo)
-            other = other.coalesce()
-            same(got.indices(), other.indices(), "indices beside Gloo")
-            same(got.values(), other.values(), "values beside Gloo")
     mean = sparse_values(rank)
     work = dist.all_reduce(mean, dist.ReduceOp.AVG, async_op=True)
     total = torch.ones(3)
@@ -309,27 +285,6 @@ def check_sparse():
     odd = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1, 2), shape)
     error = ranks.raises(dist.DistBackendError, lambda: dist.all_reduce(odd), "shape")
     assert error.code == "call_mismatch", error
-
-
-def sparse_model():
-    torch.manual_seed(3)
-    return torch.nn.Sequential(torch.nn.Embedding(20, 4, sparse=True), torch.nn.Flatten(), torch.nn.Linear(12, 3)).double()
-
-
-def check_sparse_gradients():
-    """DDP with an embedding whose gradients are sparse, beside one process with all samples."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    words = torch.randint(0, 20, (4 * size, 3), generator=torch.Generator().manual_seed(5))
-    alone, together = sparse_model(), torch.nn.parallel.DistributedDataParallel(sparse_model())
-    for model, mine in ((alone, words), (together, words[rank::size])):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-        for _ in range(3):
-            optimizer.zero_grad()
-            model(mine).square().mean().backward()
-            optimizer.step()
-    assert next(together.parameters()).grad.is_sparse
-    for one, other in zip(alone.parameters(), together.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 def check_objects():
@@ -361,8 +316,8 @@ def check_futures():
         assert future.wait()[0][0].item() == size
 
 
-CHECKS = [check_reductions, check_bits, check_movement, check_unequal, check_strided, check_beside_gloo, check_coalesced,
-          check_messages, check_messages_from_anybody, check_sparse, check_sparse_gradients, check_objects,
+CHECKS = [check_reductions, check_bits, check_movement, check_unequal, check_strided, check_coalesced,
+          check_messages, check_messages_from_anybody, check_sparse, check_objects,
           check_futures]
 
 

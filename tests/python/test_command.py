@@ -244,11 +244,9 @@ class Doctors(unittest.TestCase):
         done = run("doctor", "pc.invalid:29500")
         self.assertEqual(done.returncode, 7, done.stderr)
 
-    def test_firewalls_get_addresses(self):
+    def test_addresses_for_firewalls_and_the_newer_of_two_versions(self):
         self.assertEqual(two_doctors.address_of("[::1]"), "::1")
         self.assertIn(two_doctors.address_of("localhost"), ("127.0.0.1", "::1"))
-
-    def test_which_version_is_the_newer_one(self):
         self.assertEqual(two_doctors.newer("0.9.0", "0.10.0"), "0.10.0")
         self.assertEqual(two_doctors.newer("2.13", "2.4"), "2.13")
 

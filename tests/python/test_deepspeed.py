@@ -1,7 +1,6 @@
 """bimetal.deepspeed: scripts for DeepSpeed on unequal ranks, compared with a plain loop of one process."""
 
 import importlib.util
-import math
 import os
 import pathlib
 import subprocess
@@ -44,11 +43,6 @@ def start_engine(model, data, changes=None, weights=(3, 1), **options):
                                 **({"balance": "fixed", "weights": weights} if shared else {}))
 
 
-def several(calls):
-    """Bodies one after the other in the same processes, whose start takes longer than they do."""
-    return [globals()[name](*arguments) for name, *arguments in calls]
-
-
 def run_epochs(engine, loader, loss_of, epochs):
     for _ in range(epochs):
         for batch in loader:
@@ -59,13 +53,6 @@ def run_epochs(engine, loader, loss_of, epochs):
 def logits_loss(model, ids):
     import deepspeed_gpt2 as example
     return example.loss_of(model(ids).logits, ids)
-
-
-def by_engine(epochs, weights):
-    import deepspeed_gpt2 as example
-    engine, _, loader, _ = start_engine(example.make_model().double(), example.make_data(SAMPLES), weights=weights)
-    run_epochs(engine, loader, logits_loss, epochs)
-    return parameters_of(engine.module)
 
 
 def plain(epochs):
@@ -93,10 +80,12 @@ def plain(epochs):
     return list(model.parameters())
 
 
-def own_loss(equal, adapted=False):
+def own_loss(equal, adapted=""):
     """GPT-2's own loss over sequences whose labels are unequal, of the model or of PEFT's adapter in it."""
     import deepspeed_gpt2 as example
     data = example.make_data(SAMPLES)
+    if adapted == "prompt":  # leaves room for its tokens
+        data = [ids[:-3] for ids in data]
     labels = [ids.clone() for ids in data]
     for number, row in enumerate(labels):
         row[:0 if equal else number % 15] = -100
@@ -107,10 +96,11 @@ def own_loss(equal, adapted=False):
 
     model = example.make_model()
     if adapted:
-        from peft import LoraConfig, get_peft_model
+        from peft import LoraConfig, PromptTuningConfig, get_peft_model
         torch.manual_seed(0)
-        model = get_peft_model(model, LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM",
-                                                 init_lora_weights=False))
+        prompt = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+        lora = LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM", init_lora_weights=False)
+        model = get_peft_model(model, prompt if adapted == "prompt" else lora)
     engine, _, loader, _ = start_engine(model.double(), list(zip(data, labels, strict=True)))
     run_epochs(engine, loader, loss_of, 1)
     return parameters_of(engine.module)
@@ -210,41 +200,6 @@ def mean_over_ranks():
     return model.factor.tolist()
 
 
-class Doubled(nn.Module):
-    """With a loss of its own, and outputs that hide their tensors."""
-
-    def __init__(self):
-        super().__init__()
-        self.line = Line().double()
-
-    def forward(self, x):
-        return {"hidden": [lambda: self.line(x)]}
-
-    def loss(self, x):
-        return self.line(x).square().sum(1).mean()
-
-
-def other_ways(stage):
-    """A loss of another method than forward, and one that the engine's backward is not called for."""
-    x = torch.ones(2, 4, dtype=torch.float64) * (1 + dist.get_rank())
-
-    def engine_of(model):
-        return deepspeed.initialize(model=model, config={"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": stage}},
-                                    optimizer=torch.optim.SGD(model.parameters(), lr=1.0))[0]
-
-    engine = engine_of(Doubled())
-    ranks.raises(bimetal.Error, lambda: engine.module.loss(x).backward(), "engine.backward(loss)")
-    engine = engine_of(Doubled())
-    if stage == 0:
-        ranks.raises(bimetal.Error, lambda: engine.backward(engine.module.loss(x)), "call the engine itself")
-        return []
-    engine.backward(engine.module.loss(x))
-    if stage < 3:
-        ranks.raises(bimetal.Error, lambda: nn.utils.clip_grad_norm_(engine.module.parameters(), 1.0), "gradient_clipping")
-    engine.step()
-    return whole_parameters(engine)[0]
-
-
 needs_transformers = unittest.skipUnless(
     all(map(importlib.util.find_spec, ("transformers", "safetensors"))), "transformers or safetensors is not installed")
 
@@ -255,16 +210,11 @@ class Gpt2(unittest.TestCase):
     def setUpClass(cls):
         cls.reference = [parameter.detach() for parameter in plain(2)]
 
-    def test_unequal_ranks_train_what_one_process_does(self):
-        for world, weights in ((1, []), (2, [3, 1]), (2, [1, 0])):
-            for parameters in ranks.on_ranks(world, by_engine, 2, weights):
-                self.assertLess(models.difference(parameters, self.reference), 1e-12, weights)
-
     def test_stages_of_zero_train_the_same(self):
         with tempfile.TemporaryDirectory() as folder:
-            cases = [(1, [3, 1], [1, 2], ""), (2, [1, 0], [1, 0], ""), (3, [3, 1], [1, 3], ""),
+            cases = [(0, [3, 1], "equal", ""), (1, [3, 1], [1, 2], ""), (2, [1, 0], [1, 0], ""), (3, [3, 1], [1, 3], ""),
                      (1, [1, 1], "memory", folder), (3, [2, 1], [0, 1], folder)]
-            results = ranks.on_ranks(2, several, [("by_stage", *case) for case in cases] + [("gathered",)], timeout=300)
+            results = ranks.several(2, [(by_stage, *case) for case in cases] + [(gathered,)], timeout=300)
             self.assertEqual(os.listdir(folder), [])
         for of_rank in results:
             for case, parameters in zip(cases, of_rank[:-1], strict=True):
@@ -273,31 +223,26 @@ class Gpt2(unittest.TestCase):
 
     def test_its_own_loss_counts_tokens(self):
         """Transformers computes it in float32, whatever the model's type."""
-        for case in ((True,), (False,), *([(False, True)] if importlib.util.find_spec("peft") else [])):
+        peft = [(False, "lora"), (False, "prompt")] if importlib.util.find_spec("peft") else []
+        for case in ((True,), (False,), *peft):
             one = [torch.tensor(p, dtype=torch.float64) for p in ranks.on_ranks(1, own_loss, *case)[0]]
             for parameters in ranks.on_ranks(2, own_loss, *case):
                 self.assertLess(models.difference(parameters, one), 1e-6, case)
 
-    def run_example(self, *launcher):
-        """On ranks that this command starts."""
+    @unittest.skipUnless("BIMETAL" in os.environ, "BIMETAL is not the program")
+    def test_the_example_runs_under_the_launcher(self):
         with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run([*launcher, str(EXAMPLES / "deepspeed_gpt2.py"), "--deepspeed", "--samples", "64",
-                                   "--save", folder], capture_output=True, text=True, timeout=200)
+            done = subprocess.run([os.environ["BIMETAL"], "launch", "--num_gpus", "2", "--", sys.executable,
+                                   str(EXAMPLES / "deepspeed_gpt2.py"), "--deepspeed", "--samples", "64", "--save", folder],
+                                  capture_output=True, text=True, timeout=200)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertEqual(done.stdout.count("epoch 1: loss"), 1, done.stdout)
             self.assertEqual(pathlib.Path(folder, "latest").read_text(), "global_step4")
 
-    @unittest.skipUnless("BIMETAL" in os.environ, "BIMETAL is not the program")
-    def test_the_example_runs_under_the_launcher(self):
-        self.run_example(os.environ["BIMETAL"], "launch", "--num_gpus", "2", "--", sys.executable)
-
-    def test_the_example_runs_under_torchrun(self):
-        self.run_example(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-
 
 class Engine(unittest.TestCase):
     def test_all_ranks_skip_a_step_that_overflows_on_one(self):
-        results = ranks.on_ranks(2, several, [("overflows", 0), ("overflows", 2)])
+        results = ranks.several(2, [(overflows, 0), (overflows, 2)])
         for plainly, in_shards in results:
             self.assertEqual(plainly[:3], [1, 8, 128.0])
             self.assertEqual(plainly, in_shards)
@@ -314,6 +259,7 @@ class Engine(unittest.TestCase):
         self.assertTrue(all(0.99 < part < 1 for part in factor), factor)
 
     def test_bfloat16_is_computed_in(self):
+        torch.manual_seed(0)  # from some starts 4 steps are less than bfloat16 tells apart
         model = nn.Linear(4, 1)
         engine, _, loader, _ = start_engine(model, torch.ones(64, 4), {"bf16": {"enabled": True}})
         losses = []
@@ -332,29 +278,6 @@ class Engine(unittest.TestCase):
     def test_a_scripts_own_loader(self):
         for factor in ranks.on_ranks(2, mean_over_ranks):
             self.assertEqual(factor, [-0.5] * 4)
-
-    def test_other_methods_count_or_raise(self):
-        """The gradient is the mean over the ranks: 2 of rank 0, whose x is 1, and 8 of rank 1."""
-        for plainly, *in_shards in ranks.on_ranks(2, several, [("other_ways", stage) for stage in (0, 1, 2)]):
-            self.assertEqual(plainly, [])
-            self.assertEqual(in_shards, [[1.0 - (2 + 8) / 2] * 4] * 2)
-
-    def test_the_schedule_is_deepspeeds(self):
-        model = Line()
-        _, optimizer, _, scheduler = deepspeed.initialize(
-            model=model, model_parameters=model.parameters(),
-            config={**CONFIG, "scheduler": {"type": "WarmupCosineLR",
-                                            "params": {"total_num_steps": 40, "warmup_num_steps": 10,
-                                                       "cos_min_ratio": 0.1}}})
-        for iteration in range(60):
-            scheduler.step()
-            if iteration < 10:
-                expected = RATE * math.log(iteration + 1) / math.log(10)
-            else:
-                done = min(1, (iteration - 9) / 30)
-                expected = RATE * (0.1 + 0.9 * (1 + math.cos(math.pi * done)) / 2)
-            self.assertAlmostEqual(optimizer.param_groups[0]["lr"], expected, delta=1e-15)
-        self.assertEqual(scheduler.get_last_lr(), [optimizer.param_groups[0]["lr"]])
 
     def refused(self, changes, **options):
         model = Line()

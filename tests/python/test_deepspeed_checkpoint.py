@@ -19,7 +19,6 @@ from test_deepspeed import (
     Line,
     logits_loss,
     needs_transformers,
-    parameters_of,
     plain,
     run_epochs,
     start_engine,
@@ -29,28 +28,6 @@ from torch import nn
 
 import bimetal
 from bimetal import _C, deepspeed
-
-
-def several(calls):
-    """Bodies one after the other in the same processes, whose start takes longer than they do."""
-    return [globals()[name](*arguments) for name, *arguments in calls]
-
-
-def resumed(folder):
-    """An epoch, a checkpoint in the midst of a step, and the next epoch by another engine."""
-    import deepspeed_gpt2 as example
-    data = example.make_data(SAMPLES)
-    engine, _, loader, _ = start_engine(example.make_model().double(), data)
-    run_epochs(engine, loader, logits_loss, 1)
-    engine.save_checkpoint(folder, "one", {"mark": 7})
-    engine.save_checkpoint(folder, "one", {"mark": 8})
-    torch.manual_seed(99)
-    other, _, loader, _ = start_engine(type(engine.module)(engine.module.config).double(), data)
-    path, state = other.load_checkpoint(folder)
-    assert path.endswith("/one") and state == {"mark": 8}, (path, state)
-    assert other.global_steps == engine.global_steps and other.get_lr() == engine.get_lr()
-    run_epochs(other, loader, logits_loss, 1)
-    return parameters_of(other.module)
 
 
 def first_epoch(folder, stage):
@@ -159,24 +136,14 @@ class Gpt2(unittest.TestCase):
     def setUpClass(cls):
         cls.reference = [parameter.detach() for parameter in plain(2)]
 
-    def test_a_resumed_training_is_the_same(self):
-        for world in (1, 2):
-            with tempfile.TemporaryDirectory() as folder:
-                for parameters in ranks.on_ranks(world, resumed, folder):
-                    self.assertLess(models.difference(parameters, self.reference), 1e-12, world)
-                self.assertEqual(sorted(os.listdir(folder)), ["latest", "one"])
-                files = [f"{what}-0000{rank}-of-0000{world}.safetensors" for what in ("model", "optimizer")
-                         for rank in range(world)]
-                self.assertEqual(sorted(os.listdir(f"{folder}/one")), [*files, "state.json"])
-
     def test_a_checkpoint_goes_on_at_any_stage_on_any_ranks(self):
         with tempfile.TemporaryDirectory() as root:
-            ranks.on_ranks(2, several, [("first_epoch", f"{root}/{stage}", stage) for stage in (0, 1, 3)])
-            calls = [("second_epoch", f"{root}/3", 0, [1, 2, 1], "equal"),
-                     ("second_epoch", f"{root}/1", 3, [1, 2, 1], [5, 2, 0]),
-                     ("second_epoch", f"{root}/0", 2, [0, 2, 1], [1, 0, 1], root),
-                     ("second_epoch", f"{root}/0", 3, [1, 1, 1], [1, 2, 1])]
-            for of_rank in ranks.on_ranks(3, several, calls, timeout=300):
+            ranks.several(2, [(first_epoch, f"{root}/{stage}", stage) for stage in (0, 1, 3)])
+            calls = [(second_epoch, f"{root}/3", 0, [1, 2, 1], "equal"),
+                     (second_epoch, f"{root}/1", 3, [1, 2, 1], [5, 2, 0]),
+                     (second_epoch, f"{root}/0", 2, [0, 2, 1], [1, 0, 1], root),
+                     (second_epoch, f"{root}/0", 3, [1, 1, 1], [1, 2, 1])]
+            for of_rank in ranks.several(3, calls, timeout=300):
                 for call, parameters in zip(calls, of_rank, strict=True):
                     self.assertLess(models.difference(parameters, self.reference), 1e-12, call)
 

@@ -1,9 +1,5 @@
 """`bimetal ensemble`: members trained in parallel, and what they predict together, computed again here."""
 
-import json
-import os
-import signal
-
 import torch
 from safetensors.torch import load_file
 
@@ -38,20 +34,6 @@ class Ensembles(SearchTest):
         self.assertEqual(second["ensemble"], report["ensemble"])
         self.assertIn("ensemble of 3", again.out)
         self.assertIn("--predict", self.refused_by(main, self.job, "--members", "2", "--dir", place))
-        self.assert_nothing_left()
-
-    def test_a_lost_member_is_named_and_the_others_go_on(self):
-        job = self.start("ensemble", self.job, "--members", "2", "--bagging", "--dir", "two", "--set",
-                         "train.steps=500", "--set", "train.epochs=1000", "--report", "report.json", *TWO_WORKERS)
-        harness.wait_until(lambda: len(self.children(job)) == 2, "two members", job)
-        os.kill(self.children(job)[0], signal.SIGKILL)
-        job.wait()
-        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
-        report = json.loads((self.folder / "report.json").read_text())
-        self.assertEqual(sorted(member["state"] for member in report["trained"]), ["done", "failed"])
-        self.assertEqual(len(report["members"]), 1)
-        self.assertIn("signal 9", job.out)
-        self.assert_nothing_left()
 
     def test_bagged_members_see_other_samples(self):
         _, report = self.report_of("ensemble", self.job, "--members", "2", "--bagging", "--dir", "bagged", *TWO_WORKERS,
@@ -61,15 +43,6 @@ class Ensembles(SearchTest):
         self.assertNotAlmostEqual(bagged["figures"]["train_loss"], straight["train_loss"], delta=1e-6)
         same, _ = self.trained("train.seed=1", "data.bootstrap_seed=2")
         self.assertAlmostEqual(bagged["figures"]["train_loss"], same["train_loss"], delta=1e-12)
-
-    def test_ctrl_c_ends_all(self):
-        job = self.start("ensemble", self.job, "--members", "2", "--dir", "ended", "--set", "train.steps=0", "--set",
-                         "train.epochs=1000000", *TWO_WORKERS)
-        harness.wait_until(lambda: len(self.children(job)) == 2, "two members", job)
-        job.interrupt()
-        job.wait()
-        self.assertEqual(job.status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
-        self.assert_nothing_left()
 
     def test_what_is_wrong_is_said(self):
         for arguments, said in (([], "say what to train"), ([self.job], "say what to train"),

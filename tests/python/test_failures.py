@@ -2,7 +2,6 @@
 
 import datetime
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -20,8 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import bimetal
 from bimetal import _build, _torch_check
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "fault"))
-from own_address import own_address  # noqa: E402
+from searches import harness
 
 
 def told(error, since):
@@ -55,16 +53,6 @@ def unlike_calls():
     before = time.monotonic()
     try:
         dist.all_reduce(torch.ones(10 + dist.get_rank()))
-        dist.barrier()
-    except bimetal.Error as error:
-        return told(error, before)
-
-
-def error_in_a_future():
-    work = dist.all_reduce(torch.ones(10 + dist.get_rank()), async_op=True)
-    before = time.monotonic()
-    try:
-        work.get_future().wait()
         dist.barrier()
     except bimetal.Error as error:
         return told(error, before)
@@ -117,11 +105,7 @@ def leave_without_goodbye():
 
 def survivors(body, count=3, victim=1):
     with ranks.start(count, body) as job:
-        until = time.monotonic() + 90
-        while not all("ready" in job.output(rank) for rank in range(count)):
-            if time.monotonic() > until or any(p.poll() is not None for p in job.processes):
-                raise AssertionError(job.text())
-            time.sleep(0.05)
+        job.wait_for("ready", 90)
         time.sleep(0.3)
         job.processes[victim].send_signal(signal.SIGKILL)
         killed = time.monotonic()
@@ -151,10 +135,6 @@ class Failures(unittest.TestCase):
             self.assertEqual(error["code"], "call_mismatch")
             self.assertIn("10 float32", error["text"])
             self.assertIn("11 float32", error["text"])
-
-    def test_futures_carry_the_error(self):
-        for error in ranks.on_ranks(2, error_in_a_future):
-            self.assertEqual(error["code"], "call_mismatch")
 
     def test_a_groups_timeout(self):
         answers = ranks.on_ranks(3, all_but_one_in_a_group_that_times_out)
@@ -199,7 +179,7 @@ class Failures(unittest.TestCase):
 
     def test_without_a_token_ranks_stay_on_loopback_and_plain(self):
         self.assertEqual(self.started()[0], [2, 2])
-        for environment in ({"MASTER_ADDR": own_address()}, {"BIMETAL_ENCRYPTION": "on"}):
+        for environment in ({"MASTER_ADDR": harness.own_address()}, {"BIMETAL_ENCRYPTION": "on"}):
             for error in self.started(**environment)[0]:
                 self.assertEqual(error["code"], "unauthorized", error)
                 for word in ("bimetal token FILE", "BIMETAL_TOKEN_FILE=FILE", "torchrun"):
@@ -211,7 +191,7 @@ class Failures(unittest.TestCase):
             self.assertNotIn("fifteen letters", error["text"])
 
     def test_a_plain_job_beyond_loopback_says_so_once(self):
-        secret = {"BIMETAL_TOKEN": "a secret of enough letters", "MASTER_ADDR": own_address()}
+        secret = {"BIMETAL_TOKEN": "a secret of enough letters", "MASTER_ADDR": harness.own_address()}
         for encryption, notices in (("off", 1), ("on", 0)):
             sums, outputs = self.started(**secret, BIMETAL_ENCRYPTION=encryption)
             self.assertEqual(sums, [2, 2])

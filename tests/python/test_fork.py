@@ -72,22 +72,6 @@ def callbacks_meanwhile():
     return fork_often(work)
 
 
-def horovod_meanwhile():
-    """Tensors whose Python side is gone before their call is done: a thread of the process group drops them."""
-    import bimetal.horovod.torch as hvd
-    hvd.init()
-
-    def work(stop):
-        turn = 0
-        while not hvd.allreduce(torch.tensor([float(stop.is_set())]), op=hvd.Min, name=f"stop.{turn}"):
-            handles = [hvd.allreduce_async(torch.ones(20_000) * place, op=hvd.Sum, name=f"{turn}.{place}")
-                       for place in range(8)]
-            for place, handle in enumerate(handles):
-                assert hvd.synchronize(handle)[0] == place * hvd.size()
-            turn += 1
-    return fork_often(work)
-
-
 def children_that_end_as_programs_do():
     """By sys.exit(), after which Python tidies up: the parent's groups are not the child's to end."""
     import bimetal.horovod.torch as hvd
@@ -113,10 +97,6 @@ class Fork(unittest.TestCase):
 
     def test_while_callbacks_run(self):
         self.assertEqual(ranks.on_ranks(2, callbacks_meanwhile, timeout=280, environment=self.slow()), [0, 0])
-
-    def test_while_horovod_works(self):
-        self.assertEqual(ranks.on_ranks(2, horovod_meanwhile, backend=None, timeout=280, environment=self.slow()),
-                         [0, 0])
 
     def test_children_that_end_as_programs_do(self):
         self.assertEqual(ranks.on_ranks(2, children_that_end_as_programs_do, backend=None), [[True] * 3] * 2)

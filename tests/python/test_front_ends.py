@@ -2,9 +2,7 @@
 means and mixed precision, compared with a plain loop of one process."""
 
 import importlib.util
-import tempfile
 import unittest
-import warnings
 
 import models
 import ranks
@@ -65,12 +63,6 @@ def in_one_process(tokens=False):
     return [parameter.detach() for parameter in model.parameters()]
 
 
-def several(calls):
-    """Bodies one after the other in the same processes, whose start takes longer than they do."""
-    warnings.simplefilter("ignore")
-    return [globals()[name](*arguments) for name, *arguments in calls]
-
-
 def by_accelerate(tokens=False, precision="no"):
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
@@ -129,45 +121,8 @@ def by_lightning(tokens=False, precision="64-true"):
     return [parameter.tolist() for parameter in module.parameters()], trainer.strategy.sampler.shares, module.seen // EPOCHS
 
 
-def resumed_by_lightning(folder):
-    """The samples of this rank in two epochs, and after a checkpoint in the midst of the second; parameters likewise."""
-    import lightning
-
-    from bimetal.lightning import BalancedStrategy
-
-    class Module(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.model, self.samples = make_model(torch.float64), []
-
-        def training_step(self, batch, _):
-            sampler = self.trainer.strategy.sampler
-            self.samples += [(self.current_epoch, row) for row in batch[0][:, 0].tolist()] if sampler.weight > 0 else []
-            return loss_of(self.model, *batch)
-
-        def configure_optimizers(self):
-            return make_optimizer(self.model)
-
-    class Saved(lightning.Callback):
-        def on_train_batch_end(self, trainer, *_):
-            if trainer.global_step == 4:  # of 3 steps an epoch
-                trainer.save_checkpoint(path)
-
-    def fit(callbacks, start=None):
-        module = Module()
-        trainer = lightning.Trainer(
-            accelerator="cpu", devices=2, strategy=BalancedStrategy(UNEQUAL), max_epochs=2, precision="64-true", callbacks=callbacks,
-            logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-        trainer.fit(module, DataLoader(make_data(torch.float64, False), batch_size=EACH, shuffle=True), ckpt_path=start)
-        return module
-
-    path = f"{folder}/4.ckpt"
-    whole, rest = fit([Saved()]), fit([], path)
-    return whole.samples, rest.samples, *([p.tolist() for p in module.parameters()] for module in (whole, rest))
-
-
-def resumed_by_accelerate(folder):
-    """The samples of an epoch before save_state in its midst and after load_state, and after skip_first_batches."""
+def skipping_by_accelerate():
+    """The samples of an epoch, of one that goes on after skip_first_batches, and of another seed."""
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
     from accelerate.utils import set_seed
@@ -197,21 +152,15 @@ def resumed_by_accelerate(folder):
 
     whole = begun()
     samples = trained(*whole)
-    first = begun()
-    before = trained(*first, most=1)
-    first[0].save_state(folder)
-    second = begun()
-    second[0].load_state(folder)
-    loaded = trained(*second)
-    third = begun()
-    skipped = trained(*third[:3], third[0].skip_first_batches(third[3], 1))
-    other = trained(*begun(seed=10))
-    return [samples, before + loaded, before + skipped, other, first[0].num_processes]
+    before = trained(*begun(), most=1)
+    later = begun()
+    skipped = trained(*later[:3], later[0].skip_first_batches(later[3], 1))
+    return [samples, before + skipped, trained(*begun(seed=10)), later[0].num_processes]
 
 
 class FrontEnds(unittest.TestCase):
     def check(self, body, precision, held_out):
-        results = ranks.on_ranks(2, several, [(body, False), (body, True), (body, False, precision)])
+        results = ranks.several(2, [(body, False), (body, True), (body, False, precision)])
         expected = [in_one_process(), in_one_process(tokens=True)]
         for plain, of_tokens, mixed in results:
             for (found, shares, seen), reference in zip((plain, of_tokens), expected, strict=True):
@@ -223,29 +172,18 @@ class FrontEnds(unittest.TestCase):
 
     @unittest.skipUnless(importlib.util.find_spec("accelerate"), "accelerate is not installed")
     def test_accelerate(self):
-        self.check("by_accelerate", "bf16", 3 * EACH)  # it fills up the last batch
+        self.check(by_accelerate, "bf16", 3 * EACH)  # it fills up the last batch
 
     @unittest.skipUnless(importlib.util.find_spec("lightning"), "lightning is not installed")
     def test_lightning(self):
-        self.check("by_lightning", "bf16-mixed", SAMPLES // 2)
-
-    @unittest.skipUnless(importlib.util.find_spec("lightning"), "lightning is not installed")
-    def test_lightning_goes_on_in_an_epoch(self):
-        with tempfile.TemporaryDirectory(prefix="bimetal-test-") as folder:
-            for whole, rest, straight, resumed in ranks.on_ranks(2, resumed_by_lightning, folder):
-                self.assertLess(0, len(rest))
-                self.assertEqual(rest, whole[-len(rest):])
-                self.assertEqual({epoch for epoch, _ in rest}, {1})
-                self.assertLess(models.difference(resumed, [torch.tensor(p, dtype=torch.float64) for p in straight]), 1e-12)
+        self.check(by_lightning, "bf16-mixed", SAMPLES // 2)
 
     @unittest.skipUnless(importlib.util.find_spec("accelerate"), "accelerate is not installed")
     def test_accelerate_goes_on_in_an_epoch(self):
-        with tempfile.TemporaryDirectory(prefix="bimetal-test-") as folder:
-            for whole, loaded, skipped, other, processes in ranks.on_ranks(2, resumed_by_accelerate, folder):
-                self.assertEqual(processes, 2)
-                self.assertEqual(loaded, whole)
-                self.assertEqual(skipped, whole)
-                self.assertNotEqual(other, whole, "set_seed is to make another order")
+        for whole, skipped, other, processes in ranks.on_ranks(2, skipping_by_accelerate):
+            self.assertEqual(processes, 2)
+            self.assertEqual(skipped, whole)
+            self.assertNotEqual(other, whole, "set_seed is to make another order")
 
     @unittest.skipUnless(importlib.util.find_spec("accelerate"), "accelerate is not installed")
     def test_accelerates_own_function_does_not_skip(self):

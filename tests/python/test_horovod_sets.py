@@ -47,7 +47,6 @@ def check_process_sets():
     assert total.to_dense().tolist() == [sum(member + 1 for member in members) / len(members), 0, 0], total
     hvd.barrier(process_set=mine)
     check_gradients_of_a_set(mine)
-    check_optimizer_of_a_set(mine)
     raises(ValueError, lambda: hvd.allreduce(torch.ones(1), process_set=other), f"rank {rank}")
     raises(ValueError, lambda: hvd.add_process_set(range(0, size, 2)), "there already")
     raises(ValueError, lambda: hvd.add_process_set(range(size)), "there already")
@@ -76,26 +75,6 @@ def check_gradients_of_a_set(mine):
     z = torch.ones(3, requires_grad=True)
     hvd.broadcast(z, mine.ranks[0], process_set=mine).sum().backward()
     assert z.grad.tolist() == [float(mine.rank() == 0)] * 3, z.grad
-
-
-def check_optimizer_of_a_set(mine):
-    def model_of_all():
-        torch.manual_seed(4)
-        return torch.nn.Linear(3, 2).double()
-
-    def batch_of(rank):
-        return torch.randn(5, 3, generator=torch.Generator().manual_seed(rank)).double()
-    alone, together = model_of_all(), model_of_all()
-    plain = torch.optim.SGD(alone.parameters(), lr=0.5)
-    shared = hvd.DistributedOptimizer(torch.optim.SGD(together.parameters(), lr=0.5), together.named_parameters(),
-                                      process_set=mine)
-    for _ in range(3):
-        plain.zero_grad(), shared.zero_grad()
-        alone(torch.cat([batch_of(member) for member in mine.ranks])).square().mean().backward()
-        together(batch_of(hvd.rank())).square().mean().backward()
-        plain.step(), shared.step()
-    for one, two in zip(alone.parameters(), together.parameters(), strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
 
 
 def check_timeline():

@@ -279,7 +279,7 @@ def check_join():
             got = hvd.allreduce(torch.full((5,), float(rank + 1)), op=hvd.Sum)
             assert got.tolist() == [float(sum(r + 1 for r in taking_part))] * 5, (got, taking_part)
             got = hvd.allreduce(torch.full((2,), float(rank + 1)), name="mean")
-            assert got[0].item() == sum(r + 1 for r in taking_part) / size
+            assert abs(got[0].item() - sum(r + 1 for r in taking_part) / size) < 1e-6
             assert hvd.allgather(torch.full((1, 2), float(rank)))[:, 0].tolist() == [float(r) for r in taking_part]
             same(hvd.broadcast(torch.full((3,), rank), last), torch.full((3,), last))
             hvd.grouped_allreduce([torch.ones(3), torch.ones(2, dtype=torch.int64)])
@@ -338,11 +338,8 @@ def beside_torch_distributed():
 
 
 class Operations(unittest.TestCase):
-    def test_two_ranks(self):
-        self.assertEqual(ranks.on_ranks(2, all_checks, backend=None), [len(CHECKS)] * 2)
-
-    def test_four_ranks(self):
-        self.assertEqual(ranks.on_ranks(4, all_checks, backend=None), [len(CHECKS)] * 4)
+    def test_three_ranks(self):
+        self.assertEqual(ranks.on_ranks(3, all_checks, backend=None), [len(CHECKS)] * 3)
 
     def test_beside_a_group_of_torchs(self):
         self.assertEqual(ranks.on_ranks(2, beside_torch_distributed), [[2.0, 2.0]] * 2)

@@ -136,16 +136,6 @@ def a_backward_without_the_other_rank():
     return "done"
 
 
-def a_static_graph_without_the_other_rank():
-    """In its first backward torch's reducer waits by itself, which keeps the text alone."""
-    model = model_of(static_graph=True)
-    loss = loss_of(model, 0, slice(None))
-    if dist.get_rank() == 1:
-        dist.group.WORLD.abort()
-    raises(RuntimeError, loss.backward, "the process group was aborted", "[aborted")
-    return "done"
-
-
 def a_failure_in_a_future():
     """One of a device's tensors looks for them when it is completed, before the reducer does. No device is needed."""
     from torch._jit_internal import _extract_tensors
@@ -173,8 +163,7 @@ class Backward(unittest.TestCase):
                 ranks.on_ranks(2, train, kind, environment=LIBRARY)
 
     def test_backwards_that_do_not_come_to_their_end(self):
-        for body in (a_backward_that_fails, a_backward_that_is_interrupted, a_backward_without_the_other_rank,
-                     a_static_graph_without_the_other_rank):
+        for body in (a_backward_that_fails, a_backward_that_is_interrupted, a_backward_without_the_other_rank):
             with self.subTest(body.__name__):
                 self.assertEqual(ranks.on_ranks(2, body, environment=LIBRARY), ["done"] * 2)
 

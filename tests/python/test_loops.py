@@ -112,8 +112,9 @@ LOOPS = {"one": Loop(), "two": Loop(two), "method": Loop(other_method), "object"
 class Alone:
     """One process, or several that get the same batches."""
 
-    def __init__(self, loop):
-        self.loop, self.nets = loop, loop.nets()
+    def __init__(self, loop, again=False):
+        """`again`: of what goes on from a checkpoint, which is in other shards, parts and stages."""
+        self.loop, self.again, self.nets = loop, again, loop.nets()
         self.optimizers = [torch.optim.SGD(net.parameters(), lr=0.3, momentum=0.5) for net in self.nets]
         self.modules, self.step, self.epoch = self.nets, 0, 0
         self.wrap()
@@ -186,23 +187,29 @@ class Zero(Ddp):
     def wrap(self):
         self.sampler = bimetal.BalancedBatchSampler(SAMPLES, BATCH, **UNEQUAL)
         self.loader = DataLoader(DATA, batch_sampler=self.sampler)
-        self.shards = [bimetal.zero.shard(net, optimizer, self.level, shards=[1, 2], sampler=self.sampler)
+        self.shards = [bimetal.zero.shard(net, optimizer, self.level, shards=[2, 1] if self.again else [1, 2], sampler=self.sampler)
                        for net, optimizer in zip(self.nets, self.optimizers, strict=True)]
 
     def states(self):
         return [sharded.state_dict(None) for sharded in self.shards]
 
     def save(self):
-        self.shards[0].save_checkpoint(self.folder, self.sampler.state_dict())
+        if self.level == 2:
+            self.saved = [self.states(), self.shards[0].optimizer_state_dict(None), self.sampler.state_dict()]
+        else:
+            self.shards[0].save_checkpoint(self.folder, self.sampler.state_dict())
 
     def load(self, before):
-        self.sampler.load_state_dict(self.shards[0].load_checkpoint(self.folder))
+        if self.level == 2:
+            self.shards[0].load_state_dict(before.saved[0][0])
+            self.shards[0].load_optimizer_state_dict(before.saved[1])
+        self.sampler.load_state_dict(before.saved[2] if self.level == 2 else self.shards[0].load_checkpoint(self.folder))
 
 
 class Tensor(Alone):
     def wrap(self):
         plan = {"net.0": "columns", "net.2": "rows", "net.1": "inside"}
-        self.cut = [bimetal.tensor.parts(net, optimizer, plan=plan, weights=[3, 1])
+        self.cut = [bimetal.tensor.parts(net, optimizer, plan=plan, weights=[1, 3] if self.again else [3, 1])
                     for net, optimizer in zip(self.nets, self.optimizers, strict=True)]
 
     def states(self):
@@ -223,7 +230,7 @@ class Pipeline(Tensor):
             penalty = sum(p.square().sum() for p in self.nets[0].parameters()) if self.loop.loss is with_penalty else 0.0
             return cross_entropy(logits, targets, reduction="sum") + 0.1 * len(targets) * penalty
 
-        self.cut = [bimetal.pipeline.stages(self.nets[0], self.optimizers[0], cuts=[1], loss_sum=loss_sum)]
+        self.cut = [bimetal.pipeline.stages(self.nets[0], self.optimizers[0], cuts=[2 if self.again else 1], loss_sum=loss_sum)]
 
     def compute(self, x, y):
         if self.loop.loss is other_method:
@@ -383,9 +390,10 @@ STRATEGIES = {"ddp": Ddp, **{f"zero{level}": at(Zero, level=level) for level in 
 NEEDS = {"accelerate": "accelerate", "lightning": "lightning", "hf": "transformers"}
 
 # What the error says. All else is equal to one process.
-_CLIP, _FROZEN, _BESIDE = "clip_grad_norm_(", "requires a gradient, but it was frozen", "or did not call the model that DDP wraps"
+_CLIP, _FROZEN = "clip_grad_norm_(", "requires a gradient, but it was frozen"
+_BESIDE, _FROZEN_SINCE = "did not come from a call of the model that DDP wraps", " were frozen since DistributedDataParallel was made"
 _TWO, _NOT_THERE = "two models that DistributedDataParallel wraps", "is used while its values are not there"
-_OF_DDP = {"two": _TWO, "method": _BESIDE, "unfrozen": _FROZEN, "frozen": "or froze a parameter since"}
+_OF_DDP = {"two": _TWO, "method": _BESIDE, "unfrozen": _FROZEN, "frozen": f"net.0.bias, net.1.weight{_FROZEN_SINCE}"}
 _AT_LEVEL_3 = {"method": "net.0 is called by itself", "penalty": f"of unit net.0 {_NOT_THERE}", "grad": _NOT_THERE}
 _OF_ENGINES = {"two": "by a backward that is not its own", "unfrozen": _FROZEN}
 _CLIPPED = {"clip": "gradient_clipping"}
@@ -396,7 +404,7 @@ REFUSED = {
     "deepspeed0": {**_OF_ENGINES, "method": "call the engine itself", "frozen": "frozen since initialize()"},
     "deepspeed1": {**_OF_ENGINES, **_CLIPPED}, "deepspeed2": {**_OF_ENGINES, **_CLIPPED},
     "deepspeed3": {**_OF_ENGINES, **_CLIPPED, **_AT_LEVEL_3},
-    "lightning": {"unfrozen": _FROZEN, "frozen": "or froze a parameter since"},
+    "lightning": {"unfrozen": _FROZEN, "frozen": _FROZEN_SINCE},
     "hf": {"method": "compute_loss is to call the model", "unfrozen": _FROZEN},
 }
 # forward_backward() returns a loss without a graph: a second module is a stage of the same, and inputs have no gradients.
@@ -420,7 +428,7 @@ def trained(kind, loop, folder):
     way.train(SAVED_AT if loop.resumes else None)
     if loop.resumes:
         way.save()
-        before, way = way, kind(loop)
+        before, way = way, kind(loop, again=True)
         way.folder = folder
         way.load(before)
         way.step, way.epoch = SAVED_AT, SAVED_AT // len(ORDER[0])

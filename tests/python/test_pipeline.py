@@ -52,10 +52,6 @@ def staged_training(name, options):
             learnt and {place: as_lists(state) for place, state in learnt["state"].items()}, here, repr(staged)]
 
 
-def several(calls):
-    return [globals()[name](*arguments) for name, *arguments in calls]
-
-
 # By ranks: what is trained, and how. Units of gpt2 and llama: embedding, three blocks, head; of pairs one block more.
 TRAININGS = {
     2: [("gpt2", {"cuts": [3], "schedule": "gpipe", "micro_batches": 3}), ("gpt2", {"cuts": [1], "micro_batches": 4}),
@@ -86,7 +82,7 @@ class Exact(unittest.TestCase):
     def compare(self, world):
         trainings = [training for training in TRAININGS[world]
                      if training[0] != "lora" or importlib.util.find_spec("peft")]
-        results = ranks.on_ranks(world, several, [("staged_training", *training) for training in trainings], timeout=400)
+        results = ranks.several(world, [(staged_training, *training) for training in trainings], timeout=400)
         for number, (name, options) in enumerate(trainings):
             with self.subTest(name, **options):
                 losses, norms, state, learnt = self.reference(name)

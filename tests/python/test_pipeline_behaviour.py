@@ -5,48 +5,18 @@ import datetime
 import importlib.util
 import os
 import signal
-import tempfile
 import time
 import unittest
 
 import ranks
 import torch
 import torch.distributed as dist
-from chains import WORDS, Outside, alone, as_lists, batches, distance, loss_of, make, make_optimizer
+from chains import WORDS, Outside, batches, loss_of, make
 from torch import nn
 
 import bimetal
 from bimetal.pipeline.loss import causal_loss_sum, causal_weight
 from bimetal.pipeline.staged import Learning
-
-
-def resumed():
-    """Two batches in stages, both states into other stages, two more; then the folder of Hugging Face's."""
-    def steps(staged, optimizer, numbers):
-        for number in numbers:
-            staged.forward_backward(**batches("gpt2")[number], scale=0.5)
-        staged.clip_grad_norm_(0.5)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    model = make("gpt2")
-    optimizer = make_optimizer(model)
-    staged = bimetal.pipeline.stages(model, optimizer, cuts=[2])
-    steps(staged, optimizer, [0, 1])
-    weights, learnt = staged.state_dict(None), staged.optimizer_state_dict(None)
-    torch.manual_seed(99)
-    other = type(model)(model.config).double()
-    optimizer = make_optimizer(other)
-    staged = bimetal.pipeline.stages(other, optimizer, cuts=[3])
-    staged.load_state_dict(weights)
-    staged.load_optimizer_state_dict(learnt)
-    steps(staged, optimizer, [2, 3])
-    state = staged.state_dict()
-    if dist.get_rank() > 0:
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        other.save_pretrained(folder, state_dict=state)
-        return as_lists(type(model).from_pretrained(folder, dtype=torch.float64).state_dict())
 
 
 class Slow(nn.Module):
@@ -354,11 +324,6 @@ def killed():
 
 
 class Behaviour(unittest.TestCase):
-    @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
-    def test_it_goes_on_in_other_stages(self):
-        found = ranks.on_ranks(2, resumed)[0]
-        self.assertLess(distance(found, alone("gpt2")[2]), 1e-12)
-
     def test_a_slow_device_gets_fewer_units(self):
         results = ranks.on_ranks(2, measured)
         for begins, untouched, finite in results:

@@ -1,21 +1,15 @@
 """Folders that are copied, and checkpoints in the order of their saving: processes are killed, clocks set back."""
 
 import os
-import pathlib
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from unittest import mock
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "fault"))
-
-import harness  # noqa: E402
-
-import bimetal  # noqa: E402
-from bimetal.runs import folders, saved  # noqa: E402
+import bimetal
+from bimetal.runs import folders, saved
+from searches import harness
 
 DAY_S = 24 * 3600
 
@@ -132,9 +126,8 @@ class Saved(harness.FaultTest):
     def trained(self, place, steps, every):
         """A folder of checkpoints, as the program leaves it."""
         self.job = self.write_job(train__dtype="float64", train__global_batch=16)  # an epoch has 64 steps
-        done = self.train(self.job, "--set", f"checkpoint.dir={place}", "--set", f"train.steps={steps}", "--set",
-                          f"checkpoint.every_steps={every}", "--set", "checkpoint.keep=9", workers=("cpu:threads=1",)).wait()
-        self.assertEqual(done.status, 0, done.err)
+        self.train(self.job, "--set", f"checkpoint.dir={place}", "--set", f"train.steps={steps}", "--set",
+                   f"checkpoint.every_steps={every}", "--set", "checkpoint.keep=9", workers=("cpu:threads=1",)).done()
         return place
 
     def set_clock_back(self, place):
@@ -172,9 +165,8 @@ class Saved(harness.FaultTest):
 
         folders.receive_whole(folders.listing(source), lambda *piece: folders.read(source, *piece), target, adopt)
         self.assertEqual(saved.newest(here), target)
-        resumed = self.train(self.job, "--resume", here, "--set", f"checkpoint.dir={here}", "--set", "train.steps=9",
-                             workers=("cpu:threads=1",)).wait()
-        self.assertEqual(resumed.status, 0, resumed.err)
+        self.train(self.job, "--resume", here, "--set", f"checkpoint.dir={here}", "--set", "train.steps=9",
+                   workers=("cpu:threads=1",)).done()
         self.assertEqual(saved.newest(here).name, "step-00000009", "it has gone on from another one")
         self.assertEqual(saved.sequence(here / "step-00000009"), 5)
 

@@ -6,50 +6,16 @@ import unittest
 import ranks
 import torch
 import torch.distributed as dist
-from chains import as_lists, distance, learnt, loss_of, make_optimizer
-from parted_models import batches, make, plan_of
+from chains import as_lists, distance, loss_of, make_optimizer
+from parted_models import InParts, batches, learn_in_parts, make, plan_of
 from torch.nn.parallel import DistributedDataParallel
 
 import bimetal
 from bimetal.pipeline.loss import causal_weight
 
-SEED = 5
-
-
-def alone(name):
-    model = make(name)
-    torch.manual_seed(SEED)
-    return learnt(model, batches(name))
-
-
 def parted_training(name, options):
-    """The same in parts. Returns what rank 0 knows, and of how many elements this rank has the values."""
-    model = make(name)
-    if dist.get_rank() > 0:  # rank 0's count
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.zero_()
-    if "checkpointing" in options:
-        model.gradient_checkpointing_enable({"use_reentrant": options.pop("checkpointing") == "reentrant"})
-    torch.manual_seed(SEED + dist.get_rank())
-    optimizer = make_optimizer(model)
-    parted = bimetal.tensor.parts(model, optimizer, **plan_of(name), **options)
-    losses, norms = [], []
-    for number, batch in enumerate(batches(name)):
-        loss = loss_of(model, batch)
-        (loss / 2).backward()
-        losses.append(loss.item())
-        if number % 2 == 1:
-            norms.append(parted.clip_grad_norm_(0.5).item())
-            optimizer.step()
-            optimizer.zero_grad()
-    here = sum(parameter.numel() for parameter in model.parameters())
-    return [losses, norms, as_lists(parted.state_dict()), states_in_lists(parted), here, repr(parted)]
-
-
-def states_in_lists(parted):
-    found = parted.optimizer_state_dict()
-    return found and {place: as_lists(state) for place, state in found["state"].items()}
+    model, found = learn_in_parts(name, {}, loss_of, **plan_of(name), **options)
+    return [*found, sum(parameter.numel() for parameter in model.parameters())]
 
 
 def with_replicas(name, weights):
@@ -74,10 +40,6 @@ def with_replicas(name, weights):
     return [norms, as_lists(parted.state_dict())]
 
 
-def several(calls):
-    return [globals()[name](*arguments) for name, *arguments in calls]
-
-
 TRAININGS = {
     2: [("gpt2", {}), ("gpt2", {"weights": [3, 1], "checkpointing": "saved tensors"}), ("llama", {"follow": 0}),
         ("llama", {"weights": [3, 1], "checkpointing": "reentrant"}), ("qwen3", {"weights": [1, 3]}), ("qwen2", {"weights": [3, 1]}),
@@ -88,36 +50,14 @@ TRAININGS = {
 
 
 @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
-class Exact(unittest.TestCase):
-    references = {}
-
-    def reference(self, name):
-        if name not in self.references:
-            self.references[name] = alone(name)
-        return self.references[name]
-
+class Exact(InParts):
     def compare(self, world):
-        calls = [("parted_training", *training) for training in TRAININGS[world]]
-        results = ranks.on_ranks(world, several, calls, timeout=400)
+        results = ranks.several(world, [(parted_training, *training) for training in TRAININGS[world]], timeout=400)
         for number, (name, options) in enumerate(TRAININGS[world]):
             with self.subTest(name, **options):
-                losses, norms, state, known = self.reference(name)
                 of_rank = [rank[number] for rank in results]
-                for mine in of_rank:
-                    torch.testing.assert_close(mine[:2], [losses, norms], rtol=1e-12, atol=1e-12)
-                self.assertLess(distance(of_rank[0][2], state), 1e-12)
-                self.assertEqual(set(of_rank[0][3]), {str(place) for place in known})
-                for place, part in known.items():
-                    self.check_state(of_rank[0][3][str(place)], part)
-                self.assertEqual([mine[2:4] for mine in of_rank[1:]], [[{}, {}]] * (world - 1))
+                self.check(of_rank, name, {})
                 self.check_sizes(name, options.get("weights", [1] * world), [mine[4] for mine in of_rank])
-
-    def check_state(self, found, reference):
-        """BERT's biases of keys have gradients of nothing but rounding."""
-        self.assertEqual(found.keys(), reference.keys())
-        for name, value in reference.items():
-            off = (torch.tensor(found[name], dtype=torch.float64) - value).abs().max()
-            self.assertLess(off, 1e-10 * value.abs().max() + 1e-16)
 
     def check_sizes(self, name, weights, here):
         every = sum(parameter.numel() for parameter in make(name).parameters())
@@ -134,10 +74,10 @@ class Exact(unittest.TestCase):
         self.compare(3)
 
     def test_two_replicas_of_two_ranks(self):
-        calls = [("with_replicas", "plain", [3, 1]), ("with_replicas", "llama", [1, 1])]
-        results = ranks.on_ranks(4, several, calls, timeout=400)
+        calls = [(with_replicas, "plain", [3, 1]), (with_replicas, "llama", [1, 1])]
+        results = ranks.several(4, calls, timeout=400)
         for number, (_, name, _) in enumerate(calls):
-            _, norms, state, _ = self.reference(name)
+            _, norms, state, _ = self.reference(name, {})
             for rank, result in enumerate(results):
                 torch.testing.assert_close(result[number][0], norms, rtol=1e-12, atol=1e-12)
                 if rank % 2 == 0:

@@ -7,8 +7,8 @@ import chains
 import ranks
 import torch
 import torch.distributed as dist
-from chains import as_lists, distance, learnt, loss_of, make_optimizer
-from parted_models import PLAN, Plain, batches, make
+from chains import loss_of
+from parted_models import PLAN, InParts, Plain, batches, learn_in_parts, make
 from torch import nn
 
 import bimetal
@@ -16,7 +16,6 @@ from bimetal.tensor.plan import plan_for
 from bimetal.tensor.vocabulary import Embeddings, Logits
 
 TRANSFORMERS = unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
-SEED = 5
 GATHERED = PLAN | {"table": "vocabulary", "head": "vocabulary"}
 APART = PLAN | {"table": "vocabulary", "head": "vocabulary:parts"}
 TIED, UNTIED = {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
@@ -31,48 +30,27 @@ def own_loss(model, batch):
 
 def trained(name, changed, options):
     """As one process trains, with the loss of logits in parts. Returns that, and how many tokens are here."""
-    model = make(name, **changed)
-    if dist.get_rank() > 0:
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.zero_()
-    if options.pop("checkpointing", False):
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    torch.manual_seed(SEED + dist.get_rank())
-    optimizer = make_optimizer(model)
+    widths = set()
+
+    def look(model):
+        head = next(part for part in model.modules() if isinstance(part, Logits))
+        head.register_forward_hook(lambda _, __, logits: widths.add(logits.shape[-1]))
+
     apart = options.pop("apart", name != "plain")
     plan = {"plan": APART if apart else GATHERED} if name == "plain" else {}
-    parted = bimetal.tensor.parts(model, optimizer, **plan, **options)
-    head = next(part for part in model.modules() if isinstance(part, Logits))
-    table = next(part for part in model.modules() if isinstance(part, Embeddings))
-    widths = set()
-    head.register_forward_hook(lambda _, __, logits: widths.add(logits.shape[-1]))
-    losses, norms = [], []
-    for number, batch in enumerate(batches(name)):
-        loss = own_loss(model, batch) if apart else loss_of(model, batch)
-        (loss / 2).backward()
-        losses.append(loss.item())
-        if number % 2 == 1:
-            norms.append(parted.clip_grad_norm_(0.5).item())
-            optimizer.step()
-            optimizer.zero_grad()
+    model, found = learn_in_parts(name, changed, own_loss if apart else loss_of, look=look, **plan, **options)
+    head, table = (next(part for part in model.modules() if isinstance(part, kind)) for kind in (Logits, Embeddings))
     assert widths == {len(head.weight) if apart else chains.WORDS}, widths
     assert len(table.weight) == len(head.weight)
     assert (table.weight is head.weight) == (name == "gpt2" and changed != UNTIED or changed == TIED)
-    known = parted.optimizer_state_dict() or {"state": {}}
-    return [losses, norms, as_lists(parted.state_dict()), {key: as_lists(state) for key, state in known["state"].items()},
-            len(head.weight)]
-
-
-def several(calls):
-    return [trained(*call) for call in calls]
+    return [*found, len(head.weight)]
 
 
 TRAININGS = {
-    2: [("gpt2", {}, {"weights": [3, 1]}), ("gpt2", UNTIED, {"weights": [1, 3], "checkpointing": True}),
-        ("gpt2", {}, {"follow": 0}), ("llama", {}, {"weights": [3, 1]}), ("llama", TIED, {"weights": [1, 2], "checkpointing": True}),
-        ("mistral", {}, {}), ("qwen3", TIED, {"weights": [3, 1]}), ("plain", {}, {"weights": [3, 1], "apart": True}),
-        ("plain", {}, {"weights": [1, 2]})],
+    2: [("gpt2", {}, {"weights": [3, 1]}), ("gpt2", UNTIED, {"weights": [1, 3], "checkpointing": "saved tensors"}),
+        ("gpt2", {}, {"follow": 0}), ("llama", {}, {"weights": [3, 1]}),
+        ("llama", TIED, {"weights": [1, 2], "checkpointing": "saved tensors"}), ("mistral", {}, {}), ("qwen3", TIED, {"weights": [3, 1]}),
+        ("plain", {}, {"weights": [3, 1], "apart": True}), ("plain", {}, {"weights": [1, 2]})],
     3: [("gpt2", {}, {"weights": [1, 2, 1]}), ("llama", {}, {"weights": [5, 2, 1], "follow": 0}), ("llama", TIED, {}),
         ("plain", {}, {"weights": [5, 2, 1], "apart": True}), ("plain", {}, {"weights": [1, 1, 2]})],
 }
@@ -208,30 +186,13 @@ def refusals():
     return True
 
 
-class Vocabulary(unittest.TestCase):
-    references = {}
-
-    def reference(self, name, changed):
-        key = (name, *changed.items())
-        if key not in self.references:
-            model = make(name, **changed)
-            torch.manual_seed(SEED)
-            self.references[key] = learnt(model, batches(name))
-        return self.references[key]
-
+class Vocabulary(InParts):
     def compare(self, world):
-        results = ranks.on_ranks(world, several, TRAININGS[world], timeout=400)
+        results = ranks.several(world, [(trained, *training) for training in TRAININGS[world]], timeout=400)
         for number, (name, changed, options) in enumerate(TRAININGS[world]):
             with self.subTest(name, **changed, **options):
-                losses, norms, state, known = self.reference(name, changed)
                 of_rank = [rank[number] for rank in results]
-                for mine in of_rank:
-                    torch.testing.assert_close(mine[:2], [losses, norms], rtol=1e-12, atol=1e-12)
-                self.assertLess(distance(of_rank[0][2], state), 1e-12)
-                for place, part in known.items():
-                    for field, value in part.items():
-                        off = (torch.tensor(of_rank[0][3][str(place)][field], dtype=torch.float64) - value).abs().max()
-                        self.assertLess(off, 1e-10 * value.abs().max() + 1e-16)
+                self.check(of_rank, name, changed)
                 weights = options.get("weights", [1] * world)
                 self.assertEqual([mine[4] for mine in of_rank],
                                  [chains.WORDS * weight // sum(weights) for weight in weights])

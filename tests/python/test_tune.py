@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,7 +49,6 @@ class Searching(SearchTest):
         again, place = self.trained(*words[4::2])
         self.assertAlmostEqual(again["train_loss"], best["value"], delta=1e-12)
         self.assert_same_model(pathlib.Path(report["best"]["checkpoint"]), place)
-        self.assert_nothing_left()
 
     def test_trials_are_chosen_by_data_that_are_held_out(self):
         job, report = self.report_of("tune", self.job, "--grid", "train.learning_rate=1e-6,0.05", "--dir",
@@ -102,7 +102,6 @@ class Searching(SearchTest):
         again, place = self.trained(f"train.learning_rate={best['settings']['train.learning_rate']!r}")
         self.assert_same_model(self.folder / "kept" / f"trial-{best['number']:04}" / "checkpoints", place)
         self.assertEqual(again["steps"], 12)
-        self.assert_nothing_left()
 
     def test_whole_numbers_stay_whole_and_words_are_drawn(self):
         _, report = self.report_of(
@@ -113,14 +112,6 @@ class Searching(SearchTest):
             self.assertIsInstance(trial["settings"]["train.global_batch"], int)
             self.assertIn(trial["settings"]["train.optimizer"], ("sgd", "adam"))
         self.assertGreater(len({trial["settings"]["train.momentum"] for trial in report["trials"]}), 1)
-
-    def test_long_runs_are_not_begun_on_a_slow_device(self):
-        _, report = self.report_of(
-            "tune", self.job, "--grid", "train.learning_rate=0.01,0.02", "--set", "train.steps=60", "--worker",
-            "cpu:threads=1", "--worker", "cpu:threads=1,speed=0.01")
-        speeds = {device["worker"]: device["samples_per_s"] for device in report["devices"]}
-        self.assertGreater(speeds["cpu:threads=1"], 10 * speeds["cpu:threads=1,speed=0.01"])
-        self.assertEqual([trial["workers"] for trial in report["trials"]], [["cpu:threads=1"]] * 2)
 
     def test_the_example(self):
         small = ["--set", "model.name=linear", "--set", f"data.path={self.folder / 'data'}"]
@@ -175,8 +166,7 @@ class Failing(SearchTest):
         harness.wait_until(lambda: job.out.count("\ntrial ") + job.out.startswith("trial ") >= 1 and self.children(job),
                            "the next trial", job)
         os.kill(self.children(job)[0], signal.SIGKILL)
-        job.wait()
-        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        job.done()
         trials = json.loads((self.folder / "report.json").read_text())["trials"]
         failures = [trial["error"] for trial in trials if trial["state"] == "failed"]
         self.assertGreaterEqual(len(failures), 1, trials)
@@ -184,14 +174,12 @@ class Failing(SearchTest):
         self.assertGreaterEqual(sum(trial["state"] == "done" for trial in trials), 1, trials)
         for failure in failures:
             self.assertIn(failure.splitlines()[0], job.out)
-        self.assert_nothing_left()
 
     def test_when_all_fail_so_does_the_search(self):
         job, report = self.report_of("tune", self.job, "--grid", "train.learning_rate=1e300", *TWO_WORKERS,
                                      status=harness.NOT_FINITE)
         self.assertIsNone(report["best"])
         self.assertIn("every trial has failed; trial 0", job.err)
-        self.assert_nothing_left()
 
     def test_what_the_job_itself_has_wrong_ends_it_at_once(self):
         job = self.run_to_end("tune", self.job, "--grid", "train.learning_rate=0.1,0.2,0.3,0.4", "--set",
@@ -199,18 +187,15 @@ class Failing(SearchTest):
                               status=harness.INVALID_ARGUMENT)
         self.assertIn("nowhere", job.err)
         self.assertEqual(job.out.count("failed on"), 1, job.out)
-        self.assert_nothing_left()
 
     def test_ctrl_c_ends_all_trials_and_says_what_there_is(self):
         job = self.start("tune", self.job, "--grid", "train.learning_rate=0.01,0.02,0.03", *ENDLESS, *TWO_WORKERS,
                          "--report", "report.json")
         harness.wait_until(lambda: len(self.children(job)) == 2, "two trials", job)
         job.interrupt()
-        job.wait()
-        self.assertEqual(job.status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
+        job.done(harness.INTERRUPTED)
         self.assertTrue(json.loads((self.folder / "report.json").read_text())["interrupted"])
         self.assertEqual(job.err.strip(), "bimetal: interrupted")
-        self.assert_nothing_left()
 
     def test_a_killed_search_leaves_no_trial_behind(self):
         job = self.start("tune", self.job, "--grid", "train.learning_rate=0.01,0.02", *ENDLESS, *TWO_WORKERS)
@@ -218,6 +203,8 @@ class Failing(SearchTest):
         os.kill(job.pid, signal.SIGKILL)
         job.wait()
         harness.wait_until(lambda: not self.processes(), "the end of its trials")
+        for scratch in self.temporary.iterdir():  # whoever was killed could not remove it
+            shutil.rmtree(scratch)
 
 
 class Wrong(SearchTest):
@@ -248,7 +235,6 @@ class Wrong(SearchTest):
                 (["--grid", "train.seed=1,2", "--dir", str(self.folder)], "is not empty")):
             self.assertIn(said, self.refused(*arguments), arguments)
         self.assertIn("xpu:99", self.refused("--grid", "train.seed=1,2", "--worker", "xpu:99", status=3))
-        self.assert_nothing_left()
 
     def test_missing_optuna_is_one_message_with_the_command(self):
         program = ("import importlib.util as u, sys; f = u.find_spec; "

@@ -63,12 +63,9 @@ class UserTask(FaultTest):
 
     def learnt(self, function, ranks, **settings):
         folder = self.folder / f"run{len(list(self.folder.iterdir()))}"
-        job = self.train(self.write_task(function, checkpoint__dir=str(folder), **settings), workers=WORKERS[:ranks])
-        job.wait()
-        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+        self.train(self.write_task(function, checkpoint__dir=str(folder), **settings), workers=WORKERS[:ranks]).done()
         weights = folder.with_name(folder.name + "-weights")  # whole, also of checkpoints in slices
-        exported = self.start("export", folder / f"step-{STEPS:08}", "--out", weights).wait()
-        self.assertEqual(exported.status, 0, exported.err)
+        self.start("export", folder / f"step-{STEPS:08}", "--out", weights).done()
         return load_file(weights / "model.safetensors")
 
     def assert_same(self, ours, expected):
@@ -80,18 +77,13 @@ class UserTask(FaultTest):
     def test_learns_what_torch_learns(self):
         for function in ("dense", "sentences"):
             expected = learnt_by_torch(getattr(user_tasks, function))
-            for ranks, settings in ((1, {}), (2, {"parallel__balance": [3, 1]}), (3, {"parallel__balance": [5, 2, 1]}),
-                                    (2, {"mesh__stages": 2, "mesh__cuts": [1], "mesh__micro_batches": 5}),
-                                    (3, {"mesh__stages": 3, "mesh__schedule": "zero_bubble"}),
-                                    (2, {"train__recompute": "all"}), (2, {"parallel__mode": "server"}),
-                                    (2, {"zero__level": 1}), (2, {"zero__level": 2, "zero__shards": [3, 1]}),
-                                    (3, {"zero__level": 3, "zero__shards": [5, 2, 0]}),
+            for ranks, settings in ((3, {"parallel__balance": [5, 2, 1]}), (3, {"mesh__stages": 3, "mesh__schedule": "zero_bubble"}),
+                                    (2, {"parallel__mode": "server"}), (2, {"zero__level": 2, "zero__shards": [3, 1]}),
                                     (2, {"zero__level": 3, "train__recompute": "all"})):
                 if function == "sentences" and settings.get("parallel__mode"):
                     continue  # servers refuse models with tensors that are not trained
                 with self.subTest(function, ranks=ranks, **settings):
                     self.assert_same(self.learnt(function, ranks, **settings), expected)
-        self.assert_nothing_left()
 
     def test_its_dropout_depends_on_the_sample_alone(self):
         settings = {"train__global_batch": 24}
@@ -107,36 +99,30 @@ class UserTask(FaultTest):
             folder = self.folder / function
             for steps, ranks, resume in ((3, 2, ()), (STEPS, 1, ("--resume", folder))):
                 job = self.train(self.write_task(function, checkpoint__dir=str(folder), train__steps=steps), *resume,
-                                 workers=WORKERS[:ranks]).wait()
-                self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+                                 workers=WORKERS[:ranks]).done()
             self.assert_same(load_file(folder / f"step-{STEPS:08}" / "model.safetensors"), expected)
         for settings in ({"zero__level": 1}, {"parallel__mode": "server"}):
-            job = self.train(self.write_task("own_adam", **settings)).wait()
-            self.assertEqual(job.status, harness.UNSUPPORTED, f"{job.out}\n{job.err}")
+            job = self.train(self.write_task("own_adam", **settings)).done(harness.UNSUPPORTED)
             self.assertIn("an optimizer of the task's own", job.err)
 
     def test_evaluate_and_export_know_it(self):
         job_file = self.write_task("sentences", train__steps=STEPS)
-        self.assertEqual(self.train(job_file).wait().status, 0)
-        said = self.start("evaluate", job_file, "--checkpoint", self.checkpoints).wait()
-        self.assertEqual(said.status, 0, said.err)
+        self.train(job_file).done()
+        said = self.start("evaluate", job_file, "--checkpoint", self.checkpoints).done()
         self.assertIn("perplexity", said.out)
-        exported = self.start("export", self.checkpoints, "--out", self.folder / "exported").wait()
-        self.assertEqual(exported.status, 0, exported.err)
+        self.start("export", self.checkpoints, "--out", self.folder / "exported").done()
         model = user_tasks.Tied()
         missing = model.load_state_dict(load_file(self.folder / "exported" / "model.safetensors"), strict=False)
         self.assertEqual(missing.unexpected_keys, [])
         self.assertEqual(missing.missing_keys, ["head.table.weight"])
-        served = self.start("serve", self.checkpoints).wait()
-        self.assertEqual(served.status, harness.UNSUPPORTED)
+        served = self.start("serve", self.checkpoints).done(harness.UNSUPPORTED)
         self.assertIn("written in Python (user_tasks:sentences)", served.err)
 
     def test_the_example_learns(self):
         root = pathlib.Path(__file__).resolve().parents[2]
         self.environment["PYTHONPATH"] = os.pathsep.join([str(root / "examples" / "python"), os.environ["PYTHONPATH"]])
         job = self.start("train", root / "examples" / "own_model.toml", "--set", "train.steps=30", "--set",
-                         "train.evaluate=false").wait()
-        self.assertEqual(job.status, 0, f"{job.out}\n{job.err}")
+                         "train.evaluate=false").done()
         self.assertLess(float(re.search(r"trained 30 steps.* loss ([0-9.]+)", job.out)[1]), 2.0)
 
     def test_relaxed_jobs_take_any_layer(self):
@@ -148,15 +134,6 @@ class UserTask(FaultTest):
         self.wait_for_checkpoint(job)
         os.kill(self.ranks_of(job)[1], signal.SIGKILL)
         self.assert_one_message(job.wait(), harness.PEER_LOST, "rank 1", "signal 9")
-        self.assert_nothing_left()
-
-    def test_ctrl_c_saves(self):
-        job = self.train(self.write_task("dense", train__steps=0, checkpoint__every_steps=5))
-        self.wait_for_checkpoint(job)
-        job.interrupt()
-        self.assertEqual(job.wait().status, harness.INTERRUPTED, f"{job.out}\n{job.err}")
-        self.assert_saved_where_it_stopped(job)
-        self.assert_nothing_left()
 
     def test_says_what_does_not_fit(self):
         for function, *parts in (
@@ -168,18 +145,15 @@ class UserTask(FaultTest):
                 ("forgotten_unit", "leaves parameters of the model out: 2.bias, 2.weight"),
                 ("raising", "/no/such/file", "user_tasks.py")):
             with self.subTest(function):
-                job = self.train(self.write_task(function)).wait()
-                self.assertEqual(job.status, harness.INVALID_ARGUMENT, f"{job.out}\n{job.err}")
+                job = self.train(self.write_task(function)).done(harness.INVALID_ARGUMENT)
                 self.assertIn("Traceback", job.err)
                 for part in parts:
                     self.assertIn(part, job.err)
-        self.assert_nothing_left()
 
     def test_says_why_a_module_cannot_be_imported(self):
         (self.folder / "half.py").write_text("import no_such_package\n")
         for spec, part in (("half:make_task", "No module named 'no_such_package'"), ("half", "package.module:function")):
-            job = self.train(self.write_task("dense", model__python=spec)).wait()
-            self.assertEqual(job.status, harness.INVALID_ARGUMENT, job.err)
+            job = self.train(self.write_task("dense", model__python=spec)).done(harness.INVALID_ARGUMENT)
             self.assertIn(part, job.err)
         job = self.train(self.write_task("dense", model__layers=3)).wait()
         self.assert_one_message(job, harness.UNSUPPORTED, "model.python brings a model of its own")
@@ -197,7 +171,7 @@ class UserTask(FaultTest):
                      "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29731"}
             ranks.append(self.start("train", job_file, folder=folder, environment=place))
         for rank in ranks:
-            self.assertEqual(rank.wait().status, harness.CALL_MISMATCH, f"{rank.out}\n{rank.err}")
+            rank.done(harness.CALL_MISMATCH)
             self.assertIn("task = user_tasks.py", rank.err)
 
     def test_without_python_says_so(self):

@@ -1,6 +1,7 @@
 """bimetal.zero.shard: ordinary loops in shards, in float64 as one process trains."""
 
 import contextlib
+import functools
 import importlib.util
 import unittest
 
@@ -14,7 +15,6 @@ from torch.utils.data import DataLoader
 import bimetal
 
 STEPS, BATCH = 5, 12
-SHARDS = {2: [3, 1], 3: [5, 2, 0]}
 
 
 class Mlp(nn.Module):
@@ -122,34 +122,6 @@ def train(name, kind, level, shards, weights, options):
     return as_lists(state), learnt and {number: as_lists(part) for number, part in learnt["state"].items()}
 
 
-def resumed(name, first, then, shards):
-    """Two steps' worth of training at one level, the rest at another."""
-    model, optimizer = make(name), None
-    optimizer = make_optimizer("adamw", model)
-    data = make_data(name)
-    sampler = bimetal.BalancedBatchSampler(data, BATCH, balance="fixed", weights=shards)
-    sharded = bimetal.zero.shard(model, optimizer, first, shards=shards, sampler=sampler)
-    for number, (inputs, targets) in enumerate(DataLoader(data, batch_sampler=sampler)):
-        loss_of(model, inputs, targets).backward()
-        optimizer.step()
-        if number == 1:
-            break
-    weights, learnt, at = sharded.state_dict(None), sharded.optimizer_state_dict(None), sampler.state_dict()
-    torch.manual_seed(99)
-    model = type(model)().double()
-    optimizer = make_optimizer("adamw", model)
-    sampler = bimetal.BalancedBatchSampler(data, BATCH, balance="fixed", weights=shards)
-    sampler.load_state_dict(at)
-    sharded = bimetal.zero.shard(model, optimizer, then, shards=shards[::-1], sampler=sampler)
-    sharded.load_state_dict(weights)
-    sharded.load_optimizer_state_dict(learnt)
-    for inputs, targets in DataLoader(data, batch_sampler=sampler):
-        loss_of(model, inputs, targets).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return as_lists(sharded.state_dict(None))
-
-
 def refusals():
     """What cannot work ends with advice, at level 3 on every rank."""
     def refused(call, code, *fragments):
@@ -214,11 +186,6 @@ def lost_rank():
     return True
 
 
-def several(calls):
-    """Bodies one after the other in the same processes, whose start takes longer than they do."""
-    return [globals()[name](*arguments) for name, *arguments in calls]
-
-
 def distance(found, reference):
     assert found.keys() == reference.keys(), (found.keys(), reference.keys())
     return max(models.difference([value], [reference[name].double()]) if reference[name].abs().max() > 0
@@ -226,33 +193,20 @@ def distance(found, reference):
 
 
 # What is trained, by which optimizer, at which level, with which shares of the batch, and how.
-TRAININGS = {
-    2: [("mlp", "adamw", 1, [1, 2], {}), ("mlp", "adamw", 2, [1, 2], {}), ("mlp", "adamw", 3, [1, 2], {}),
-        ("gpt2", "adamw", 2, [1, 0], {}), ("gpt2", "adamw", 3, [1, 3], {"pieces": 2, "recompute": "saved tensors"}),
-        ("gpt2", "adamw", 3, [3, 1], {"recompute": "reentrant"})],
-    3: [("mlp", "sgd", 1, [1, 2, 4], {"pieces": 3}), ("mlp", "sgd", 2, [1, 2, 4], {"pieces": 3}),
-        ("mlp", "sgd", 3, [1, 2, 4], {"pieces": 3}), ("gpt2", "adamw", 1, [2, 1, 1], {}),
-        ("gpt2", "adamw", 3, [1, 0, 2], {})],
-}
+TRAININGS = [("mlp", "adamw", 1, [1, 2], {}), ("mlp", "sgd", 2, [1, 2], {"pieces": 3}), ("gpt2", "adamw", 2, [1, 0], {}),
+             ("gpt2", "adamw", 3, [1, 3], {"pieces": 2, "recompute": "saved tensors"}),
+             ("gpt2", "adamw", 3, [3, 1], {"recompute": "reentrant"})]
 
 
 @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
 class Exact(unittest.TestCase):
-    references = {}
-
-    def reference(self, name, kind):
-        if (name, kind) not in self.references:
-            self.references[name, kind] = train(name, kind, 0, [], [], {})
-        return self.references[name, kind]
-
-    def compare(self, world):
-        trainings = TRAININGS[world]
-        calls = [("train", name, kind, level, SHARDS[world], weights, options)
-                 for name, kind, level, weights, options in trainings]
-        results = ranks.on_ranks(world, several, calls, timeout=400)
-        for number, training in enumerate(trainings):
+    def test_two_ranks_with_shards_3_to_1(self):
+        results = ranks.several(2, [(train, name, kind, level, [3, 1], weights, options)
+                                    for name, kind, level, weights, options in TRAININGS], timeout=400)
+        reference = functools.cache(lambda name, kind: train(name, kind, 0, [], [], {}))
+        for number, training in enumerate(TRAININGS):
             with self.subTest(training):
-                state, learnt = self.reference(*training[:2])
+                state, learnt = reference(*training[:2])
                 of_rank = [rank[number] for rank in results]
                 self.assertLess(distance(of_rank[0][0], state), 1e-12)
                 self.assertEqual(of_rank[1], [{}, {}])
@@ -260,31 +214,12 @@ class Exact(unittest.TestCase):
                 for place, part in learnt["state"].items():
                     self.assertLess(distance(of_rank[0][1][str(place)], part), 1e-11)
 
-    def test_two_ranks_with_shards_3_to_1(self):
-        self.compare(2)
-
-    def test_three_ranks_with_shards_5_to_2_to_0(self):
-        self.compare(3)
-
 
 class Behaviour(unittest.TestCase):
-    def test_it_goes_on_at_another_level_with_other_shards(self):
-        plain = make("mlp")
-        optimizer = make_optimizer("adamw", plain)
-        sampler = bimetal.BalancedBatchSampler(make_data("mlp"), BATCH)
-        for inputs, targets in DataLoader(make_data("mlp"), batch_sampler=sampler):
-            loss_of(plain, inputs, targets).backward()
-            sampler.finish_step()
-            optimizer.step()
-            optimizer.zero_grad()
-        calls = [("resumed", "mlp", first, then, [3, 1]) for first, then in ((1, 3), (3, 2))]
-        for state in sum(ranks.on_ranks(2, several, calls), []):
-            self.assertLess(distance(state, plain.state_dict()), 1e-12)
-
     def test_refusals_shares_and_shards(self):
         asked = [("equal", 0.98, 1.02), ("memory", 0.5, 2), ([0, 1], 0, 0), ("speed", 0.01, 100)]
-        results = ranks.on_ranks(2, several, [("refusals",), ("not_finite_without_samples",),
-                                              *(("shards_by", what) for what, *_ in asked)])
+        results = ranks.several(2, [(refusals,), (not_finite_without_samples,),
+                                    *((shards_by, what) for what, *_ in asked)])
         for refused, finite, *shards in results:
             self.assertEqual(refused, [8.0] * 3)  # what rank 1 has changed
             self.assertTrue(finite)

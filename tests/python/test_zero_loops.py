@@ -1,4 +1,4 @@
-"""bimetal.zero.shard under loops of many kinds, on ranks of unequal shares: as one process in float64, or an error."""
+"""bimetal.zero.shard under loops that test_loops.py has not, on ranks of unequal shares: as one process in float64, or an error."""
 
 import unittest
 
@@ -8,7 +8,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader
 
 import bimetal
 
@@ -38,25 +37,12 @@ class Net(nn.Module):
         return Out(self.encode(x)) if self.hides else self.encode(x)
 
 
-def plain(step, x, y):
-    step(cross_entropy(step.a(x), y))
-
-
-def two_in_a_row(step, x, y):
-    step(cross_entropy(step.b(step.a(x)), y))
-
-
 def adversaries(step, x, y):
     """The second's gradients of the first's loss are not wanted: frozen for it."""
     step.b.requires_grad_(False)
     step(cross_entropy(step.b(step.a(x)), y), "a")
     step.b.requires_grad_(True)
     step(cross_entropy(step.b(step.a(x).detach()), y), "b")
-
-
-def hidden(step, x, y):
-    step.a.hides = True
-    step(cross_entropy(step.a(x).logits, y))
 
 
 def distribution(step, x, y):
@@ -69,14 +55,6 @@ def recomputed_and_hidden(step, x, y):
     step(cross_entropy(step.a(x).logits, y))
 
 
-def second_method(step, x, y):
-    step(cross_entropy(step.a.encode(x), y))
-
-
-def penalty(step, x, y):
-    step(cross_entropy(step.a(x), y) + 0.5 * sum(p.square().sum() for p in step.a.parameters()))
-
-
 def two_forwards(step, x, y):
     step(cross_entropy(step.a(x), y) + cross_entropy(step.a(2 * x), y))
 
@@ -86,13 +64,6 @@ def saliency(step, x, y):
     inputs = x.clone().requires_grad_()
     (found,) = torch.autograd.grad(step.a(inputs).square().sum(), inputs)
     step(cross_entropy(step.a(found), y))
-
-
-def gradient_penalty(step, x, y):
-    inputs = x.clone().requires_grad_()
-    logits = step.a(inputs)
-    (found,) = torch.autograd.grad(logits.sum(), inputs, create_graph=True)
-    step(cross_entropy(logits, y) + found.square().sum(1).mean())
 
 
 def clamped(step, x, y):
@@ -108,25 +79,22 @@ def frozen_later(step, x, y):
 
 
 # Of each loop, what level 3 says where it cannot be.
-LOOPS = {plain: "", two_in_a_row: "", adversaries: "", hidden: "", distribution: "", recomputed_and_hidden: "", clamped: "",
-         frozen_later: "", saliency: "",
-         second_method: "net.0 is called by itself", penalty: "its values are not there", two_forwards: "not the last one",
-         gradient_penalty: "its values are not there"}
+LOOPS = {adversaries: "", distribution: "", recomputed_and_hidden: "", clamped: "", frozen_later: "", saliency: "",
+         two_forwards: "not the last one"}
 
 
 class Step:
     """Two modules with their optimizers, in shards (level 1 to 3) or not (0)."""
 
-    def __init__(self, level, sampler=None):
+    def __init__(self, level):
         self.a, self.b = Net(0), Net(1, 3)
         self.optimizers, self.shards = {}, {}
         for name in ("a", "b"):
             module = getattr(self, name)
             self.optimizers[name] = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5)
             if level:
-                weigh = None if sampler else lambda: SHARES[dist.get_rank()] / sum(SHARES)
-                self.shards[name] = bimetal.zero.shard(module, self.optimizers[name], level, shards=[1, 2], weigh=weigh,
-                                                       sampler=sampler)
+                self.shards[name] = bimetal.zero.shard(module, self.optimizers[name], level, shards=[1, 2],
+                                                       weigh=lambda: SHARES[dist.get_rank()] / sum(SHARES))
 
     def __call__(self, loss, names="ab"):
         loss.backward()
@@ -165,19 +133,6 @@ def all_loops(level):
         if not difference < 1e-12:
             wrong.append([loop.__name__, difference])
     return wrong
-
-
-def one_sampler(level, prefetch):
-    """Two modules in a row end a batch of the sampler that they have in common once."""
-    options = {"balance": "fixed", "weights": [3, 1], "prefetch": prefetch} if level else {}
-    sampler = bimetal.BalancedBatchSampler(8, 4, **options)
-    step = Step(level, sampler)
-    for _ in range(2):
-        for x, y in DataLoader(list(zip(X, Y, strict=True)), batch_sampler=sampler):
-            two_in_a_row(step, x, y)
-            if not level:
-                sampler.finish_step()
-    return step.parameters().tolist()
 
 
 def refused(change, *fragments, level):
@@ -249,28 +204,16 @@ def attached(level):
     return (results[0] - results[1]).abs().max().item()
 
 
-def several(calls):
-    """Bodies one after the other in the same processes, whose start takes longer than they do."""
-    return [globals()[name](*arguments) for name, *arguments in calls]
-
-
 class Loops(unittest.TestCase):
     def test_they_train_as_one_process_or_raise(self):
-        for level, *of_rank in zip((1, 2, 3), *ranks.on_ranks(2, several, [("all_loops", level) for level in (1, 2, 3)]), strict=True):
+        for level, *of_rank in zip((1, 2, 3), *ranks.several(2, [(all_loops, level) for level in (1, 2, 3)]), strict=True):
             self.assertEqual(of_rank, [[], []], level)
 
-    def test_modules_in_a_row_have_one_sampler(self):
-        cases = [(1, 0), (2, 2), (3, 0)]
-        reference = torch.tensor(one_sampler(0, 0), dtype=torch.float64)
-        for of_rank in ranks.on_ranks(2, several, [("one_sampler", *case) for case in cases]):
-            for case, found in zip(cases, of_rank, strict=True):
-                self.assertLess((torch.tensor(found, dtype=torch.float64) - reference).abs().max(), 1e-12, case)
-
     def test_what_would_go_wrong_is_an_error_of_the_first_step(self):
-        ranks.on_ranks(2, several, [("refusals", level) for level in (1, 2, 3)])
+        ranks.several(2, [(refusals, level) for level in (1, 2, 3)])
 
     def test_an_optimizer_comes_later(self):
-        for differences in ranks.on_ranks(2, several, [("attached", level) for level in (1, 3)]):
+        for differences in ranks.several(2, [(attached, level) for level in (1, 3)]):
             self.assertLess(max(differences), 1e-12)
 
 

@@ -74,10 +74,6 @@ def train(name, level, making=None, shards="equal"):
     return model.state_dict() if sharded is None else as_lists(sharded.state_dict(None))
 
 
-def several(calls):
-    return [globals()[name](*arguments) for name, *arguments in calls]
-
-
 def resident(name="VmRSS"):
     lines = pathlib.Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
@@ -129,36 +125,10 @@ def misuse():
     return [found, bool(whole.weight.isfinite().all()), *names]
 
 
-def by_engine(stage):
-    """A step of an engine whose model was made within Init."""
-    torch.manual_seed(3)
-    with deepspeed.zero.Init(shards=[1, 3]):
-        model = Net().double()
-    engine = deepspeed.initialize(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), shards=[3, 1],
-                                  config={"train_batch_size": 4, "zero_optimization": {"stage": stage}})[0]
-    inputs, targets = next(iter(DataLoader(make_data("mlp"), batch_size=2 * dist.get_world_size())))
-    rank = dist.get_rank()
-    engine.backward(loss_of(engine, inputs[2 * rank:2 * rank + 2], targets[2 * rank:2 * rank + 2]))
-    engine.step()
-    state = engine.module.state_dict() if engine.shards is None else engine.shards.sharded.state_dict(None)
-    return as_lists(state)
-
-
-def plain_step():
-    model = make("net")
-    inputs, targets = next(iter(DataLoader(make_data("mlp"), batch_size=4)))
-    loss_of(model, inputs, targets).backward()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter -= 0.1 * parameter.grad
-    return model.state_dict()
-
-
 class Making(unittest.TestCase):
     def compare(self, name, calls):
         reference = train(name, 0)
-        results = ranks.on_ranks(2, several, [("train", name, *call) for call in calls], timeout=300)
+        results = ranks.several(2, [(train, name, *call) for call in calls], timeout=300)
         for of_rank in results:
             for call, state in zip(calls, of_rank, strict=True):
                 with self.subTest(call):
@@ -170,13 +140,6 @@ class Making(unittest.TestCase):
     @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
     def test_a_model_of_hugging_faces(self):
         self.compare("gpt2", [(3, "equal", "equal"), (3, [3, 1], [3, 1])])
-
-    def test_an_engine_takes_it_at_any_stage(self):
-        reference = plain_step()
-        for of_rank in ranks.on_ranks(2, several, [("by_engine", stage) for stage in (0, 1, 3)]):
-            for stage, state in zip((0, 1, 3), of_rank, strict=True):
-                with self.subTest(stage=stage):
-                    self.assertLess(distance(state, reference), 1e-12)
 
     @unittest.skipUnless(os.path.exists("/proc/self/clear_refs"), "Linux")
     def test_no_rank_needs_room_for_the_whole(self):

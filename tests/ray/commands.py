@@ -4,7 +4,6 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,12 +12,6 @@ import unittest
 import clusters
 
 CPU_AND_MEMORY = ["--num-cpus", "1", "--object-store-mb", "80"]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Commands(unittest.TestCase):

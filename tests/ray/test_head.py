@@ -10,7 +10,8 @@ import sys
 import unittest
 
 import clusters
-from commands import CPU_AND_MEMORY, Commands, free_port
+from commands import CPU_AND_MEMORY, Commands
+from harness import free_port
 
 PEER_LOST, ABORTED = 5, 6
 SLOW = "cpu:threads=1,speed=0.2"
@@ -118,13 +119,6 @@ class HeadNode(Commands):
         self.head.send_signal(signal.SIGINT)
         self.assert_saved(driver, events)
         self.assertIn("this node ends: the cluster ends with it; jobs may save and leave", self.said(self.head))
-        self.assert_both_left()
-
-    def test_parameter_servers_on_the_head_node_save_and_end(self):
-        driver, events = self.drive(clusters.job("served.toml", steps=1_000_000), JOINED_ALONE,
-                                    settings={"parallel.mode": "server"})
-        self.head.send_signal(signal.SIGTERM)
-        self.assert_saved(driver, events)
         self.assert_both_left()
 
     def test_a_train_loop_ends_at_its_next_checkpoint(self):

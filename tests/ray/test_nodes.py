@@ -5,11 +5,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import unittest
 
 import clusters
-from commands import Commands, free_port
+from commands import Commands
+from harness import free_port
 
 DRIVER = """
 import json, subprocess, sys

@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import io
 import json
-import os
 import pathlib
 import stat
 import subprocess
@@ -21,7 +20,6 @@ if not clusters.WHY_NOT:
     from bimetal.ray.cluster import Node, label_matches, what_fits, what_is_missing, with_gpus
     from bimetal.ray.failure import Failure, root_cause
     from bimetal.ray.worker_request import parse
-    from bimetal.runs import folders
 
 
 def node(name, **resources):
@@ -129,23 +127,6 @@ class Requests(unittest.TestCase):
         gone = Failure(2, "gone", "peer_lost", 2, died=True)
         self.assertIs(root_cause([lost, memory]), memory)
         self.assertIs(root_cause([lost, memory, gone]), gone)
-
-    def test_folders_come_whole_or_not_at_all(self):
-        with tempfile.TemporaryDirectory() as place:
-            source = pathlib.Path(place, "source")
-            (source / "inner").mkdir(parents=True)
-            (source / "inner" / "big").write_bytes(os.urandom((2 << 20) + 5))
-            (source / "empty").touch()
-            target = folders.receive_whole(folders.listing(source), lambda *piece: folders.read(source, *piece),
-                                           pathlib.Path(place, "target"))
-            self.assertEqual(folders.listing(target), folders.listing(source))
-            self.assertEqual((target / "inner" / "big").read_bytes(), (source / "inner" / "big").read_bytes())
-            with self.assertRaises(FileNotFoundError):
-                folders.receive_whole([("missing", 3)], lambda *piece: folders.read(source, *piece),
-                                      pathlib.Path(place, "half"))
-            self.assertEqual(sorted(path.name for path in pathlib.Path(place).iterdir()), ["source", "target"])
-            with self.assertRaises(bimetal.Error):
-                folders.inside(source, "../../etc/passwd")
 
     def test_tokens_are_private_and_kept(self):
         with tempfile.TemporaryDirectory() as place:

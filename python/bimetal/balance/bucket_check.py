@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -13,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bimetal._errors import error
+from bimetal.balance.step_check import ddp_with
 
 _FROZEN = ("parameter {} requires a gradient, but it was frozen, or not there, when the model was given to {}, and its gradient would "
            "stay this rank's own: unfreeze what is to be trained before, or make it anew")
@@ -24,6 +24,7 @@ class BucketCheck:
     def __init__(self) -> None:
         self._reducer: Any = None  # a weak reference to the DDP whose buckets come
         self._epoch = -1  # in which it was found
+        self._nobodys: tuple[int, Any] | None = None  # an epoch, and a parameter (a weak reference) that no DDP had in it
         self._there: set[int] = set()
 
     def __call__(self, bucket: dist.GradBucket, epoch: int) -> None:
@@ -48,8 +49,10 @@ class BucketCheck:
         if known is not None and epoch == self._epoch:
             raise error("two models that DistributedDataParallel wraps exchange their gradients by the hook of one BalancedBatchSampler, "
                         "whose batch ends with the first: train both as children of one module, wrapped once", "unsupported")
-        found = next((thing for thing in gc.get_objects()
-                      if issubclass(type(thing), DistributedDataParallel) and _has(thing, parameters)), None)  # a hook is not told
+        if self._nobodys is not None and self._nobodys[0] == epoch and self._nobodys[1]() is parameters[0]:
+            return
+        found = ddp_with(lambda one: _has(one, parameters))
+        self._nobodys = None if found is not None else (epoch, weakref.ref(parameters[0]))
         self._reducer, self._epoch = (None if found is None else weakref.ref(found)), epoch
 
 

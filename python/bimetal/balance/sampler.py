@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import deque
@@ -16,16 +17,10 @@ from torch.utils.data import Sampler
 from bimetal._core import core
 from bimetal._errors import Error
 from bimetal._synchronize import synchronize
+from bimetal.balance import step_check
 from bimetal.balance.bucket_check import BucketCheck
-
-
-def _fsdp_is_there() -> bool:
-    """Whether ``fully_shard`` has had a module that is still there."""
-    states = getattr(sys.modules.get("torch.distributed._composable_state"), "_module_state_mapping", {})
-    return any(type(state()).__name__ == "FSDPState" for state in list(states.values()))
-
-
-_WRAPPED_AT_MOST = 4  # samplers of others around this one
+from bimetal.balance.figures import RankFigures, Step
+from bimetal.balance.others import fsdp_is_there, refuse_to_be_skipped
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     Shares follow the time that each rank computes, which ``sample_exact_hook`` or ``token_exact_hook`` measures (see
     there for exact gradients: of means over samples, of means over tokens); they are the same on all ranks without
-    a message of their own but two numbers per rank and step. A rank that is too slow to help gets a share of 0: its
+    a message of their own but a few numbers per rank and step. A rank that is too slow to help gets a share of 0: its
     batch is then one sample that counts nothing (``weight`` is 0), so that a loop needs no special case and DDP's
     reductions find every rank.
 
@@ -79,43 +74,53 @@ class BalancedBatchSampler(Sampler[list[int]]):
             raise Error(f"accumulate={accumulate}: a step has at least one batch", "invalid_argument")
         self.group = group
         self.global_batch = global_batch
-        self._size = dataset if isinstance(dataset, int) else len(dataset)
+        self.accumulate = accumulate
+        self.size = dataset if isinstance(dataset, int) else len(dataset)
         alone = not dist.is_initialized()
-        self._rank = 0 if alone else dist.get_rank(group)
+        self.rank = 0 if alone else dist.get_rank(group)
         self._ranks = 1 if alone else dist.get_world_size(group)
         self._prefetch = prefetch
-        self._accumulate = accumulate
-        self._sampler = core.EpochSampler(self._size, seed, shuffle, [int(length) for length in lengths])
+        lengths = [int(length) for length in lengths]
+        self.counts_in = "tokens" if lengths else "samples"  # what shares are of
+        self._sampler = core.EpochSampler(self.size, seed, shuffle, lengths)
         self._balancer = core.Balancer(self._ranks, self._sampler.mean_weight(global_batch), balance, list(weights))
         self._next_epoch: tuple[int, int] = (0, 0)  # and the sample to begin with
         self._iteration = 0  # which one is under way; another number ends those before it
         self._under_way: deque[_Batch] = deque()  # drawn and not finished, oldest first
         self._weighed = 0  # of the step under way, its batches that ``weigh`` has had
         self._step = (1, 1)  # batches and samples of the step that is being drawn
-        self._figures: deque[tuple[Any, list[torch.Tensor]]] = deque()  # not yet learnt from
+        self._figures: deque[Step] = deque()  # not yet learnt from
         self._finished = 0  # steps of this epoch
+        self.exchanges = 0  # of gradients, so far
         self._learnt = 0
         self._waits: Callable[[], float] = lambda: 0.0  # seconds so far that are not computing
         self._began = 0.0  # computing, in seconds of _clock()
+        self._stopped: float | None = None  # computing: until restart_clock
+        self._waited = math.nan  # seconds so far for others' gradients; not known of a loop that has no clock
         self._seconds = 0.0  # what the step under way took
+        self._device = ""  # that it computed on, where that is known
+        self.watch: Any = None  # bimetal.monitor's
         self._tokens: int | None = None  # of the batch under way, this rank's
         self._weighed_tokens: int | None = None  # of those that ``weigh`` has had, where it knew them
-        self._looked_at = self._rank != 0  # whether its loss goes with its hook
+        self._looked_at = self.rank != 0  # whether its loss goes with its hook
         self._bucket_check = BucketCheck()
         self.all_tokens: Any = None  # of the last step: see send_tokens
 
     def __len__(self) -> int:
         """Steps of an epoch."""
-        return -(-self._size // self.global_batch)
+        return -(-self.size // self.global_batch)
 
     def __iter__(self) -> Iterator[list[int]]:
-        _refuse_to_be_skipped(sys._getframe(1))
+        refuse_to_be_skipped(sys._getframe(1))
+        step_check.loop_begins()
         self._learn(len(self._figures))
         self._go_to(*self._next_epoch)  # without what a loop that was left early had drawn ahead
         iteration, drawn = self._iteration, 0
         self._next_epoch = (self._next_epoch[0] + 1, 0)
         self._finished = self._learnt = 0
         self._began = self._clock()
+        if self.watch is not None:
+            self.watch.begin()
         while self._sampler.remaining > 0:
             batch = self._draw(drawn)
             drawn += 1
@@ -126,6 +131,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
                                    "loop over it: leave it, and begin a new one")
             if done:
                 break
+        if self.watch is not None:
+            self.watch.epoch_ends()
 
     @property
     def shares(self) -> list[int]:
@@ -143,7 +150,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
     def weight(self) -> float:
         """This rank's part bᵢ/B in the step under way: its samples in the batch, by those of all ranks in the step."""
         batch = self._batch_under_way()
-        return batch.counts[self._rank] / batch.samples
+        return batch.counts[self.rank] / batch.samples
 
     @property
     def loss_scale(self) -> float:
@@ -161,15 +168,17 @@ class BalancedBatchSampler(Sampler[list[int]]):
         ``count_tokens`` has said what the loss was divided by, for ``token_exact_hook``, it is over all of its tokens.
         """
         batch, weight = self._batch_under_way(), self.weight
-        if self._accumulate == 1 or self._weighed == batch.batches:
+        if self.accumulate == 1 or self._weighed == batch.batches:
             raise RuntimeError("weigh() goes with accumulate=… of more than 1, once for each batch")
         self._weighed += 1
-        if self._tokens is None:
-            return loss * (weight * self._accumulate)
-        tokens = self.tokens if weight > 0 else 0
+        tokens = None if self._tokens is None else self.tokens if weight > 0 else 0
+        if self.watch is not None:
+            self.watch.add_loss(loss, batch.counts[self.rank] if tokens is None else tokens)
+        if tokens is None:
+            return loss * (weight * self.accumulate)
         self._weighed_tokens = (self._weighed_tokens or 0) + tokens
         self._tokens = None
-        return loss * (tokens * self._accumulate)
+        return loss * (tokens * self.accumulate)
 
     @property
     def tokens(self) -> int:
@@ -221,13 +230,13 @@ class BalancedBatchSampler(Sampler[list[int]]):
             batches: global batches of the epoch that are over; None: none, or those that were loaded.
         """
         if batches is not None:
-            self._go_to(epoch, min(batches * self.global_batch, self._size))
+            self._go_to(epoch, min(batches * self.global_batch, self.size))
         else:
             self._go_to(epoch, self._next_epoch[1] if epoch == self._next_epoch[0] else 0)
 
     def _go_to(self, epoch: int, offset: int) -> None:
         """The one owner of the place: the next iteration begins here, and nothing is under way."""
-        if offset == self._size:
+        if offset == self.size:
             epoch, offset = epoch + 1, 0
         self._sampler.seek(epoch, offset)
         self._next_epoch = (epoch, offset)
@@ -240,7 +249,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """Where a checkpoint made now goes on: with the oldest batch that is not finished."""
         if self._under_way:
             epoch, offset = self._under_way[0].at
-        elif 0 < self._sampler.remaining < self._size:
+        elif 0 < self._sampler.remaining < self.size:
             epoch, offset = self._sampler.position
         else:
             epoch, offset = self._next_epoch
@@ -260,7 +269,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         Raises:
             bimetal.Error: ``unsupported`` for seconds where a module is FSDP's: its ranks wait for each other within a pass.
         """
-        if seconds and _fsdp_is_there():
+        if seconds and fsdp_is_there():
             raise Error("finish_step(seconds): FSDP's ranks wait for each other within a pass, so that all take alike and shares cannot "
                         "follow: call finish_step(), with balance=\"fixed\" and weights, or bimetal.zero.shard(…, sampler=sampler) "
                         "in FSDP's place [unsupported]", "unsupported")
@@ -278,32 +287,37 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def gradient_weight(self, tokens: bool = False) -> float:
         """For the hook: what this rank's gradients count in the sum over the ranks."""
-        if self._accumulate == 1:
+        if self.accumulate == 1:
             return self.tokens if tokens else self.weight
         batches = self._under_way[0].batches if self._under_way else 1
         if self._weighed != batches:
             raise RuntimeError(f"gradients are exchanged after sampler.weigh(loss) for {self._weighed} batches; this step "
-                               f"has {batches} (accumulate={self._accumulate}): all but the last under no_sync()")
+                               f"has {batches} (accumulate={self.accumulate}): all but the last under no_sync()")
         if tokens and self._weighed_tokens is None:
             raise RuntimeError("token_exact_hook does not know this step's tokens: call sampler.count_tokens(labels, "
                                "shifted=...) or sampler.set_tokens(n) before each sampler.weigh(loss)")
-        return float(any(batch.counts[self._rank] for batch, _ in zip(self._under_way, range(batches))))
+        return float(any(batch.counts[self.rank] for batch, _ in zip(self._under_way, range(batches))))
 
     def send_tokens(self, device: torch.device) -> None:
         """For the hook: begins the sum of the ranks' tokens, ``all_tokens``, a future of [int64 [1]] on `device`.
         Beside the gradients, because it has to be exact whatever their type."""
-        count = self.tokens if self._accumulate == 1 else self._weighed_tokens
+        count = self.tokens if self.accumulate == 1 else self._weighed_tokens
         mine = torch.tensor([count], device=device)
         self.all_tokens = dist.all_reduce(mine, group=self.group, async_op=True).get_future()
 
     def stop_clock(self, device: torch.device) -> None:
         """For the hook: all gradients of this rank are there, once `device` has caught up."""
         synchronize(device)
-        self._seconds = self._clock() - self._began
+        self._device = str(device)
+        self._stopped = self._clock()
+        self._seconds = self._stopped - self._began
 
     def restart_clock(self) -> None:
         """For the hook: nothing is waited for any more."""
         self._began = self._clock()
+        if self._stopped is not None:
+            waited = self._waited if self._waited > 0 else 0.0
+            self._waited, self._stopped = waited + self._began - self._stopped, None
 
     def leave_out(self, waits: Callable[[], float]) -> None:
         """For what waits for others while it computes: `waits` tells how many seconds it has done so."""
@@ -314,17 +328,31 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def exchange_figures(self) -> None:
         """For the hook: ends the step under way, and tells the others how long it took here."""
-        self._batch_under_way()
+        weight = self._loss_weight(self._batch_under_way())
         batches = [self._under_way.popleft() for _ in range(min(self._under_way[0].batches, len(self._under_way)))]
         self._finished += 1
+        self.exchanges += 1
         self._weighed = 0
         self._tokens = self._weighed_tokens = None
-        mine = torch.tensor([sum(batch.work[self._rank] for batch in batches), self._seconds], dtype=torch.float64)
-        if not dist.is_initialized():
-            self._figures.append((None, [mine]))
-            return
-        everyone = [torch.empty_like(mine) for _ in range(self._ranks)]
-        self._figures.append((dist.all_gather(everyone, mine, group=self.group, async_op=True), everyone))
+        told = self.watch.figures(weight, self._device) if self.watch is not None else ()
+        step = Step(RankFigures(float(sum(batch.work[self.rank] for batch in batches)), self._seconds, self._waited + self._waits(), *told),
+                    self.group, batches[0].at[0], batches[0].at[1] + batches[0].samples)
+        self._figures.append(step)
+        if self.watch is not None:
+            self.watch.step_ends(step, last=step.end == self.size)
+
+    def _loss_weight(self, batch: _Batch) -> float:
+        """What this rank's loss of the batch counts in the mean over all ranks'."""
+        mine = batch.counts[self.rank]
+        return float(self._tokens if mine and self._tokens is not None else mine)
+
+    def work_of_step(self) -> float:
+        """What a step costs on average: samples, or tokens with ``lengths``."""
+        return float(self._sampler.mean_weight(self.global_batch) * self.accumulate)
+
+    def alone_rate(self, rank: int) -> float:
+        """Of that per second, what the rank would do by itself; 0 where it is not known."""
+        return self._balancer.alone_rate(rank)
 
     def _batch_under_way(self) -> _Batch:
         if not self._under_way:
@@ -334,9 +362,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def _draw(self, number: int) -> list[int]:
         # Never from newer figures than all ranks have at their drawing of this batch.
-        known = max(0, number - self._prefetch) // self._accumulate
+        known = max(0, number - self._prefetch) // self.accumulate
         if self._finished < known:
-            done = self._finished * self._accumulate
+            done = self._finished * self.accumulate
             raise RuntimeError(
                 f"batch {number} is drawn while the gradients of batch {done} have not been exchanged: the loop "
                 f"accumulates several batches (pass accumulate=…, and sampler.weigh(loss)), or the DataLoader draws ahead "
@@ -346,33 +374,18 @@ class BalancedBatchSampler(Sampler[list[int]]):
                 f"bimetal.token_exact_hook")
         self._learn(known - self._learnt)
         at = self._sampler.position
-        if at[1] == self._size:
+        if at[1] == self.size:
             at = (at[0] + 1, 0)
-        if number % self._accumulate == 0:
+        if number % self.accumulate == 0:
             left = self._sampler.remaining
-            self._step = (min(self._accumulate, -(-left // self.global_batch)),
-                          min(self._accumulate * self.global_batch, left))
-        counts, work, mine, first = self._sampler.deal(self._balancer.shares, self.global_batch, self._rank)
+            self._step = (min(self.accumulate, -(-left // self.global_batch)),
+                          min(self.accumulate * self.global_batch, left))
+        counts, work, mine, first = self._sampler.deal(self._balancer.shares, self.global_batch, self.rank)
         self._under_way.append(_Batch(counts, work, at, *self._step))
         return mine or [first]
 
     def _learn(self, steps: int) -> None:
         for _ in range(steps):
-            gathering, figures = self._figures.popleft()
-            if gathering is not None:
-                gathering.wait()
-            self._balancer.observe([int(work) for work, _ in figures], [seconds.item() for _, seconds in figures])
+            figures = self._figures.popleft().figures()
+            self._balancer.observe([int(rank.work) for rank in figures], [rank.seconds for rank in figures])
             self._learnt += 1
-
-
-def _refuse_to_be_skipped(caller: Any) -> None:
-    """Accelerate's function draws batches and drops them, so that those after them would have their weights."""
-    for _ in range(_WRAPPED_AT_MOST):
-        if caller is None:
-            return
-        if type(caller.f_locals.get("self")).__name__ != "SkipBatchSampler":
-            caller = caller.f_back
-            continue
-        raise RuntimeError("accelerate.skip_first_batches() cannot skip batches of a BalancedBatchSampler: use "
-                           "accelerator.skip_first_batches(loader, n), accelerator.load_state(folder), or "
-                           "sampler.set_epoch(epoch, batches=n)")

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bimetal._errors import error
 from bimetal.balance import BalancedBatchSampler
 from bimetal.balance.bucket_check import require_all
-from bimetal.balance.loss_check import is_causal_model
+from bimetal.balance.loss_check import uncounted_labels
 from bimetal.deepspeed import checkpoint
 from bimetal.deepspeed.config import Config
 from bimetal.deepspeed.shards import EngineShards
@@ -56,7 +56,6 @@ class DeepSpeedEngine(nn.Module):
         self.shards: EngineShards | None = None  # stages 1 to 3
         self._idle = True  # no sample of this rank's has counted in this step
         self._ranks = dist.get_world_size() if dist.is_initialized() else 1
-        self._causal = is_causal_model(module)
         # Beside the module, not within: state_dict() has its names.
         self.__dict__["_reducer"] = self._make_reducer() if self._ranks > 1 and config.level == 0 else self.module
 
@@ -81,8 +80,8 @@ class DeepSpeedEngine(nn.Module):
         with self._autocast():
             if not (self.training and torch.is_grad_enabled()):
                 return self.module(*args, **kwargs)
-            if self._causal and isinstance(kwargs.get("labels"), torch.Tensor):
-                self.set_tokens(int((kwargs["labels"][..., 1:] != -100).sum()))
+            if isinstance(kwargs.get("labels"), torch.Tensor) and (uncounted := uncounted_labels(self.module)) is not None:
+                self.set_tokens(int((kwargs["labels"][..., uncounted:] != -100).sum()))
             if self._reducer is not self.module:
                 self._reducer.require_backward_grad_sync = self.is_gradient_accumulation_boundary()
             return self._reducer(*args, **kwargs)

@@ -60,6 +60,9 @@ class Place:
         if self.own_address:
             named["BIMETAL_ADDRESS"] = self.own_address
             named["BIMETAL_INTERFACE"] = os.environ.get("BIMETAL_INTERFACE") or self.own_address
+        if self.server is not None:
+            named["BIMETAL_SERVER"] = self.server
+            named["BIMETAL_ADDRESS"] = self.own_address or _LOOPBACK
         return {name: str(value) for name, value in named.items()}
 
     def apart(self, cores: int) -> Place:
@@ -120,9 +123,7 @@ class Worker:
         file = self._scratch / name
         file.write_text(text)
         report = self._scratch / "report.json"
-        command = [program.find(), "train" if place.server is None else "server", str(file), "--report", str(report)]
-        if place.server is not None:
-            command += ["--index", str(place.server), "--listen", place.own_address or _LOOPBACK]
+        command = [program.find(), "train", str(file), "--report", str(report)]
         for worker in place.workers:
             command += ["--worker", worker]
         for setting in settings:

@@ -16,7 +16,7 @@ from bimetal.runs.mailbox import Mailbox
 
 # What this process may have inherited (from Ray, from whoever started the node), and the rank must not see.
 _NOT_PASSED_ON = ("OMP_NUM_THREADS", "BIMETAL_TOKEN_FILE", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID",
-                  "TORCHELASTIC_RESTART_COUNT", "BIMETAL_STORE", "BIMETAL_JOB")
+                  "TORCHELASTIC_RESTART_COUNT", "BIMETAL_STORE", "BIMETAL_REQUEST", "BIMETAL_SERVER")
 _CODES = {status: code for code, status in EXIT_STATUSES.items()}
 
 

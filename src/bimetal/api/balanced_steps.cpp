@@ -7,6 +7,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
+#include "bimetal/comm/checksum.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/job/same_job.h"
 #include "bimetal/parallel/data/replicated_model.h"
@@ -31,12 +32,12 @@ std::int64_t steps_of(const BalancedOptions& options, std::int64_t dataset_size)
 
 /// What the shares, the order and the weight of every step depend on.
 std::vector<std::string> facts_of(const task::Dataset& dataset, const BalancedOptions& options) {
-  std::uint64_t weights = 0;
+  comm::Checksum weights;
   for (const auto weight : task::weights_of(dataset)) {
-    weights = weights * 1099511628211u + static_cast<std::uint64_t>(weight);
+    weights.take(static_cast<std::uint64_t>(weight));
   }
   return {fmt::format("Job::balanced: {} samples", dataset.size()),
-          fmt::format("a checksum {:x} of the samples' weights", weights),
+          fmt::format("a checksum {:x} of the samples' weights", weights.value()),
           fmt::format("global_batch = {}", options.global_batch),
           fmt::format("epochs = {}", options.epochs),
           fmt::format("steps = {}", options.steps),

@@ -200,6 +200,7 @@ void DataParallel::Impl::step(const Work& work, torch::optim::Optimizer& optimiz
   const auto& samples = steps.open_plan().samples;
   for (const auto& of_one : statistics) require_group(of_one.group, steps.sample_group());
   if (owner) task::require_exact(*owner);
+  own_tensors.require_as_they_were();
   own_tensors.require_all_of(optimizer);
   own_tensors.require_untouched();
   const api::OwnTensors::AfterStep note(own_tensors);

@@ -75,9 +75,9 @@ class DataParallel {
   /// mean over this rank's batch: over its samples' weight), the exchange while it runs, then
   /// `optimizer`. All ranks hold the gradient of the mean over the global batch. Collective.
   /// Errors: InvalidArgument, before anything is exchanged, for an optimizer that has tensors which
-  /// are not the model's or none of its trained ones, for gradients of a backward() outside of
-  /// step(), and task::require_exact's; NotFinite, on every rank and before anything is updated,
-  /// naming step and rank; the fabric's.
+  /// are not the model's or none of its trained ones, for parameters frozen or set to be trained
+  /// since, for gradients of a backward() outside of step(), and task::require_exact's; NotFinite,
+  /// on every rank and before anything is updated, naming step and rank; the fabric's.
   void step(const torch::Tensor& mean_loss, torch::optim::Optimizer& optimizer);
 
  private:

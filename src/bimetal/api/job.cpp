@@ -7,8 +7,8 @@
 #include "bimetal/api/session.h"
 #include "bimetal/base/error.h"
 #include "bimetal/data/images/image_set.h"
-#include "bimetal/launch/find_rank.h"
 #include "bimetal/launch/join_world.h"
+#include "bimetal/launch/rank_environment.h"
 
 namespace bimetal {
 namespace {

@@ -20,9 +20,26 @@ OwnTensors::OwnTensors(const task::ModelState& model) {
   task::require_distinct_names(model);  // which nobody would want to hear of at the end alone
   for (const auto& named : model.parameters) {
     known_.insert(named.tensor.unsafeGetTensorImpl());
-    if (named.tensor.requires_grad()) trained_.push_back(named);
+    (named.tensor.requires_grad() ? trained_ : frozen_).push_back(named);
   }
   left_.resize(trained_.size());
+}
+
+// Frozen on one rank alone, a tensor would be moved by the gradient of the others' samples; and of
+// one that is trained only now no rank sends its gradient.
+void OwnTensors::require_as_they_were() const {
+  const auto require = [](const std::vector<task::NamedTensor>& tensors, bool trained,
+                          const char* what) {
+    for (const auto& [name, tensor] : tensors) {
+      if (tensor.requires_grad() == trained) continue;
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("'{}' was {} after DataParallel was made of the model: make another "
+                              "DataParallel of it, on all ranks, and go on with that",
+                              name, what));
+    }
+  };
+  require(trained_, true, "frozen (requires_grad)");
+  require(frozen_, false, "set to be trained (requires_grad)");
 }
 
 void OwnTensors::require_all_of(const torch::optim::Optimizer& optimizer) const {

@@ -18,6 +18,9 @@ class OwnTensors {
   /// Error(InvalidArgument) for two tensors of one name.
   explicit OwnTensors(const task::ModelState& model);
 
+  /// Error(InvalidArgument) for tensors that have been frozen since, or are trained only now.
+  void require_as_they_were() const;
+
   /// Error(InvalidArgument) for an optimizer with other tensors, or with none that is trained.
   void require_all_of(const torch::optim::Optimizer& optimizer) const;
 
@@ -46,7 +49,7 @@ class OwnTensors {
     std::int64_t version;
   };
 
-  std::vector<task::NamedTensor> trained_;
+  std::vector<task::NamedTensor> trained_, frozen_;
   std::unordered_set<const c10::TensorImpl*> known_;
   std::vector<std::optional<Left>> left_;  ///< by the last step; as trained_
 };

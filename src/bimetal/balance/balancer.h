@@ -1,6 +1,6 @@
 #pragma once
 // Moves the shares while the job runs. Each rank owns a Balancer and feeds it the same all-gathered
-// figures, so that all ranks hold the same shares without a message of their own.
+// figures. So all ranks have the same shares without sending them.
 
 #include <cstdint>
 #include <span>

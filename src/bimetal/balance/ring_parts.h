@@ -1,6 +1,6 @@
 #pragma once
-// Parts of a whole that are kept twice: each rank has its own and a copy of another's, and room for
-// both together.
+// Parts of a whole that are kept twice. Each rank has its own part and a copy of another's, and
+// room for both together.
 
 #include <span>
 #include <vector>

@@ -1,6 +1,6 @@
 #pragma once
-// Splitting a global batch B over devices. Pure functions; docs/balance.md gives the mathematics.
-// Equal arguments give equal shares on every platform: ranks never have to exchange the result.
+// Splits a global batch B over devices. Pure functions; docs/balance.md has the mathematics. Equal
+// arguments give equal shares on every platform, so ranks never have to exchange the result.
 
 #include <cstdint>
 #include <limits>

@@ -1,6 +1,6 @@
 #pragma once
-// Splitting what comes in whole pieces (heads of attention, columns of a matrix) over ranks that
-// compute side by side and wait for each other: the slowest one's finish is what counts.
+// Splits whole pieces (heads of attention, columns of a matrix) over ranks that compute side by
+// side and wait for each other. The finish of the slowest rank is minimised.
 
 #include <cstdint>
 #include <span>

@@ -1,5 +1,5 @@
 #pragma once
-// What to do about errors of the operating system whose words alone help nobody, as at a limit that
+// Advice on errors of the operating system whose own message does not help, such as a limit that
 // somebody has set.
 
 #include <cerrno>

@@ -1,5 +1,5 @@
 #pragma once
-// Writes a file so that its name never stands for a part of it: see base/temporary_path.h.
+// Writes a file so that its name never refers to a partial one: see base/temporary_path.h.
 
 #include <cstddef>
 #include <cstdio>

@@ -1,6 +1,5 @@
 #pragma once
-// What stands at the other end of standard output and standard error: somebody who looks, or a
-// file.
+// Whether standard output and standard error go to a terminal or to a file.
 
 namespace bimetal {
 

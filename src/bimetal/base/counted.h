@@ -1,5 +1,5 @@
 #pragma once
-// Numbers of things as people write them.
+// Counts with their nouns, for messages ("1 rank", "2 ranks").
 
 #include <fmt/format.h>
 

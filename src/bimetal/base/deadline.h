@@ -1,6 +1,6 @@
 #pragma once
-// A point on the monotonic clock by which a blocking call must have ended. Passed by value down a
-// call chain, so that nested waits share one budget instead of adding up their timeouts.
+// A point on the monotonic clock by which a blocking call must have ended. It is passed by value
+// down a call chain, so that nested waits share one budget and do not add up their timeouts.
 
 #include <algorithm>
 #include <chrono>

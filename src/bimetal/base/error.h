@@ -1,8 +1,8 @@
 #pragma once
 // The one exception type of the project. Every failure that crosses a public interface is a
-// bimetal::Error: a code that programs can switch on, a message that says what to do, and, where a
-// particular process is to blame, its rank. docs/errors.md lists each code with its usual causes
-// and the exit status that the command line maps it to.
+// bimetal::Error. It has a code that programs can switch on, a message that says what to do, and
+// the rank of the process that caused it, if there is one. docs/errors.md lists each code with its
+// usual causes and its exit status on the command line.
 
 #include <optional>
 #include <stdexcept>

@@ -1,6 +1,6 @@
 #pragma once
-// Reads a file so that what the system refuses is told apart from a file that is not there: a
-// reader that goes on without a missing file must not go on without one that it may not open now.
+// Reads a file, and distinguishes a file that is missing from one that the system refuses to open.
+// A reader that can do without a missing file must not go on without one that it may not open now.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 // Log messages leave the library through one sink that the application installs. Without a sink
-// nothing is formatted and nothing is printed. Thread-safe; the sink may be called on any thread.
+// nothing is formatted or printed. Thread-safe; the sink may be called on any thread.
 
 #include <fmt/format.h>
 

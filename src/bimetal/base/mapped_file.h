@@ -1,5 +1,5 @@
 #pragma once
-// A file's bytes as memory, brought in by the system as they are looked at.
+// A file's bytes as memory. The system reads them when they are used.
 
 #include <cstddef>
 #include <filesystem>

@@ -1,6 +1,6 @@
 #pragma once
-// What files need from the operating system beyond the standard library: reaching the disk,
-// swapping two names, marking a path as being worked on, and what a descriptor leads to.
+// File operations beyond the standard library: flushing to the disk, swapping two names, marking a
+// path as in use, and finding the file of a descriptor.
 
 #include <cstdint>
 #include <cstdio>

@@ -1,5 +1,5 @@
 #pragma once
-// Which Bimetal this is.
+// The version of this Bimetal.
 
 #include <string_view>
 

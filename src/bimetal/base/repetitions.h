@@ -1,6 +1,6 @@
 #pragma once
-// Which of many like events deserve a line of the log: a stranger who connects again and again must
-// not fill a disk, and must not go unnoticed either.
+// Decides which of many similar events get a line in the log. A stranger who connects again and
+// again must not fill a disk, and must not go unnoticed either.
 
 #include <chrono>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
-// A file or folder under construction: made beside its final place under a name of its own, and
-// moved there in one step when it is complete. Whoever reads the final name sees the old or the new
+// A file or folder under construction. It is made beside its final place under another name, and
+// moved there in one step when it is complete. So readers of the final name see the old or the new
 // contents, never a part.
 
 #include <filesystem>

@@ -1,5 +1,5 @@
 #pragma once
-// Exceptions of any type, and other libraries' error codes, as the project's own.
+// Converts exceptions of any type, and other libraries' error codes, to the project's own.
 
 #include <exception>
 #include <string>

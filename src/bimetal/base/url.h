@@ -1,5 +1,5 @@
 #pragma once
-// URLs as the place of a dataset, and keeping what is secret in them out of messages. Pure.
+// URLs as the place of a dataset, and hiding their secrets in messages. Pure.
 
 #include <string>
 

@@ -1,7 +1,7 @@
 #pragma once
-// Little-endian, fixed-width encoding of numbers and byte strings, used by every byte that Bimetal
-// puts on a network. Independent of the host's byte order and alignment. docs/protocol.md lists the
-// layouts built from it.
+// Little-endian, fixed-width encoding of numbers and byte strings, for every byte that Bimetal puts
+// on a network. It does not depend on the host's byte order and alignment. docs/protocol.md lists
+// the layouts that are built from it.
 
 #include <cstddef>
 #include <cstdint>

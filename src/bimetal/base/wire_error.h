@@ -1,6 +1,6 @@
 #pragma once
-// An Error as bytes, for the one who is to throw it elsewhere: u8 code, i32 rank (-1: none), its
-// words as a string.
+// An Error as bytes, so that another process can throw it: u8 code, i32 rank (-1: none), its
+// message as a string.
 
 #include <optional>
 #include <string_view>

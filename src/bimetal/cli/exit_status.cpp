@@ -1,5 +1,15 @@
 #include "bimetal/cli/exit_status.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "bimetal/base/log.h"
+#include "bimetal/base/to_error.h"
+#include "bimetal/cli/terminal.h"
+
 namespace bimetal::cli {
 
 int exit_status(ErrorCode code) noexcept {
@@ -20,6 +30,27 @@ int exit_status(ErrorCode code) noexcept {
     case ErrorCode::Internal: return 14;
   }
   return 14;
+}
+
+Error as_error(const std::exception& exception) {
+  const auto error = to_error(exception);
+  if (error.code() != ErrorCode::Internal || dynamic_cast<const Error*>(&exception)) return error;
+  const std::string text = error.what();
+  return {ErrorCode::Internal, text.substr(0, text.find('\n'))};
+}
+
+void print_error(const Error& error) {
+  print_to_errors(fmt::format("bimetal: error: {}", error.what()));
+}
+
+void show_warnings() {
+  const char* rank = std::getenv("RANK");
+  const std::string who = rank ? fmt::format("bimetal: rank {}", rank) : "bimetal";
+  set_log_sink(
+      [who](LogLevel level, std::string_view message) {
+        print_to_errors(fmt::format("{}: {}: {}", who, to_string(level), message));
+      },
+      std::min(log_level_from_environment().value_or(LogLevel::warning), LogLevel::warning));
 }
 
 }  // namespace bimetal::cli

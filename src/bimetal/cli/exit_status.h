@@ -1,5 +1,8 @@
 #pragma once
-// The program's exit statuses; docs/errors.md lists them for users.
+// What a program says when something is wrong, and its exit statuses; docs/errors.md lists them for
+// users.
+
+#include <exception>
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/stop_request.h"
@@ -12,5 +15,16 @@ inline constexpr int kInterrupted = launch::kInterruptedStatus;  ///< by Ctrl-C 
 
 /// From 2 on, in the order of ErrorCode. 1 is never used: shells and tools use it for themselves.
 int exit_status(ErrorCode code) noexcept;
+
+/// As to_error; of what becomes Internal, the first line (libtorch's texts go on with a stack
+/// trace).
+Error as_error(const std::exception& exception);
+
+/// Prints "bimetal: error: …" to standard error.
+void print_error(const Error& error);
+
+/// From now on warnings of the library go to standard error, and more with BIMETAL_DEBUG; a rank
+/// says which one it is.
+void show_warnings();
 
 }  // namespace bimetal::cli

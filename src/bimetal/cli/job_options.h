@@ -1,5 +1,5 @@
 #pragma once
-// What every subcommand that reads a job file is told of it.
+// Options that many subcommands have, and what they say: the job, its workers, how it connects.
 
 #include <CLI/CLI.hpp>
 #include <functional>
@@ -22,6 +22,21 @@ struct JobSources {
   const std::string& deepspeed;
   const std::vector<std::string>& set;
 };
+
+/// --worker SPEC, repeated. Its help is `what`.
+void add_workers(CLI::App& command, std::vector<std::string>& workers, const std::string& what);
+
+/// The workers of the command line, else those of the job, else one that chooses its device.
+/// Error(InvalidArgument) for a spec that makes no sense.
+std::vector<std::string> choose_workers(const std::vector<std::string>& from_command_line,
+                                        const job::JobConfig& job);
+
+/// The same for a machine that may have parameter servers alone: "none" stands for no worker.
+std::vector<std::string> choose_workers_or_none(const std::vector<std::string>& from_command_line,
+                                                const job::JobConfig& job);
+
+/// The flag --encrypt: sets BIMETAL_ENCRYPTION for this process and the ranks that it starts.
+void add_encrypt(CLI::App& command, const std::string& group);
 
 /// How many ranks a job will have; 0 where that is not known.
 using RanksOf = std::function<int(const job::JobConfig& job)>;

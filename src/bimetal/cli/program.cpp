@@ -4,35 +4,18 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
+#include "bimetal/base/nearest_name.h"
 #include "bimetal/base/release.h"
-#include "bimetal/cli/checkpoint/checkpoint.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/demo/demo.h"
-#include "bimetal/cli/did_you_mean.h"
-#include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/fabric/bench.h"
-#include "bimetal/cli/fabric/devices.h"
-#include "bimetal/cli/fabric/launch.h"
-#include "bimetal/cli/fabric/token.h"
-#include "bimetal/cli/plan/plan.h"
-#include "bimetal/cli/predict/evaluate.h"
-#include "bimetal/cli/predict/evaluate_together.h"
-#include "bimetal/cli/predict/export.h"
-#include "bimetal/cli/predict/generate.h"
-#include "bimetal/cli/predict/generate_in_parts.h"
-#include "bimetal/cli/predict/predict.h"
-#include "bimetal/cli/predict/serve.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/cli/train/join.h"
-#include "bimetal/cli/train/rank.h"
-#include "bimetal/cli/train/server_rank.h"
-#include "bimetal/cli/train/show_job.h"
-#include "bimetal/cli/train/train.h"
-#include "bimetal/cli/warnings.h"
-#include "bimetal/cli/watch/top.h"
 #include "bimetal/launch/join_world.h"
 
 namespace bimetal::cli {
@@ -43,6 +26,54 @@ constexpr const char* kBeginWith = R"(Begin with:
   bimetal train examples/fashion_mnist.toml --worker cpu:threads=1 --worker cpu:threads=1,speed=0.25
 
 `bimetal COMMAND --help` tells more. NO_COLOR=1 turns colours off.)";
+
+std::optional<std::string> meant(const std::string& word, const std::vector<std::string>& known) {
+  if (known.empty() || std::ranges::find(known, word) != known.end()) return std::nullopt;
+  const std::vector<std::string_view> names(known.begin(), known.end());
+  return std::string(nearest_name(word, names));
+}
+
+/// Those that people are told of.
+std::vector<std::string> commands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (!command->get_group().empty()) names.push_back(command->get_name());
+  }
+  return names;
+}
+
+std::vector<std::string> long_options_of(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const auto* option : command.get_options()) {
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+/// "did you mean `bimetal train`?" of `words`, which `app` could not parse; nothing where they hold
+/// no unknown command and no unknown long option.
+std::optional<std::string> meant_instead(const CLI::App& app,
+                                         const std::vector<std::string>& words) {
+  if (words.empty() || words.front().starts_with('-')) return std::nullopt;
+  const auto found = app.get_subcommands(
+      [&](const CLI::App* command) { return command->get_name() == words.front(); });
+  if (found.empty()) {
+    const auto name = meant(words.front(), commands_of(app));
+    if (!name) return std::nullopt;
+    return fmt::format("no command is called '{}': did you mean `bimetal {}`?", words.front(),
+                       *name);
+  }
+  for (const auto& word : words) {
+    if (word == "--") break;  // what follows is another program's
+    const auto option = word.substr(0, word.find('='));
+    if (!option.starts_with("--")) continue;
+    if (const auto name = meant(option, long_options_of(*found.front()))) {
+      return fmt::format("`bimetal {}` has no option {}: did you mean {}?", words.front(), option,
+                         *name);
+    }
+  }
+  return std::nullopt;
+}
 
 int run(int argc, char** argv) {
   CLI::App app("Trains one PyTorch model on unlike machines, each at its own speed.", "bimetal");
@@ -67,11 +98,7 @@ int run(int argc, char** argv) {
   add_top(app, action);
   add_token(app, action);
   add_python_commands(app, action);
-  add_worker(app, action);
-  add_server(app, action);
-  add_plan_rank(app, action);
-  add_generate_rank(app, action);
-  add_evaluate_rank(app, action);
+  add_rank(app, action);
   const auto words = with_command_apart(app, {argv + 1, argv + argc});
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // as CLI11 takes them

@@ -34,13 +34,6 @@ class ProgressPrinter : public progress::Observer {
   Clock::time_point next_{};
 };
 
-/// "step 340/590  0:42 left  loss 0.4120  efficiency 97 %  8412 images/s (6730 + 1682)  shares …".
-/// What matters first: a terminal of 80 columns cuts the rest.
-std::string progress_line(const progress::Progress& progress);
-
-/// The same for a run that a clock will end: "efficiency 97 %  8412 images/s …".
-std::string rate_line(const progress::Progress& progress);
-
 /// "sending 29.5 MiB of data to 1 machine: 42 %, 0:07 left".
 std::string data_line(const progress::DataProgress& progress);
 

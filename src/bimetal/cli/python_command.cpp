@@ -16,7 +16,6 @@
 #include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/local/python_program.h"
 #include "bimetal/task/catalog/python_tasks.h"
 
 namespace bimetal::cli {

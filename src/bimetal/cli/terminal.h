@@ -1,10 +1,11 @@
 #pragma once
-// Standard output as a person sees it: a line that is rewritten in place where that is possible,
-// plain lines elsewhere.
+// Standard output and standard error as a person sees them: a line that is rewritten in place where
+// that is possible, plain lines elsewhere, columns that line up.
 
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace bimetal::cli {
 
@@ -64,5 +65,32 @@ void require_printed();
 
 /// The first `columns` characters of UTF-8 text, ending in "…" where it was cut.
 std::string cut_to(const std::string& text, int columns);
+
+using TableRow = std::vector<std::string>;
+
+/// One line for each row, columns padded to their widest cell and two spaces apart. The first
+/// `left_columns` are aligned to the left, the others (numbers) to the right. Widths count
+/// characters of UTF-8, not bytes. Rows may be shorter than others.
+std::vector<std::string> aligned(const std::vector<TableRow>& rows, std::size_t left_columns);
+
+/// "17.3 GiB", "512 MiB".
+std::string memory_text(std::uint64_t bytes);
+
+/// Three significant digits, as measurements deserve: "1230", "95.1", "0.83"; "–" for 0 or less,
+/// which stands for "not measured".
+std::string figure_text(double value);
+
+/// Shows nothing where standard error is no terminal that lines can be taken off. Use from one
+/// thread.
+class StatusLine {
+ public:
+  StatusLine() = default;
+  ~StatusLine();
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+
+  /// Takes the place of what was shown before.
+  void show(const std::string& text);
+};
 
 }  // namespace bimetal::cli

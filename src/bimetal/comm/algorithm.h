@@ -1,5 +1,5 @@
 #pragma once
-// By which steps an all-reduce exchanges its data. docs/algorithms.md compares them.
+// The algorithms by which an all-reduce exchanges its data. docs/algorithms.md compares them.
 
 #include <cstdint>
 #include <string_view>

@@ -1,5 +1,5 @@
 #pragma once
-// What one rank called, in the form that other ranks can check against their own call.
+// What one rank called, in a form that other ranks can compare with their own call.
 
 #include <cstddef>
 #include <cstdint>

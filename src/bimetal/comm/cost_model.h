@@ -1,7 +1,7 @@
 #pragma once
-// What an all-reduce costs by each algorithm over measured links, and the choice that follows.
-// Latency α and bandwidth per link, as in Thakur, Rabenseifner and Gropp, "Optimization of
-// collective communication operations in MPICH", 2005, section 3; arithmetic is left out.
+// The cost of an all-reduce by each algorithm over measured links, and the choice that follows.
+// Latency α and bandwidth per link are as in Thakur, Rabenseifner and Gropp, "Optimization of
+// collective communication operations in MPICH", 2005, section 3. Arithmetic is left out.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,6 @@
 #pragma once
-// Byte strings of any length between the ranks: for what is said once per job, not once per step.
+// Exchanges byte strings of any length between the ranks: for messages once per job, not once per
+// step.
 
 #include <cstddef>
 #include <span>

@@ -1,5 +1,5 @@
 #pragma once
-// How many bytes ranks say that they are going to send: what exchange.h believes of it.
+// Checks the sizes that ranks announce before they send (exchange.h).
 
 #include <cstddef>
 #include <cstdint>

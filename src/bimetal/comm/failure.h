@@ -1,6 +1,6 @@
 #pragma once
-// Why a group or an operation ended, as plain data. Errors are built from it afresh wherever they
-// are thrown, so that no two threads ever share an exception object.
+// Why a group or an operation ended, as plain data. An Error is built from it anew wherever it is
+// thrown, so that no two threads ever share an exception object.
 
 #include <exception>
 #include <optional>

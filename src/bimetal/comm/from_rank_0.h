@@ -1,6 +1,6 @@
 #pragma once
-// What one rank does for all, as reading a file that the others need not see: where it fails, all of
-// them learn why, at once.
+// Work that one rank does for all, such as reading a file that only it needs to see. If it fails,
+// all ranks learn why at once.
 
 #include <functional>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// What ranks have gathered without knowing of each other how much it would be.
+// The result of a gather in which ranks give different numbers of bytes, not known beforehand.
 
 #include <cstddef>
 #include <memory>

@@ -1,5 +1,5 @@
 #pragma once
-// A group of ranks and its collectives. This is the fabric's public face.
+// A group of ranks and its collectives: the fabric's public interface.
 
 #include <chrono>
 #include <cstddef>

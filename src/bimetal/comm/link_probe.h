@@ -1,6 +1,6 @@
 #pragma once
-// How the ranks of a group learn what their links can do: pairs of ranks exchange messages, first
-// short ones, then longer ones until one takes long enough to be measured.
+// Measures the links between the ranks of a group. Pairs of ranks exchange messages, first short
+// ones, then longer ones until one takes long enough to be measured.
 
 #include <vector>
 

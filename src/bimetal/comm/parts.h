@@ -1,5 +1,6 @@
 #pragma once
-// How long messages are cut: into parts small enough that reducing one overlaps receiving the next.
+// How long messages are cut: into parts that are small enough for the reduction of one to overlap
+// the receipt of the next.
 
 #include <algorithm>
 #include <cstddef>

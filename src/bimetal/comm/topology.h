@@ -1,5 +1,5 @@
 #pragma once
-// Which ranks of a group have memory in common.
+// Which ranks of a group share memory.
 
 #include <vector>
 

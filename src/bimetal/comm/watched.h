@@ -1,6 +1,6 @@
 #pragma once
-// Long work between collectives, such as writing to a slow disk, in which a rank that is stuck is
-// found out all the same.
+// Long work between collectives, such as writing to a slow disk. A rank that is stuck in it is
+// still found out.
 
 #include <chrono>
 #include <functional>

@@ -8,6 +8,7 @@
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
+#include "bimetal/comm/checksum.h"
 #include "bimetal/fabric_bench/pattern.h"
 
 namespace bimetal::fabric_bench {
@@ -189,10 +190,7 @@ std::string Exercise::compressed_fault() const {
 }
 
 bool Exercise::same_everywhere() const {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const std::byte byte : large_)
-    hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3u;
-  const std::vector<std::int64_t> own = {static_cast<std::int64_t>(hash)};
+  const std::vector<std::int64_t> own = {static_cast<std::int64_t>(comm::checksum_of(large_))};
   std::vector<std::int64_t> all(static_cast<std::size_t>(group_.size()));
   comm::Group group = group_;
   group.all_gather(comm::buffer(own), comm::buffer(all)).wait();

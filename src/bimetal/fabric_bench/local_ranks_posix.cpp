@@ -3,7 +3,6 @@
 #include <chrono>
 
 #include "bimetal/fabric_bench/local_ranks.h"
-#include "bimetal/launch/local/lifeline.h"
 #include "bimetal/launch/local/local_launcher.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/status_pipe.h"

@@ -6,7 +6,7 @@
 #include "bimetal/fabric_bench/local_ranks.h"
 #include "bimetal/fabric_bench/measure.h"
 #include "bimetal/fabric_bench/report.h"
-#include "bimetal/launch/find_rank.h"
+#include "bimetal/launch/rank_environment.h"
 #include "bimetal/launch/system/environment.h"
 
 namespace bimetal::fabric_bench {

@@ -15,7 +15,6 @@
 #include "bimetal/base/nearest_name.h"
 #include "bimetal/base/url.h"
 #include "bimetal/job/job_keys.h"
-#include "bimetal/job/keys_in.h"
 #include "bimetal/job/mesh_keys.h"
 
 namespace bimetal::job {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -221,7 +222,10 @@ void apply_overrides(JobConfig& job, const std::vector<std::string>& overrides,
 /// machines that have no file.
 std::string to_toml(const JobConfig& job);
 
-/// The same as a JSON object of sections: whole numbers, numbers (always with a point or an
+/// Each key with its value as one line, "section.key=value": what --set takes.
+std::set<std::string> keys_in(const JobConfig& job);
+
+/// All of them as a JSON object of sections: whole numbers, numbers (always with a point or an
 /// exponent) and texts keep their types.
 std::string to_json(const JobConfig& job);
 

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/error.h"
@@ -152,6 +153,12 @@ WorkerSpec parse_worker_spec(std::string_view text) {
     if (comma == rest.size()) return result;
     rest.remove_prefix(comma + 1);
   }
+}
+
+std::string with_device(WorkerSpec spec, std::string device) {
+  spec.type = std::move(device);
+  spec.index.reset();
+  return to_string(spec);
 }
 
 std::string to_string(const WorkerSpec& spec) {

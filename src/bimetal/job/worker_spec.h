@@ -36,6 +36,10 @@ struct WorkerSpec {
 /// Error(InvalidArgument) quotes the spec, names the part that is wrong and lists the valid keys.
 WorkerSpec parse_worker_spec(std::string_view text);
 
+/// `device` with whatever else the spec says of it, so that workers are told apart:
+/// "cpu:threads=1,speed=0.25".
+std::string with_device(WorkerSpec spec, std::string device);
+
 /// The shortest spec that parses back to an equal one; default values are left out.
 std::string to_string(const WorkerSpec& spec);
 

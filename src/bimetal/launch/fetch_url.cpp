@@ -18,7 +18,6 @@
 #include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/local/python_program.h"
 
 namespace bimetal::launch {
 namespace {

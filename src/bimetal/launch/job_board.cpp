@@ -4,8 +4,10 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "bimetal/base/counted.h"
+#include "bimetal/base/error.h"
 #include "bimetal/rendezvous/failure_note.h"
 
 namespace bimetal::launch {
@@ -28,13 +30,16 @@ Deadline soon() {
   return Deadline::after(std::chrono::seconds(10));
 }
 
+constexpr std::chrono::milliseconds kWhenHurried{400};
+constexpr int kMostInVain = 2;
+
 }  // namespace
 
 void JobBoard::offer(const JobOffer& offer, int workers) {
   store_.add(kClaimed, workers, soon());
   store_.add(kPresent, 1, soon());
   const Json json = {{"version", offer.version},
-                     {"job", offer.job_toml},
+                     {"request", offer.request},
                      {"world_size", offer.world_size},
                      {"servers_here", offer.servers_here}};
   store_.set(kOffer, json.dump(), soon());
@@ -43,7 +48,7 @@ void JobBoard::offer(const JobOffer& offer, int workers) {
 JobOffer JobBoard::read_offer(Deadline deadline) {
   try {
     const auto json = Json::parse(store_.get(kOffer, deadline));
-    return {json.at("version"), json.at("job"), json.at("world_size"), json.at("servers_here")};
+    return {json.at("version"), json.at("request"), json.at("world_size"), json.at("servers_here")};
   } catch (const Json::exception& error) {
     throw Error(ErrorCode::CorruptData,
                 fmt::format("the job offered by the host makes no sense: {}", error.what()));
@@ -128,6 +133,44 @@ void JobBoard::leave() {
 
 bool JobBoard::everyone_left() {
   return store_.add(kPresent, 0, soon()) <= 0;
+}
+
+template <typename Call>
+auto JobStore::ask(Call call, Deadline deadline) {
+  if (!hurried_) return call(deadline);
+  if (in_vain_ >= kMostInVain) {
+    throw Error(ErrorCode::PeerLost, "the job's first machine does not answer any more");
+  }
+  try {
+    if constexpr (std::is_void_v<decltype(call(deadline))>) {
+      call(min(deadline, Deadline::after(kWhenHurried)));
+      in_vain_ = 0;
+    } else {
+      auto answer = call(min(deadline, Deadline::after(kWhenHurried)));
+      in_vain_ = 0;
+      return answer;
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::Timeout) ++in_vain_;
+    throw;
+  }
+}
+
+void JobStore::set(std::string_view key, std::string_view value, Deadline deadline) {
+  ask([&](Deadline until) { store_->set(key, value, until); }, deadline);
+}
+
+/// Not hurried: that nobody has set a key looks the same as silence.
+std::string JobStore::get(std::string_view key, Deadline deadline) {
+  return store_->get(key, deadline);
+}
+
+std::optional<std::string> JobStore::try_get(std::string_view key, Deadline deadline) {
+  return ask([&](Deadline until) { return store_->try_get(key, until); }, deadline);
+}
+
+std::int64_t JobStore::add(std::string_view key, std::int64_t delta, Deadline deadline) {
+  return ask([&](Deadline until) { return store_->add(key, delta, until); }, deadline);
 }
 
 }  // namespace bimetal::launch

@@ -3,18 +3,45 @@
 // offers the job, the others claim rank numbers, the host gives the start, and whoever sees the job
 // fail says why, so that every terminal shows the same cause. docs/running.md shows the use.
 
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/launch/job_store.h"
+#include "bimetal/rendezvous/store.h"
 
 namespace bimetal::launch {
 
+/// As the store that it holds, until the job fails (hurry()): a call then waits for 0.4 s at most,
+/// and once two in a row have waited in vain for the store's machine all others end at once, with
+/// Error(PeerLost). Together that is less than the second after which a prompt is to come back.
+class JobStore final : public rendezvous::Store {
+ public:
+  explicit JobStore(std::unique_ptr<rendezvous::Store> store) : store_(std::move(store)) {}
+
+  /// The job has failed: what is still to be told is worth no long wait.
+  void hurry() noexcept { hurried_ = true; }
+
+  void set(std::string_view key, std::string_view value, Deadline deadline) override;
+  std::string get(std::string_view key, Deadline deadline) override;
+  std::optional<std::string> try_get(std::string_view key, Deadline deadline) override;
+  std::int64_t add(std::string_view key, std::int64_t delta, Deadline deadline) override;
+  std::string local_address() const override { return store_->local_address(); }
+
+ private:
+  template <typename Call>
+  auto ask(Call call, Deadline deadline);
+
+  std::unique_ptr<rendezvous::Store> store_;
+  std::atomic<bool> hurried_ = false;
+  std::atomic<int> in_vain_ = 0;  ///< calls in a row
+};
+
 struct JobOffer {
   std::string version;   ///< of the host's Bimetal; all machines run the same
-  std::string job_toml;  ///< the whole job, every key
+  std::string request;   ///< what each rank is to do, the whole job in it
   int world_size = 0;    ///< ranks over all machines
   int servers_here = 0;  ///< parameter servers that the host runs
 };

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "bimetal/base/deadline.h"
+#include "bimetal/comm/transport.h"
 #include "bimetal/net/endpoint.h"
 
 namespace bimetal::launch {
@@ -17,7 +19,7 @@ enum class StoreOwner {
   RankZero,         ///< rank 0 itself: the rule where nothing says otherwise
   Launcher,         ///< the process that started the ranks (BIMETAL_STORE=launcher)
   TorchAgent,       ///< torchrun: a c10d::TCPStore is there (TORCHELASTIC_USE_AGENT_STORE=True)
-  Nobody,           ///< the ranks meet through MPI, without a store (find_rank.h)
+  Nobody,           ///< the ranks meet through MPI, without a store (find_rank())
   ParameterServer,  ///< server 0 of a job by parameter servers (BIMETAL_STORE=parameter_server)
 };
 
@@ -28,6 +30,8 @@ struct RankEnvironment {
   int local_world_size = 1;  ///< ranks on this machine
   net::Endpoint master;      ///< where the ranks find each other
   StoreOwner store = StoreOwner::RankZero;
+  std::optional<int> server;  ///< it is this parameter server (BIMETAL_SERVER), no worker
+  std::string own_address;    ///< of this machine for the others (BIMETAL_ADDRESS); may be empty
   std::string job_id =
       "job";        ///< equal on all ranks of a job and on no other job's (torchrun's run id)
   int attempt = 0;  ///< how often the starter has restarted the job (torchrun)
@@ -45,5 +49,17 @@ using Variables = std::function<std::optional<std::string>(const char* name)>;
 /// missing or bad, and its value.
 std::optional<RankEnvironment> rank_from_environment();
 std::optional<RankEnvironment> rank_from_environment(const Variables& variables);
+
+/// Whether variables say that find_rank() will find one: MPI is not asked, which can be done but
+/// once in a process's life.
+bool looks_like_rank();
+
+/// Nothing if this process was not started as a rank. Where RANK is set that counts. Else a process
+/// that mpirun has started as one of several asks MPI, unless `asked` (or BIMETAL_TRANSPORT) is
+/// tcp. Else a task of srun, one of several, is the rank that Slurm says. With transport mpi, MPI
+/// is asked in any case, and must agree with RANK and WORLD_SIZE if these are set. Errors: those of
+/// rank_from_environment(), slurm_task() and net::mpi_world(); InvalidArgument if RANK and MPI
+/// disagree.
+std::optional<RankEnvironment> find_rank(comm::Transport asked, Deadline deadline);
 
 }  // namespace bimetal::launch

@@ -21,8 +21,8 @@ std::optional<double> if_finite(double value) {
 void add_totals(const progress::WorkerTotals& now, WorkerStatus& worker) {
   worker.samples = now.samples;
   worker.compute_s = now.compute_s;
-  worker.communicate_s = now.communicate_s;
-  worker.wait_s = now.wait_s;
+  worker.communicate_s = if_finite(now.communicate_s);
+  worker.wait_s = if_finite(now.wait_s);
   worker.bytes_sent = now.bytes_sent;
   if (now.staleness) worker.staleness_max = now.staleness->max;
 }
@@ -31,7 +31,7 @@ void add_rates(const progress::WorkerTotals& before, const progress::WorkerTotal
                double seconds, WorkerStatus& worker) {
   if (!(seconds > 0)) return;
   worker.samples_per_s = static_cast<double>(now.samples - before.samples) / seconds;
-  worker.wait_part = std::min((now.wait_s - before.wait_s) / seconds, 1.0);
+  worker.wait_part = if_finite(std::min((now.wait_s - before.wait_s) / seconds, 1.0));
   worker.bytes_per_s = static_cast<double>(now.bytes_sent - before.bytes_sent) / seconds;
   if (!now.staleness) return;
   const auto past = before.staleness.value_or(progress::Staleness{});

@@ -1,5 +1,5 @@
 #pragma once
-// Which of its addresses a rank listens on and tells the others.
+// Chooses the addresses on which a rank listens and which it tells the others.
 
 #include <span>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 // Whether connections are encrypted. All processes of a job must agree; the handshake tells both
-// sides where they don't.
+// sides if they don't.
 
 #include <string_view>
 

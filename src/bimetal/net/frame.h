@@ -1,8 +1,8 @@
 #pragma once
-// The header before every payload between two ranks, and between servers and those they serve.
-// Fixed 72 bytes, little-endian, with a keyed sum (seal.h), so that damage, truncation and bytes
-// from elsewhere are noticed before a field is believed. A second sum, within it, covers the
-// payloads that are no bulk. Layout: docs/protocol.md.
+// The header before every payload between two ranks, and between servers and their clients. It has
+// 72 bytes, little-endian, with a keyed sum (seal.h). So damage, truncation and foreign bytes are
+// noticed before a field is used. A second sum, within it, covers all payloads except long tensors.
+// Layout: docs/protocol.md.
 
 #include <array>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 // A full mesh of authenticated, ordered byte paths between the ranks of one job. Transports
-// implement it (net/tcp; shared memory later); comm builds messages and collectives on it.
+// implement it (net/tcp, net/mpi); comm builds messages and collectives on it.
 
 #include <cstddef>
 #include <cstdint>

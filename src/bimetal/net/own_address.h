@@ -1,5 +1,5 @@
 #pragma once
-// Which of this machine's addresses the others of a job can reach it by.
+// The address of this machine by which the others of a job can reach it.
 
 #include <string>
 

@@ -1,7 +1,7 @@
 #pragma once
-// How one side of a connection knows that a message is the other side's, whole, and the one that
-// was sent next: keyed sums (SipHash-2-4) over each message's head and, where it is worth it, its
-// body. Frames (frame.h) and the store's messages (rendezvous/store_message.h) carry them.
+// Proves to one side of a connection that a message is the other side's, complete, and the next one
+// in order. It uses keyed sums (SipHash-2-4) over each message's head and, where that is worth it,
+// its body. Frames (frame.h) and the store's messages (rendezvous/store_message.h) carry them.
 
 #include <array>
 #include <cstddef>

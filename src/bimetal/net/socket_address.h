@@ -1,5 +1,5 @@
 #pragma once
-// Addresses as the system's calls hand them over.
+// Addresses in the form of the system's calls.
 
 #include <asio/ip/address.hpp>
 #include <asio/ip/tcp.hpp>  // and with it the system's own headers of sockets

@@ -1,5 +1,5 @@
 #pragma once
-// How long a step's exchanges took together, while something else was computed.
+// The time from the first to the last exchange of a step, beside other computation.
 
 #include <memory>
 

@@ -1,7 +1,7 @@
 #pragma once
-// Where a rank's parameters, gradients and their sums over the ranks live: whole on every rank
-// (data/replicated_model.h), or in shards (shard/sharded_model.h). What a training step needs of
-// either.
+// Where a rank's parameters, gradients and their sums over the ranks are kept: whole on every rank
+// (data/replicated_model.h), or in shards (shard/sharded_model.h). This is the interface that a
+// training step needs of either.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -84,6 +84,9 @@ class ParameterStore {
   /// Whether the gradients of a rank's optimizer are but its part of them, so that a norm is to be
   /// added up over the ranks.
   virtual bool in_shards() const noexcept { return false; }
+
+  /// Whether finish_step() gives `parameter` the gradient that an optimizer is to update it by.
+  virtual bool trains(const torch::Tensor& parameter) const = 0;
 
   /// The model's tensor of which `parameter`, one of this rank's optimizer's, is a piece: itself
   /// where those are whole.

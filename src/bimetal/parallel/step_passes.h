@@ -1,5 +1,5 @@
 #pragma once
-// The backward passes of one step: their order, and how much of the step's weight each counts.
+// The backward passes of one step: their order, and the part of the step's weight of each.
 
 #include <torch/csrc/api/include/torch/types.h>
 

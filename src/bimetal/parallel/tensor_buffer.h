@@ -1,5 +1,5 @@
 #pragma once
-// Tensors as the fabric sees them.
+// Tensors as buffers of the fabric.
 
 #include <torch/csrc/api/include/torch/types.h>
 

@@ -1,6 +1,6 @@
 #pragma once
-// What a plan needs to know of a model: of each unit its parameters, the bytes that its forward and
-// backward need, and how long they take on the device that was measured.
+// What a plan needs to know of a model. For each unit: its parameters, the bytes that its forward
+// and backward need, and their time on the measured device.
 
 #include <algorithm>
 #include <cstdint>

@@ -1,5 +1,5 @@
 #pragma once
-// Is it worth to share a job over several workers? Predicts the time of a step for each way to run
+// Does it pay to share a job over several workers? Predicts the time of a step for each way to run
 // it, from measured costs. Pure; docs/planning.md derives the formulas and states the assumptions.
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
+#include "bimetal/parallel/pipeline/compute_watch.h"
 
 namespace bimetal::predict {
 namespace {
@@ -52,7 +52,7 @@ std::vector<double> numbers_of(const task::Task& task, const task::Values& outpu
 std::vector<double> evaluate_chunk(const task::Task& task, const task::Model& model,
                                    std::int64_t chunk, const EvaluateOptions& options) {
   const auto data = data_of(task, options);
-  const Stopwatch watch;
+  const parallel::pipeline::ComputeWatch watch(options.waited);
   const auto batch = batch_of_chunk(*data, chunk, options.device);
   const auto outputs = task::run_units(model, task.inputs(batch));
   auto numbers = numbers_of(task, outputs, batch);

@@ -19,6 +19,9 @@ struct EvaluateOptions {
   torch::Device device{torch::kCPU};
   double speed = 1.0;  ///< emulated: see device::pause_for_speed
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+  /// Seconds that passes over the model have waited for other ranks so far: no reason for a pause.
+  /// May be left out.
+  std::function<double()> waited = {};
   /// Data to judge by; nullptr: the task's evaluation().
   std::shared_ptr<const task::Dataset> data = {};
   /// evaluate() alone: once this rank's part is computed, before the ranks meet.

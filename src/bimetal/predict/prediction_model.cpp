@@ -56,10 +56,10 @@ torch::Tensor PredictionModel::inputs_of(const serving::Samples& samples) const 
 serving::WeightsVersion PredictionModel::answer(std::span<const serving::Samples> parts,
                                                 std::span<double> logits) {
   const torch::NoGradGuard no_grad;
+  const auto weights = weights_.newest();  // from a disk, or from other processes
   const Stopwatch watch;
   std::vector<torch::Tensor> inputs;
   for (const auto& part : parts) inputs.push_back(inputs_of(part));
-  const auto weights = weights_.newest();
   const auto x = (inputs.size() == 1 ? inputs.front() : torch::cat(inputs)).to(place_.device);
   const auto outputs = task::run_units(weights.model, {x});
   const auto out = outputs.front().to(torch::kCPU, torch::kFloat64).contiguous();

@@ -15,6 +15,7 @@ constexpr int kStop = 1, kSave = 2;
 RankFigures decode(std::span<const double> numbers) {
   return {.batch = static_cast<std::int64_t>(numbers[0]),
           .compute_seconds = numbers[1],
+          .sum_seconds = numbers[11],
           .loss_sum = numbers[2],
           .fit = static_cast<Fit>(static_cast<std::uint8_t>(numbers[3])),
           .stop_requested = (static_cast<int>(numbers[4]) & kStop) != 0,
@@ -44,7 +45,8 @@ void FigureExchange::start(const RankFigures& mine, Deadline deadline) {
            mine.wait_seconds,
            static_cast<double>(mine.bytes_sent),
            static_cast<double>(mine.shadow.batch),
-           mine.shadow.seconds};
+           mine.shadow.seconds,
+           mine.sum_seconds};
   work_ = group_.all_gather(comm::buffer(std::span<const double>(mine_)),
                             comm::buffer(std::span<double>(gathered_)), deadline);
 }

@@ -29,7 +29,10 @@ struct ShadowFigures {
 struct RankFigures {
   std::int64_t batch = 0;      ///< weight of this rank's samples: their number where each weighs 1
   double compute_seconds = 0;  ///< forward, backward and the previous step's update
-  double loss_sum = 0;         ///< of its samples
+  /// Of these, waiting in the sums of ranks that compute one replica together: a part of what that
+  /// takes, and no work.
+  double sum_seconds = 0;
+  double loss_sum = 0;  ///< of its samples
   Fit fit = Fit::fits;
   bool stop_requested = false;
   bool save_due = false;  ///< by its clock, after this step
@@ -59,7 +62,7 @@ class FigureExchange {
   std::span<const RankFigures> take(std::span<const double> numbers);
 
  private:
-  static constexpr std::size_t kNumbers = 11;
+  static constexpr std::size_t kNumbers = 12;
 
   std::span<const RankFigures> decode_all();
 

@@ -41,4 +41,7 @@ void bind_optimizers(pybind11::module_& module);
 /// PredictionClient.
 void bind_serving(pybind11::module_& module);
 
+/// LoopMonitor.
+void bind_monitor(pybind11::module_& module);
+
 }  // namespace bimetal::python

@@ -30,4 +30,5 @@ PYBIND11_MODULE(_C, module) {
   bimetal::python::bind_tensor(module);
   bimetal::python::bind_optimizers(module);
   bimetal::python::bind_serving(module);
+  bimetal::python::bind_monitor(module);
 }

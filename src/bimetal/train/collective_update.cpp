@@ -36,6 +36,25 @@ void require_finite(std::span<const progress::RankFigures> figures, std::int64_t
       ranks.front());
 }
 
+/// Of one that is made of other tensors than those that the gradients are of, nothing would move,
+/// or what nobody else gets to know.
+void require_trained(const torch::optim::Optimizer& optimizer,
+                     const parallel::ParameterStore& store) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& tensor : group.params()) {
+      if (!tensor.requires_grad() || store.trains(tensor)) continue;
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("the optimizer has a tensor of shape [{}] that gets no gradient of a "
+                              "step: make it of {}",
+                              fmt::join(tensor.sizes(), ", "),
+                              store.in_shards()
+                                  ? "ShardedModel::pieces(), not of the model's parameters()"
+                                  : "the trained parameters that the model had when its "
+                                    "ParameterStore was made"));
+    }
+  }
+}
+
 // A rank without samples has its gradients ready later than its figures, so the two must not share
 // one order of calls.
 comm::Group group_of_its_own(const comm::Group& group) {
@@ -60,6 +79,7 @@ CollectiveUpdate::CollectiveUpdate(parallel::ParameterStore& store,
 
 StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
                                  torch::optim::Optimizer& optimizer) {
+  require_trained(optimizer, store_);
   mine.communicate_seconds = communicate_seconds_;
   mine.wait_seconds = wait_seconds_;
   mine.bytes_sent = store_.group().bytes_sent();

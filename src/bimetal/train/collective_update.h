@@ -39,10 +39,10 @@ class CollectiveUpdate {
   }
 
   /// Ends step number `step`, in which this rank has done `mine`, whose totals of all steps so far
-  /// are filled in here. Collective. Errors: NotFinite, on
-  /// every rank and with the parameters unchanged (but for a store that updates in backward),
-  /// naming the step and the ranks whose loss is no number, or as GradientStages::decide has it;
-  /// the fabric's.
+  /// are filled in here. Collective. Errors: InvalidArgument, before anything is exchanged, for an
+  /// optimizer of other tensors than the store trains; NotFinite, on every rank and with the
+  /// parameters unchanged (but for a store that updates in backward), naming the step and the ranks
+  /// whose loss is no number, or as GradientStages::decide has it; the fabric's.
   StepResult run(std::int64_t step, progress::RankFigures mine, torch::optim::Optimizer& optimizer);
 
   /// Whose loss_scale() the step's gradients are multiplied by.

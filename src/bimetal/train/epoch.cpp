@@ -78,8 +78,9 @@ void Epoch::begin() {
 }
 
 void Epoch::introduce_workers() {
-  const auto places =
-      replicas_.places({options_.host_name, run_.place.device.str()}, run_.timeout());
+  const auto places = replicas_.places(
+      {options_.host_name, job::with_device(options_.worker, run_.place.device.str())},
+      run_.timeout());
   for (const auto& place : places) hosts_.push_back(place.host);
   auto group = replicas_.group();
   const std::array<int, 1> mine = {run_.number};

@@ -194,6 +194,7 @@ progress::Evaluation Epoch::evaluate_with(std::shared_ptr<const task::Dataset> d
   const predict::EvaluateOptions how{.device = run_.place.device,
                                      .speed = options_.worker.speed,
                                      .timeout = run_.timeout(),
+                                     .waited = [this] { return trained_.waited_seconds(); },
                                      .data = std::move(data),
                                      .computed = [this] { trained_.end_passes(); }};
   const auto rates = alone_rates(balancer_);

@@ -87,7 +87,7 @@ progress::Progress RankJournal::add(std::int64_t step, const data::BatchFeed::Pl
     const auto& before = before_[rank];
     auto& totals = totals_of(rank);
     totals.samples += figures.batch;
-    totals.compute_s += figures.compute_seconds;
+    totals.compute_s += figures.compute_seconds - figures.sum_seconds;
     totals.communicate_s = before.communicate_s + figures.communicate_seconds;
     totals.wait_s = before.wait_s + figures.wait_seconds;
     totals.bytes_sent = before.bytes_sent + figures.bytes_sent;

@@ -90,6 +90,8 @@ progress::RankFigures TrainingStep::compute(const data::EpochSampler::Step& plan
   const double summing = parts != nullptr ? parts->sum_seconds() : 0;
   if (!options_.stage) device::pause_for_speed(options_.speed, spent() - summing);
   mine.compute_seconds = spent();
+  mine.sum_seconds = summing;
+  update_.has_waited(summing);
   return mine;
 }
 

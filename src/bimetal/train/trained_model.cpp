@@ -286,6 +286,10 @@ void TrainedModel::take_part(const ChosenCuts& cuts, bool hollow, const Operatio
   whole_ = stage_.model;
 }
 
+double TrainedModel::waited_seconds() const {
+  return store_->wait_seconds() + (tensor_ ? tensor_->ranks()->seconds() : 0);
+}
+
 void TrainedModel::begin_passes() const {
   if (sharded_) sharded_->begin_passes();
 }

@@ -97,6 +97,9 @@ class TrainedModel {
   void begin_passes() const;
   void end_passes() const;
 
+  /// Seconds that passes over model() have waited for other ranks so far, since any moment.
+  double waited_seconds() const;
+
   /// As checkpoint::save_shared_checkpoint, or each rank what it keeps (save_slices) where that is
   /// not all. Collective; the path is rank 0's. However slow a disk, a rank that is stuck is found
   /// out after parallel.timeout_s.

@@ -161,6 +161,21 @@ TEST(Preconditions, AnOptimizerOverOtherTensorsIsRefused) {
   EXPECT_THAT(with(of_nothing), HasSubstr("none of the model's trained tensors"));
 }
 
+TEST(Preconditions, WhatIsTrainedStaysSo) {
+  const auto after = [](bool frozen_before) {
+    auto module = module_of(tanh_layer());
+    module[2]->parameters()[0].set_requires_grad(!frozen_before);
+    return refusal([&] {
+      train(module, [&](auto& trainer, auto& sgd, const torch::Tensor& loss) {
+        trainer.step(loss, sgd);
+        module[2]->parameters()[0].set_requires_grad(frozen_before);
+      });
+    });
+  };
+  EXPECT_THAT(after(false), HasSubstr("'2.weight' was frozen"));
+  EXPECT_THAT(after(true), HasSubstr("'2.weight' was set to be trained"));
+}
+
 TEST(Preconditions, AProgramsOwnBackwardIsNotLost) {
   const auto first = [](auto& trainer, auto& sgd, const torch::Tensor& loss) {
     (loss * 3).backward({}, /*retain_graph=*/true);

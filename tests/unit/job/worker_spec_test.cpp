@@ -68,6 +68,10 @@ TEST(WorkerSpec, RoundTrip) {
         "cpu:memory=160MB"}) {
     EXPECT_EQ(to_string(parse_worker_spec(text)), text);
   }
+  EXPECT_EQ(with_device(parse_worker_spec("auto:threads=2,speed=0.5"), "cpu"),
+            "cpu:threads=2,speed=0.5");
+  EXPECT_EQ(with_device(parse_worker_spec("cuda:1,memory=2GiB"), "cuda:1"), "cuda:1:memory=2GiB");
+  EXPECT_EQ(with_device({}, "mps:0"), "mps:0");
   WorkerSpec odd;
   odd.speed = 1.0 / 3.0;
   EXPECT_EQ(parse_worker_spec(to_string(odd)), odd);

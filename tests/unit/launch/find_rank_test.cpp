@@ -1,5 +1,5 @@
 // Which launcher counts, as far as it can be told without mpirun; tests/mpi has the rest.
-#include "bimetal/launch/find_rank.h"
+#include "bimetal/launch/rank_environment.h"
 
 #include <gtest/gtest.h>
 

@@ -31,7 +31,7 @@ TEST_F(JobBoardTest, TheHostHasTheFirstRanks) {
   host_.offer({"1.2.3", "[train]\nsteps = 3\n", 4, 0}, 2);
   const auto offer = guest_.read_offer(soon());
   EXPECT_EQ(offer.version, "1.2.3");
-  EXPECT_EQ(offer.job_toml, "[train]\nsteps = 3\n");
+  EXPECT_EQ(offer.request, "[train]\nsteps = 3\n");
   EXPECT_EQ(offer.world_size, 4);
   EXPECT_EQ(guest_.claim(1, 4), 2);
   EXPECT_EQ(guest_.claim(1, 4), 3);

@@ -1,4 +1,4 @@
-#include "bimetal/launch/job_store.h"
+#include "bimetal/launch/job_board.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "bimetal/launch/meeting_address.h"
+#include "bimetal/launch/ssh/host_jobs.h"
 
 #include <gtest/gtest.h>
 

@@ -4,6 +4,10 @@
 #include <torch/csrc/api/include/torch/nn.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
+#include <chrono>
+#include <thread>
+
+#include "bimetal/base/stopwatch.h"
 #include "bimetal/models/registry.h"
 #include "bimetal/task/catalog/image_classification.h"
 #include "unit/train/training_job.h"
@@ -71,6 +75,27 @@ TEST(Evaluate, CountsWhatTheModelGetsRight) {
     EXPECT_NEAR(accuracy_of(result), expected, 1e-12);
     EXPECT_NEAR(result.loss, loss, 1e-5);
   });
+}
+
+// Pauses of several ranks that wait for each other would make each other longer.
+TEST(Evaluate, PausesForComputingAlone) {
+  const train::test::SyntheticImages images(10, 30);
+  const task::ImageClassification task("linear", 0, data::load_dataset("mnist", images.path()),
+                                       "float32");
+  const auto module = models::make_model("linear", {.height = 8, .width = 8});
+  auto model = module->units();
+  constexpr double kWait = 0.3;
+  double waited = 0;
+  model.units.push_back({.name = "waiting",
+                         .parameters = {},
+                         .forward = [&waited](const task::Values& inputs) {
+                           std::this_thread::sleep_for(std::chrono::duration<double>(kWait));
+                           waited += kWait;
+                           return inputs;
+                         }});
+  const Stopwatch watch;
+  evaluate_chunks(task, model, 0, 1, {.speed = 0.1, .waited = [&waited] { return waited; }});
+  EXPECT_LT(watch.seconds(), 5 * kWait);  // with a pause for it, ten times
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/stopwatch.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/predict/checkpoint_weights.h"
 #include "support/temporary_folder.h"
@@ -75,6 +76,24 @@ TEST(PredictionModel, ABatchOfAllTypesIsWhatTheModelSaysOfEachSampleAlone) {
       EXPECT_GT(farthest(said[0], said[1]), 1e-3) << "samples differ";
     }
   }
+}
+
+TEST(PredictionModel, PausesForComputingAlone) {
+  struct SlowWeights : FixedWeights {
+    using FixedWeights::FixedWeights;
+    PredictionWeights newest() override {
+      std::this_thread::sleep_for(milliseconds(300));
+      return FixedWeights::newest();
+    }
+  };
+  const auto description = described("linear");
+  SlowWeights weights(description);
+  PredictionModel model(description, {torch::kCPU, torch::kFloat64}, 0.1, weights);
+  const auto pixels = torch::zeros({1, 1, 12, 12}, torch::kUInt8);
+  std::vector<double> logits(10);
+  const Stopwatch watch;
+  model.answer(std::vector<serving::Samples>{{comm::DType::uint8, 1, bytes_of(pixels)}}, logits);
+  EXPECT_LT(watch.seconds(), 1.5);  // with a pause for the weights, 3 s
 }
 
 TEST(PredictionModel, NormalisesEachChannelAsTrainingDid) {

@@ -256,6 +256,44 @@ TEST(Segments, RefuseDerivativesOfDerivatives) {
               HasSubstr("derivatives of derivatives"));
 }
 
+// The last group is not computed again, and those before it have but first derivatives of what its
+// gradients are made of.
+TEST(Segments, SecondDerivativesAreTheSameOrRefused) {
+  const auto values = [](double from) {
+    return torch::linspace(from, from + 1, 9, torch::kFloat64).reshape({3, 3});
+  };
+  const auto penalised = [&](std::size_t at_once, std::size_t with_graph) {
+    Values weights;
+    Model model;
+    for (int i = 0; i < 3; ++i) {
+      weights.push_back(values(0.1 * i).set_requires_grad(true));
+      model.units.push_back({.name = "unit" + std::to_string(i),
+                             .parameters = {{"weight" + std::to_string(i), weights.back()}},
+                             .forward = [w = weights.back()](const Values& x) -> Values {
+                               return {torch::tanh(x.front().matmul(w))};
+                             }});
+    }
+    const auto x = values(0.3).set_requires_grad(true);
+    const auto loss = Segments(model, at_once).run({x}).front().square().sum();
+    const auto of = with_graph < 3 ? weights[with_graph] : x;
+    const auto gradient = torch::autograd::grad({loss}, {of}, {}, true, true).front();
+    (loss + gradient.square().sum()).backward();
+    Values found = {x.grad()};
+    for (const auto& weight : weights) found.push_back(weight.grad());
+    return found;
+  };
+  for (std::size_t with_graph = 0; with_graph < 4; ++with_graph) {
+    for (const std::size_t at_once : {1, 2}) {
+      if (with_graph == 2) {
+        expect_same_bits(penalised(at_once, with_graph), penalised(0, with_graph));
+        continue;
+      }
+      EXPECT_THAT(message_of(ErrorCode::Unsupported, [&] { penalised(at_once, with_graph); }),
+                  HasSubstr("derivatives of derivatives"));
+    }
+  }
+}
+
 // Autograd's own check, which the parameters are handed over for.
 TEST(Segments, NoticeParametersThatChangeBeforeBackward) {
   const auto weight = torch::ones({3}, torch::requires_grad());

@@ -101,7 +101,7 @@ TEST_P(LanguageJob, GoesOnWithItsTensorsInOtherParts) {
   job_.mesh.tensor_parts = "speed";
   const auto replicas = train("replicas", 4, 7, uneven);
   EXPECT_THAT(last_.recorders[0].workers, ::testing::SizeIs(2));
-  EXPECT_EQ(last_.recorders[3].workers[1].device, "cpu + cpu");
+  EXPECT_EQ(last_.recorders[3].workers[1].device, "cpu:threads=1 + cpu:threads=1");
   EXPECT_EQ(last_.recorders[0].workers[1].host, "host2 + host3");
   job_.mesh = {};
   job_.mesh.tensor = 3;

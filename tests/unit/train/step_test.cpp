@@ -13,6 +13,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/task/catalog/image_classification.h"
+#include "bimetal/train/rank_journal.h"
 #include "support/errors.h"
 #include "support/thread_ranks.h"
 
@@ -231,6 +232,49 @@ TEST(TrainingStep, PassesThatAreTogetherAreAsManyOnEachRank) {
       EXPECT_EQ(sizes, expected[static_cast<std::size_t>(rank)]) << "level " << level;
     });
   }
+}
+
+// Nothing would move: what ranks keep of parameters are their pieces.
+TEST(TrainingStep, AnOptimizerOfTheModelsParametersTrainsNoShards) {
+  for (const int level : {1, 2, 3}) {
+    bimetal::testing::run_ranks(2, [level](int, comm::Group group) {
+      const auto task = small_images();
+      const auto model = task.make_model();
+      const auto sharded = std::make_shared<parallel::shard::ShardedModel>(
+          model, group,
+          parallel::shard::ShardedModelOptions{
+              .level = level, .weights = {1, 1}, .timeout = std::chrono::seconds(60)});
+      torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(0.1));
+      TrainingStep step(task, sharded->model(), sgd, sharded, Worker::options(0));
+      expect_error(ErrorCode::InvalidArgument, {"make it of ShardedModel::pieces()"}, [&] {
+        step.run(
+            1, plan_of({2, 2}), [] { return ones(2); }, false);
+      });
+    });
+  }
+  bimetal::testing::run_ranks(2, [](int, comm::Group group) {
+    Worker worker(group);
+    torch::optim::SGD other(small_images().make_model().parameters(), 0.1);
+    TrainingStep step(worker.task, worker.model, other, group, Worker::options(0));
+    expect_error(ErrorCode::InvalidArgument, {"make it of the trained parameters"}, [&] {
+      step.run(
+          1, plan_of({2, 2}), [] { return ones(2); }, false);
+    });
+  });
+}
+
+// Of ranks that compute one replica together.
+TEST(RankJournal, WaitingInSumsIsNoWork) {
+  const balance::Balancer balancer({.global_batch = 8}, std::vector<balance::Device>(1));
+  RankJournal journal(balancer, Lanes(1, 0), balance::Policy::Equal,
+                      {.epochs = 1, .steps = 1, .global_batch = 8});
+  journal.start_clock();
+  const progress::RankFigures figures{.batch = 8, .compute_seconds = 3, .sum_seconds = 1};
+  data::BatchFeed::Plan plan;
+  plan.samples = plan_of({8});
+  const auto progress = journal.add(1, plan, {.figures = {&figures, 1}, .applied = true});
+  EXPECT_EQ(progress.workers.at(0).compute_s, 2);
+  EXPECT_EQ(progress.rank_samples_per_s.at(0), 4);
 }
 
 /// A rank's shards, updated in backward.

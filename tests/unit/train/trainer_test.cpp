@@ -58,7 +58,7 @@ TEST_F(Trainer, TellsWhoWatchesWhatEachWorkerHasDone) {
   for (const auto& recorder : run.recorders) {
     ASSERT_THAT(recorder.workers, SizeIs(2));
     EXPECT_EQ(recorder.workers[1].host, "host1");
-    EXPECT_EQ(recorder.workers[1].device, "cpu");
+    EXPECT_EQ(recorder.workers[1].device, "cpu:threads=1");
     progress::WorkerTotals before;
     double elapsed = 0;
     for (const auto& step : recorder.steps) {
@@ -96,7 +96,7 @@ TEST_F(Trainer, LearnsAndReportsTheSameOnEveryRank) {
   ASSERT_THAT(report.workers, SizeIs(2));
   EXPECT_EQ(report.workers[0].samples + report.workers[1].samples, 4 * 300);
   EXPECT_EQ(report.workers[1].host, "host1");
-  EXPECT_EQ(report.workers[1].device, "cpu");
+  EXPECT_EQ(report.workers[1].device, "cpu:threads=1");
   EXPECT_GT(report.bytes_sent, 0);
   EXPECT_NEAR(report.samples_per_s * report.elapsed_s, 4 * 300, 1e-6);
   EXPECT_NEAR(report.efficiency,

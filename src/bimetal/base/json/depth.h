@@ -1,6 +1,6 @@
 #pragma once
-// JSON from files and strangers: brackets within brackets cost a stack where a document is written,
-// compared or freed, so that those of any depth are not even read.
+// Limits the depth of JSON from files and strangers. Nested brackets use the stack when a document
+// is written, compared or freed, so documents that are too deep are not read.
 
 namespace bimetal {
 

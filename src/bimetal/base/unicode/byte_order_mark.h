@@ -1,5 +1,5 @@
 #pragma once
-// What Windows' programs (Notepad, PowerShell) write before the text of a file.
+// The mark that Windows' programs (Notepad, PowerShell) write before the text of a file.
 
 #include <string_view>
 

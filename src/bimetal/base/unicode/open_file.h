@@ -1,6 +1,6 @@
 #pragma once
-// Files by names of any letters: those that Windows' own encoding of narrow text lacks are lost on
-// the way through std::fopen and std::getenv.
+// Opens files with any letters in their names. Windows' own encoding of narrow text lacks some
+// letters, and std::fopen and std::getenv lose them.
 
 #include <cstdio>
 #include <filesystem>

@@ -1,6 +1,6 @@
 #pragma once
-// Paths as the project's text, which is UTF-8 on every system. std::filesystem takes a std::string
-// for the system's own encoding, which on Windows is none that holds all names.
+// Paths as the project's text, which is UTF-8 on every system. std::filesystem assumes that a
+// std::string is in the system's own encoding, and on Windows that cannot represent all names.
 
 #include <filesystem>
 #include <string>

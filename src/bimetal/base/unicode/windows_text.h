@@ -1,5 +1,5 @@
 #pragma once
-// Text between the project (UTF-8) and Windows (UTF-16), and the words for Windows' own errors.
+// Text between the project (UTF-8) and Windows (UTF-16), and the messages of Windows' own errors.
 
 #include <string>
 #include <string_view>

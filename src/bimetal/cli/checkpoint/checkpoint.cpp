@@ -1,5 +1,3 @@
-#include "bimetal/cli/checkpoint/checkpoint.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,8 +9,8 @@
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/inspect.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/table.h"
 #include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {

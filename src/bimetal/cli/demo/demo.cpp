@@ -1,21 +1,27 @@
-#include "bimetal/cli/demo/demo.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <stdlib.h>
+#include <unistd.h>  // mkdtemp on macOS
 
 #include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
+#include <system_error>
 #include <vector>
 
+#include "bimetal/base/error.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/demo/demo_job.h"
 #include "bimetal/cli/demo/demo_table.h"
-#include "bimetal/cli/demo/run_figures.h"
-#include "bimetal/cli/demo/temporary_folder.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/job_options.h"
+#include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/cli/train/local_job.h"
 #include "bimetal/job/job_config.h"
 
 namespace bimetal::cli {
@@ -47,6 +53,51 @@ constexpr Pace kQuick{5, 0};
 /// Thrown when the user has stopped one of the runs; carries the exit status.
 struct Stopped {
   int status;
+};
+
+/// Error(System) if the report can't be read, Error(CorruptData) if it is none.
+RunFigures read_run_figures(const std::filesystem::path& report) {
+  std::ifstream file(report);
+  if (!file) throw system_error(fmt::format("cannot read report {}", report.string()), errno);
+  try {
+    const auto json = nlohmann::json::parse(file);
+    const auto& accuracy = json.at("test_accuracy");
+    RunFigures figures{
+        json.at("samples_per_s").get<double>(),
+        accuracy.is_null() ? std::numeric_limits<double>::quiet_NaN() : accuracy.get<double>()};
+    if (json.contains("fastest_alone")) {
+      figures.fastest_rank = json.at("fastest_alone").at("rank").get<int>();
+      figures.fastest_time = json.at("fastest_alone").at("time").get<std::string>();
+    }
+    return figures;
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::CorruptData,
+                fmt::format("report {}: {}", report.string(), error.what()));
+  }
+}
+
+/// Made in the system's place for temporary files, readable by this user alone; removed with all
+/// that is in it when destroyed. Error(System) if it cannot be made.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    auto pattern = (std::filesystem::temp_directory_path() / "bimetal-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) {
+      throw system_error("cannot make a temporary folder " + pattern, errno);
+    }
+    path_ = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::filesystem::path& path() const noexcept { return path_; }
+
+ private:
+  std::filesystem::path path_;
 };
 
 class Demo {
@@ -89,10 +140,10 @@ class Demo {
     terminal_.print(terminal_.coloured(Colour::bold, text));
   }
 
-  RunFigures run_job(const LocalRanks& ranks) {
-    const int status = run_local_job(ranks, signals_);
+  RunFigures run_job(const RankRequest& request, const std::vector<std::string>& workers) {
+    const int status = run_local_job({request, workers}, signals_);
     if (status != kSuccess) throw Stopped{status};
-    return read_run_figures(ranks.report);
+    return read_run_figures(request.report);
   }
 
   /// Some seconds with equal shares: no evaluation and no checkpoint, the figures alone matter.
@@ -103,10 +154,10 @@ class Demo {
     job.checkpoint.dir.clear();
     job.parallel.balance = balance::Policy::Equal;
     const auto figures = run_job({.job = job,
-                                  .workers = workers,
-                                  .report = folder_.path() / "report.json",
+                                  .report = (folder_.path() / "report.json").string(),
                                   .summary = false,
-                                  .stop_after_s = pace_.short_run_s});
+                                  .stop_after_s = pace_.short_run_s},
+                                 workers);
     terminal_.print(fmt::format("{:.0f} images/s", figures.samples_per_s));
     return figures;
   }
@@ -120,12 +171,12 @@ class Demo {
     job.train.epochs = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(pace_.balanced_run_s * images_per_s / kTrainingImages), 1,
         job_.train.epochs);
-    return run_job({.job = job, .workers = workers_, .report = report_of_balanced_run()});
+    return run_job({.job = job, .report = report_of_balanced_run()}, workers_);
   }
 
-  std::filesystem::path report_of_balanced_run() const {
+  std::string report_of_balanced_run() const {
     if (!arguments_.report.empty()) return arguments_.report;
-    return folder_.path() / "report.json";
+    return (folder_.path() / "report.json").string();
   }
 
   const DemoArguments& arguments_;

@@ -4,10 +4,17 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/cli/demo/run_figures.h"
 #include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {
+
+/// The figures of a run that has ended, from its report.
+struct RunFigures {
+  double samples_per_s = 0;
+  double test_accuracy = 0;  ///< 0…1; NaN where it was not evaluated
+  int fastest_rank = -1;     ///< of several workers: the fastest alone, by the run's own figures
+  std::string fastest_time = {};  ///< where its time went, in words
+};
 
 struct DemoFigures {
   std::vector<std::string> workers;

@@ -1,8 +1,7 @@
-#include "bimetal/cli/fabric/bench.h"
-
 #include <memory>
 #include <utility>
 
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 
 namespace bimetal::cli {

@@ -1,5 +1,3 @@
-#include "bimetal/cli/fabric/devices.h"
-
 #include <fmt/format.h>
 
 #include <memory>
@@ -8,9 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/status_line.h"
-#include "bimetal/cli/table.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/probe.h"
@@ -104,7 +101,9 @@ nlohmann::json to_json(const MeasuredDevice& device) {
           {"from_device_bytes_per_s", number(speed.from_device_bytes_per_s)}};
 }
 
-}  // namespace
+struct DevicesArguments {
+  bool json = false;
+};
 
 int devices_command(const DevicesArguments& arguments) {
   const auto devices = measure_all();
@@ -117,6 +116,8 @@ int devices_command(const DevicesArguments& arguments) {
   fmt::print("{}\n", nlohmann::json{{"devices", list}}.dump(2));
   return kSuccess;
 }
+
+}  // namespace
 
 void add_devices(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<DevicesArguments>();

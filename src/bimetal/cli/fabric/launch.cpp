@@ -1,5 +1,3 @@
-#include "bimetal/cli/fabric/launch.h"
-
 #include <fmt/format.h>
 
 #include <chrono>
@@ -10,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/cli/command.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
@@ -80,7 +79,7 @@ std::vector<launch::HostRanks> hosts_of(const LaunchArguments& arguments) {
 /// means something in this process alone.
 bool is_job_setting(std::string_view name) {
   return name.starts_with("BIMETAL_") && !name.starts_with("BIMETAL_TOKEN") &&
-         !name.ends_with("_FD") && name != "BIMETAL_STORE" && name != "BIMETAL_JOB";
+         !name.ends_with("_FD") && name != "BIMETAL_STORE" && name != "BIMETAL_REQUEST";
 }
 
 launch::NamedValues environment_of(const LaunchArguments& arguments) {
@@ -135,7 +134,7 @@ launch::HostsPlan plan_of_hosts(const LaunchArguments& arguments) {
   return plan;
 }
 
-int conclude(const launch::HostsResult& result, int ranks) {
+int told_status(const launch::HostsResult& result, int ranks) {
   if (result.interrupted) {
     print_to_errors(result.killed ? "bimetal: the ranks were killed" : "bimetal: interrupted");
     return kInterrupted;
@@ -157,7 +156,7 @@ int launch_command(const LaunchArguments& arguments) {
   if (const auto status = follow_starter(arguments.starter, arguments.command)) return *status;
   const auto plan = plan_of_hosts(arguments);
   launch::SignalWatch signals;
-  return conclude(launch::run_on_hosts(plan, signals),
+  return told_status(launch::run_on_hosts(plan, signals),
                   plan.hosts.back().first_rank + plan.hosts.back().count);
 }
 
@@ -252,6 +251,14 @@ void add_agent(CLI::App& app, Action& action) {
       [&action] { action = [] { return launch::run_host_agent(std::string(release())); }; });
 }
 
+/// Whether the word after this one is the option's, too.
+bool takes_next(const CLI::App& launch, const std::string& word) {
+  const bool is_long = word.starts_with("--");
+  if (is_long ? word.find('=') != std::string::npos : word.size() > 2) return false;
+  const auto* option = launch.get_option_no_throw(word);
+  return option && option->get_items_expected_max() > 0;
+}
+
 }  // namespace
 
 void add_launch(CLI::App& app, Action& action) {
@@ -269,6 +276,21 @@ void add_launch(CLI::App& app, Action& action) {
       [arguments, &action] { action = [arguments] { return launch_command(*arguments); }; });
   add_agent(app, action);
   add_mpi_meeting(app, action);
+}
+
+std::vector<std::string> with_command_apart(const CLI::App& app, std::vector<std::string> words) {
+  if (words.empty() || words.front() != "launch") return words;
+  const auto& launch = *app.get_subcommand("launch");
+  for (std::size_t at = 1; at < words.size(); ++at) {
+    if (words[at] == "--") break;
+    if (words[at].starts_with('-')) {
+      at += takes_next(launch, words[at]);
+    } else {
+      words.insert(words.begin() + static_cast<std::ptrdiff_t>(at), "--");
+      break;
+    }
+  }
+  return words;
 }
 
 }  // namespace bimetal::cli

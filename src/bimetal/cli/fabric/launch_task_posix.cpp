@@ -13,9 +13,9 @@
 #include "bimetal/base/error.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/fabric/launch_task.h"
+#include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/local/python_program.h"
 #include "bimetal/launch/mpi/mpi_meeting.h"
 #include "bimetal/launch/slurm/slurm_environment.h"
 

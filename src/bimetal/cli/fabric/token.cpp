@@ -1,5 +1,3 @@
-#include "bimetal/cli/fabric/token.h"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -8,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/launch/local/pipe.h"

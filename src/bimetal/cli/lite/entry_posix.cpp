@@ -1,7 +1,6 @@
 #include <signal.h>
 
 #include "bimetal/cli/lite/entry.h"
-#include "bimetal/cli/lite/lite.h"
 
 extern "C" int bimetal_lite_main(int count, char** words) {
   // A closed pipe, or a file that may not grow, is an error of that write and not the program's

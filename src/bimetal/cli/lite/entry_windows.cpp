@@ -1,7 +1,6 @@
 #include <windows.h>
 
 #include "bimetal/cli/lite/entry.h"
-#include "bimetal/cli/lite/lite.h"
 #include "bimetal/launch/system/command_line_windows.h"
 
 namespace {

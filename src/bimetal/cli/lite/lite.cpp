@@ -1,4 +1,4 @@
-#include "bimetal/cli/lite/lite.h"
+#include "bimetal/cli/lite/entry.h"
 
 #include <fmt/format.h>
 
@@ -7,12 +7,7 @@
 
 #include "bimetal/base/release.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/error_text.h"
 #include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/fabric/bench.h"
-#include "bimetal/cli/fabric/launch.h"
-#include "bimetal/cli/warnings.h"
-#include "bimetal/cli/watch/top.h"
 #include "bimetal/launch/meet.h"
 
 namespace bimetal::cli {

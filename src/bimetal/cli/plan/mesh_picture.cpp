@@ -1,4 +1,4 @@
-#include "bimetal/cli/plan/mesh_picture.h"
+#include "bimetal/cli/plan/plan_output.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

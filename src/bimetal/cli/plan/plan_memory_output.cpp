@@ -1,4 +1,4 @@
-#include "bimetal/cli/plan/plan_memory_output.h"
+#include "bimetal/cli/plan/plan_output.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/cli/table.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/plan/plan_advice.h"
 
 namespace bimetal::cli {

@@ -1,4 +1,4 @@
-#include "bimetal/cli/plan/plan_mesh_output.h"
+#include "bimetal/cli/plan/plan_output.h"
 
 #include <fmt/format.h>
 
@@ -9,9 +9,8 @@
 
 #include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
-#include "bimetal/cli/plan/mesh_picture.h"
-#include "bimetal/cli/table.h"
-#include "bimetal/job/keys_in.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/job/job_config.h"
 #include "bimetal/plan/memory/memory_plan.h"
 #include "bimetal/plan/mesh/cluster_file.h"
 #include "bimetal/plan/mesh/mesh_advice.h"
@@ -209,8 +208,8 @@ void write_timeline(const plan::MeshInput& input, const plan::Cluster& cluster,
   write_file_atomically(path, plan::timeline_svg(title, names, plan::run_of(input, cluster, best)));
 }
 
-void simulate_cluster(const Simulated& request, const plan::MeshInput* measured, double teraflops) {
-  auto described = plan::read_cluster(request.cluster);
+void simulate_cluster(const PlanOutput& output, const plan::MeshInput* measured, double teraflops) {
+  auto described = plan::read_cluster(output.simulate);
   plan::MeshInput input{.said = job::keys_in({})};
   if (measured) {
     input = *measured;
@@ -224,12 +223,12 @@ void simulate_cluster(const Simulated& request, const plan::MeshInput* measured,
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("{} has no [model]: add one, or name a job file whose model is to be "
                             "measured here",
-                            request.cluster.string()));
+                            output.simulate));
   }
   const plan::Cluster cluster(std::move(described.devices), std::move(described.network));
   const auto plan = plan::plan_mesh(input, cluster);
-  if (!request.timeline.empty()) write_timeline(input, cluster, plan, request.timeline);
-  if (request.json) {
+  if (!output.timeline.empty()) write_timeline(input, cluster, plan, output.timeline);
+  if (output.json) {
     fmt::print("{}\n", nlohmann::json{{"mesh", mesh_json(input, cluster, plan)}}.dump(2));
     return;
   }
@@ -238,7 +237,7 @@ void simulate_cluster(const Simulated& request, const plan::MeshInput* measured,
       fmt::format("{} devices, {} units, {:.2f} billion parameters, a global batch of {}",
                   cluster.size(), input.facts.front().units.size(),
                   1e-9 * static_cast<double>(input.facts.front().elements()), input.global_batch));
-  print_mesh(terminal, input, cluster, plan, request.details);
+  print_mesh(terminal, input, cluster, plan, output.details);
 }
 
 }  // namespace bimetal::cli

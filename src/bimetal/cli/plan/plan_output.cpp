@@ -6,9 +6,7 @@
 #include <sstream>
 #include <string>
 
-#include "bimetal/cli/plan/plan_memory_output.h"
-#include "bimetal/cli/plan/plan_mesh_output.h"
-#include "bimetal/cli/table.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/plan/plan_advice.h"
 
 namespace bimetal::cli {

@@ -1,29 +1,30 @@
-#include "bimetal/cli/predict/evaluate.h"
-
 #include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/safetensors.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
-#include "bimetal/cli/predict/evaluate_together.h"
 #include "bimetal/cli/predict/evaluated.h"
 #include "bimetal/cli/predict/mesh_of_use.h"
 #include "bimetal/cli/python_command.h"
-#include "bimetal/cli/status_line.h"
-#include "bimetal/cli/train/local_ranks.h"
-#include "bimetal/cli/train/rank_process.h"
+#include "bimetal/cli/rank/rank.h"
+#include "bimetal/cli/rank/rank_process.h"
+#include "bimetal/cli/start/run_job.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/fetch_url.h"
-#include "bimetal/launch/find_rank.h"
 #include "bimetal/launch/meet.h"
+#include "bimetal/launch/rank_environment.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/predict/predict.h"
 #include "bimetal/task/catalog/python_tasks.h"
@@ -114,15 +115,19 @@ int evaluate_alone(const EvaluateArguments& arguments, const job::JobConfig& job
   return kSuccess;
 }
 
-/// Several workers compute figures together: probabilities of all samples are on none of them.
-TogetherArguments together(const EvaluateArguments& arguments) {
+/// What several workers do. They compute figures together: probabilities of all samples are on none
+/// of them.
+RankRequest request_of(const EvaluateArguments& arguments, const job::JobConfig& job) {
   if (arguments.checkpoints.size() > 1 || !arguments.predictions.empty()) {
     throw Error(
         ErrorCode::InvalidArgument,
         "several workers evaluate one checkpoint at a time, without --predictions: give one "
         "--checkpoint, or one --worker");
   }
-  return {arguments.checkpoints.front(), arguments.report};
+  return {.work = Work::evaluate,
+          .job = job,
+          .report = arguments.report,
+          .checkpoint = arguments.checkpoints.front()};
 }
 
 int evaluate_command(const EvaluateArguments& arguments) {
@@ -130,21 +135,68 @@ int evaluate_command(const EvaluateArguments& arguments) {
   if (launch::looks_like_rank()) {
     enter_python_for(job);
     if (const auto env = find_rank(job); env && env->world_size > 1) {
-      return evaluate_as_rank(*env, job, worker_of_rank(*env, arguments.workers, job),
-                              together(arguments));
+      auto request = request_of(arguments, job);
+      request.worker = worker_of_rank(*env, arguments.workers, job);
+      return run_rank(*env, request);
     }
   }
   // Where each of the job's workers had the whole model one will do.
   const auto workers = arguments.workers.empty() && !cuts_model(job.mesh)
                            ? std::vector<std::string>{"auto"}
                            : choose_workers(arguments.workers, job);
-  if (workers.size() > 1) return evaluate_together(together(arguments), job, workers);
+  if (workers.size() > 1) {
+    LocalRanks ranks{request_of(arguments, job), workers};
+    ranks.request.job.mesh = mesh_of_evaluation(job.mesh, static_cast<int>(workers.size()));
+    launch::SignalWatch signals;
+    return run_local_job(ranks, signals);
+  }
   enter_python_for(job);
   return run_rank_process(
       [&](launch::StatusReporter&) { return evaluate_alone(arguments, job, workers.front()); });
 }
 
+nlohmann::ordered_json figures(const progress::Evaluation& evaluation) {
+  nlohmann::ordered_json json;
+  for (const auto& [name, value] : evaluation.metrics) json["test_" + name] = value;
+  json["test_loss"] = evaluation.loss;
+  return json;
+}
+
 }  // namespace
+
+void print_table(const Evaluated& all) {
+  std::vector<TableRow> rows = {{"checkpoint"}};
+  for (const auto& metric : all.ensemble.metrics) {
+    rows.front().push_back(progress::label_of(metric));
+  }
+  rows.front().push_back("loss");
+  const auto add = [&rows](const std::string& name, const progress::Evaluation& evaluation) {
+    TableRow row = {name};
+    for (const auto& metric : evaluation.metrics) row.push_back(progress::text_of(metric));
+    row.push_back(fmt::format("{:.4f}", evaluation.loss));
+    rows.push_back(std::move(row));
+  };
+  for (const auto& model : all.models) add(model.checkpoint, model.evaluation);
+  if (all.models.size() > 1) {
+    add(fmt::format("ensemble of {}", all.models.size()), all.ensemble);
+  }
+  Terminal terminal;
+  const auto lines = aligned(rows, 1);
+  terminal.print(terminal.coloured(Colour::bold, lines[0]));
+  for (std::size_t i = 1; i < lines.size(); ++i) terminal.print(lines[i]);
+}
+
+std::string report_text(const Evaluated& all) {
+  nlohmann::ordered_json json = {{"samples", all.samples},
+                                 {"checkpoints", nlohmann::ordered_json::array()},
+                                 {"ensemble", figures(all.ensemble)}};
+  for (const auto& model : all.models) {
+    auto entry = figures(model.evaluation);
+    entry["checkpoint"] = model.checkpoint;
+    json["checkpoints"].push_back(entry);
+  }
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
 
 void add_evaluate(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<EvaluateArguments>();
@@ -156,12 +208,9 @@ void add_evaluate(CLI::App& app, Action& action) {
       ->required()
       ->type_name("DIR")
       ->allow_extra_args(false);
-  command
-      ->add_option("--worker", arguments->workers,
-                   "What to compute on; several share the test samples, or stages of the model by "
-                   "the job's [mesh] (default: the job's where it has a mesh, else auto)")
-      ->type_name("SPEC")
-      ->allow_extra_args(false);
+  add_workers(*command, arguments->workers,
+              "What to compute on; several share the test samples, or stages of the model by the "
+              "job's [mesh] (default: the job's where it has a mesh, else auto)");
   command
       ->add_option("--predictions", arguments->predictions,
                    "Write each test sample's probabilities and labels here")

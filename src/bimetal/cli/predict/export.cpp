@@ -1,11 +1,10 @@
-#include "bimetal/cli/predict/export.h"
-
 #include <fmt/format.h>
 
 #include <filesystem>
 #include <memory>
 #include <string>
 
+#include "bimetal/cli/command.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/huggingface.h"
 #include "bimetal/cli/exit_status.h"

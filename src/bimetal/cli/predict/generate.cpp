@@ -1,5 +1,3 @@
-#include "bimetal/cli/predict/generate.h"
-
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -12,17 +10,14 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/huggingface.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
-#include "bimetal/cli/predict/generate_arguments.h"
-#include "bimetal/cli/predict/generate_in_parts.h"
 #include "bimetal/cli/predict/mesh_of_use.h"
-#include "bimetal/cli/predict/shown_text.h"
 #include "bimetal/cli/predict/text_codec.h"
-#include "bimetal/cli/token_file.h"
-#include "bimetal/cli/train/local_ranks.h"
-#include "bimetal/cli/train/rank_process.h"
-#include "bimetal/cli/train/shared_job.h"
+#include "bimetal/cli/rank/rank.h"
+#include "bimetal/cli/rank/rank_process.h"
+#include "bimetal/cli/start/run_job.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/predict/generate.h"
@@ -48,6 +43,13 @@ constexpr const char* kGenerateExamples = R"(Examples:
 RUN is a checkpoint, a folder of them (its newest is taken), a job file (its checkpoint.dir, mesh
 and workers are taken), a Hugging Face folder, or the address of `bimetal serve`. Several workers
 each keep a part of the model: stages, one after the other (docs/pipeline.md).)";
+
+struct GenerateArguments {
+  TextWish text;  ///< its run as the user names it; resolved: where the model is
+  std::vector<std::string> workers, set;
+  std::string token_file;
+  double timeout_s = 600;
+};
 
 struct LanguageModel {
   task::Model model;
@@ -87,16 +89,17 @@ int ask_server(const GenerateArguments& arguments, const net::Endpoint& server) 
   serving::Client client(
       {server, read_token(arguments.token_file), net::encryption_from_environment()});
   const auto facts = client.facts(deadline);
-  if (arguments.tokenizer.empty() && facts.classes != 256) {
+  if (arguments.text.tokenizer.empty() && facts.classes != 256) {
     throw Error(
         ErrorCode::InvalidArgument,
         fmt::format("the model '{}' knows {} tokens, which are no bytes: name its tokenizer "
                     "by --tokenizer",
                     facts.model, facts.classes));
   }
-  const TextCodec codec(arguments.tokenizer.empty() ? "bytes" : arguments.tokenizer, facts.classes);
-  ShownText text(arguments.prompt, codec);
-  const auto& sampling = arguments.sampling;
+  const auto& wish = arguments.text;
+  const TextCodec codec(wish.tokenizer.empty() ? "bytes" : wish.tokenizer, facts.classes);
+  ShownText text(wish.prompt, codec);
+  const auto& sampling = wish.sampling;
   client.write(
       {.tokens = sampling.tokens,
        .temperature = sampling.temperature,
@@ -111,57 +114,98 @@ int ask_server(const GenerateArguments& arguments, const net::Endpoint& server) 
 /// What --set says of a mesh, or the job file that RUN is, which then becomes the job's folder.
 job::JobConfig resolve_run(GenerateArguments& arguments) {
   job::JobConfig job;
-  if (fs::path(arguments.run).extension() != ".toml" || fs::is_directory(arguments.run)) {
+  if (fs::path(arguments.text.run).extension() != ".toml" || fs::is_directory(arguments.text.run)) {
     job::apply_overrides(job, arguments.set);
     return job;
   }
-  job = read_job(arguments.run, arguments.set);
+  job = read_job(arguments.text.run, arguments.set);
   if (job.checkpoint.dir.empty()) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("{} keeps no checkpoints (checkpoint.dir): name what has been trained",
-                            arguments.run));
+                            arguments.text.run));
   }
-  arguments.run = job.checkpoint.dir;
+  arguments.text.run = job.checkpoint.dir;
   // Workers that had the whole model each: one of them is enough.
   if (!cuts_model(job.mesh)) job.cluster.workers.clear();
   return job;
 }
 
-int generate_alone(const GenerateArguments& arguments, const std::string& worker) {
+int generate_alone(const TextWish& wish, const std::string& worker) {
   const auto device = choose_device(worker);
-  const auto [model, config] = load_language_model(arguments.run);
-  const TextCodec codec(arguments.tokenizer.empty() ? tokenizer_of(arguments.run, config.vocabulary)
-                                                    : arguments.tokenizer,
-                        config.vocabulary);
+  const auto [model, config] = load_language_model(wish.run);
+  const TextCodec codec(
+      wish.tokenizer.empty() ? tokenizer_of(wish.run, config.vocabulary) : wish.tokenizer,
+      config.vocabulary);
   model.to(device);
-  ShownText text(arguments.prompt, codec);
+  ShownText text(wish.prompt, codec);
   predict::generate(predict::foretold_by(model, device), config.context, text.prompt(),
-                    arguments.sampling, [&](std::int64_t token) { text.add({token}); });
+                    wish.sampling, [&](std::int64_t token) { text.add({token}); });
   text.finish();
   return kSuccess;
 }
 
+/// One rank for each of `workers`. Of the job they need its mesh, its time limits and transport.
+int generate_in_parts(RankRequest request, const std::vector<std::string>& workers) {
+  if (request.text.prompt.empty()) {
+    throw Error(ErrorCode::InvalidArgument,
+                "the prompt is empty: a model needs a token to go on from");
+  }
+  auto& mesh = request.job.mesh;
+  mesh = mesh_of_text(std::move(mesh), static_cast<int>(workers.size()));
+  launch::SignalWatch signals;
+  return run_local_job({request, workers}, signals);
+}
+
 int generate_command(GenerateArguments arguments) {
-  if (const auto server = address_of(arguments.run)) return ask_server(arguments, *server);
+  if (const auto server = address_of(arguments.text.run)) return ask_server(arguments, *server);
   auto job = job_of_use(resolve_run(arguments));
+  RankRequest request{.work = Work::generate, .job = job, .text = arguments.text};
   if (const auto env = find_rank(job); env && env->world_size > 1) {
-    return generate_as_rank(*env, job, worker_of_rank(*env, arguments.workers, job), arguments);
+    request.worker = worker_of_rank(*env, arguments.workers, job);
+    return run_rank(*env, request);
   }
   job.cluster.workers = workers_of_text(job);
   const auto workers = choose_workers(arguments.workers, job);
-  if (workers.size() > 1) return generate_in_parts(arguments, job, workers);
+  if (workers.size() > 1) return generate_in_parts(std::move(request), workers);
   mesh_of_text(job.mesh, 1);  // throws where it is of more
-  return generate_alone(arguments, workers.front());
+  return generate_alone(arguments.text, workers.front());
+}
+
+void add_text_options(CLI::App& command, TextWish& text) {
+  command.add_option("run", text.run, "What has been trained")->required()->type_name("RUN");
+  command.add_option("--prompt", text.prompt, "The text to go on from")
+      ->required()
+      ->type_name("TEXT");
+  command.add_option("--tokens", text.sampling.tokens, "How many tokens to draw")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command
+      .add_option("--temperature", text.sampling.temperature,
+                  "Below 1 the likely tokens become likelier; 0: always the likeliest")
+      ->type_name("T")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command
+      .add_option("--top-k", text.sampling.top_k,
+                  "Draw among so many of the likeliest tokens alone (default: all)")
+      ->type_name("K")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--seed", text.sampling.seed, "Of the draws")
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      .add_option("--tokenizer", text.tokenizer,
+                  "tokenizer.json, a folder with one, or bytes (default: the one in RUN or beside "
+                  "it, else bytes if the model knows 256 tokens)")
+      ->type_name("FILE");
 }
 
 void add_generate_options(CLI::App& command, GenerateArguments& arguments) {
-  add_text_options(command, arguments);
-  command
-      .add_option("--worker", arguments.workers,
-                  "What to compute on; several each have a part of the model (default: the job's, "
-                  "else auto)")
-      ->type_name("SPEC")
-      ->allow_extra_args(false);
+  add_text_options(command, arguments.text);
+  add_workers(command, arguments.workers,
+              "What to compute on; several each have a part of the model (default: the job's, else "
+              "auto)");
   command
       .add_option("--set", arguments.set,
                   "How several workers cut the model: mesh.stages, mesh.cuts, mesh.tensor; "

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bimetal/job/job_config.h"
+#include "bimetal/job/worker_spec.h"
 
 namespace bimetal::cli {
 

@@ -1,5 +1,3 @@
-#include "bimetal/cli/predict/predict.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -16,11 +14,11 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/safetensors.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/job_options.h"
+#include "bimetal/cli/rank/rank_process.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/cli/token_file.h"
-#include "bimetal/cli/train/rank_process.h"
-#include "bimetal/cli/train/shared_job.h"
 #include "bimetal/data/images/idx.h"
 #include "bimetal/data/images/image_file.h"
 #include "bimetal/predict/predict.h"

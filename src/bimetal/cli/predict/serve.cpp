@@ -1,5 +1,3 @@
-#include "bimetal/cli/predict/serve.h"
-
 #include <fmt/format.h>
 
 #include <chrono>
@@ -12,12 +10,12 @@
 #include "bimetal/base/counted.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/stopwatch.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/job_options.h"
 #include "bimetal/cli/predict/text_codec.h"
+#include "bimetal/cli/rank/rank_process.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/cli/token_file.h"
-#include "bimetal/cli/train/rank_process.h"
-#include "bimetal/cli/train/shared_job.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/monitor/monitor_token.h"

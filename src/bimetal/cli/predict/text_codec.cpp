@@ -7,6 +7,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/input_file.h"
 #include "bimetal/cli/python_command.h"
+#include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {
 namespace {
@@ -95,6 +96,21 @@ std::string TextCodec::decode(const std::vector<std::int64_t>& tokens) const {
     text += token < kByteVocabulary ? std::string(1, static_cast<char>(token)) : kUnknown;
   }
   return text;
+}
+
+ShownText::ShownText(const std::string& prompt, const TextCodec& codec)
+    : codec_(codec), tokens_(codec.encode(prompt)), prompt_(tokens_) {
+  if (codec_.bytes()) write_to(stdout, prompt);
+}
+
+void ShownText::add(const std::vector<std::int64_t>& tokens) {
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  if (codec_.bytes()) write_to(stdout, codec_.decode(tokens));
+}
+
+void ShownText::finish() const {
+  if (!codec_.bytes()) write_to(stdout, codec_.decode(tokens_));
+  write_to(stdout, "\n");
 }
 
 }  // namespace bimetal::cli

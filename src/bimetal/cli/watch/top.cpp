@@ -1,5 +1,3 @@
-#include "bimetal/cli/watch/top.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -14,10 +12,9 @@
 #include "bimetal/base/console.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/cli/token_file.h"
-#include "bimetal/cli/watch/screen.h"
 #include "bimetal/cli/watch/top_view.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/monitor/http_client.h"
@@ -43,6 +40,12 @@ Exit status: 0 the job has ended, or --once has shown it, 130 left by Ctrl-C, ot
 constexpr std::chrono::seconds kAnswerTimeout{3};
 /// Longest silence of a job that has been seen, before it is given up.
 constexpr std::chrono::seconds kPatience{60};
+
+struct TopArguments {
+  std::string address, token_file;
+  double interval_s = 1;
+  bool once = false, json = false;
+};
 
 class Top {
  public:
@@ -142,11 +145,11 @@ class Top {
   bool shown_ = false;
 };
 
-}  // namespace
-
 int top_command(const TopArguments& arguments) {
   return Top(arguments).run();
 }
+
+}  // namespace
 
 void add_top(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<TopArguments>();

@@ -5,15 +5,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <numeric>
 #include <string_view>
 
-#include "bimetal/cli/table.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/progress/clock_text.h"
 
 namespace bimetal::cli {
 namespace {
 
-constexpr const char* kUnknown = "–";
+constexpr const char* kNotKnown = "–";
 // Of a job that goes on, however slowly: longer than most steps take.
 constexpr double kLongStep = 10.0;
 
@@ -32,16 +34,16 @@ std::string printable(const std::string& text) {
 
 template <typename Value>
 std::string text_or_unknown(const char* format, const std::optional<Value>& value) {
-  return value ? fmt::format(fmt::runtime(format), *value) : kUnknown;
+  return value ? fmt::format(fmt::runtime(format), *value) : kNotKnown;
 }
 
 std::string part_text(const std::optional<double>& part, int digits = 1) {
-  return part ? fmt::format("{:.{}f} %", 100 * *part, digits) : kUnknown;
+  return part ? fmt::format("{:.{}f} %", 100 * *part, digits) : kNotKnown;
 }
 
 std::string bytes_text(const std::optional<double>& bytes_per_s) {
   constexpr std::array<const char*, 5> kUnits = {"B/s", "KiB/s", "MiB/s", "GiB/s", "TiB/s"};
-  if (!bytes_per_s) return kUnknown;
+  if (!bytes_per_s) return kNotKnown;
   double value = *bytes_per_s;
   std::size_t unit = 0;
   for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
@@ -54,9 +56,10 @@ std::string progress_of(const monitor::Status& status) {
   line += fmt::format("  epoch {}/{}  step {}/{}", status.epoch, status.epochs, status.step,
                       status.steps);
   if (status.loss) line += fmt::format("  loss {:.4f}", *status.loss);
-  if (status.seconds_left) line += fmt::format("  {} left", clock_text(*status.seconds_left));
+  if (status.seconds_left)
+    line += fmt::format("  {} left", progress::clock_text(*status.seconds_left));
   if (status.since_step_s.value_or(0) > kLongStep) {
-    line += fmt::format("  no step for {}", clock_text(*status.since_step_s));
+    line += fmt::format("  no step for {}", progress::clock_text(*status.since_step_s));
   }
   return line;
 }
@@ -109,7 +112,7 @@ TableRow heading(const monitor::Status& status, const Columns& columns) {
 /// "1 of 3, replica 0".
 std::string stage_text(const monitor::WorkerStatus& worker) {
   constexpr std::string_view kWord = "stage ";
-  if (!worker.stage) return kUnknown;
+  if (!worker.stage) return kNotKnown;
   return printable(worker.stage->starts_with(kWord) ? worker.stage->substr(kWord.size())
                                                     : *worker.stage);
 }
@@ -119,7 +122,7 @@ TableRow worker_row(const monitor::WorkerStatus& worker, double batch, const Col
   TableRow row = {fmt::format("{}", worker.rank),
                   printable(fmt::format("{} on {}", worker.device, worker.host)),
                   fmt::format("{}", worker.share),
-                  batch > 0 ? part_text(share / batch) : kUnknown,
+                  batch > 0 ? part_text(share / batch) : kNotKnown,
                   text_or_unknown("{:.0f}", worker.samples_per_s),
                   fmt::format("{:.0f}", worker.samples_per_s_alone),
                   part_text(worker.wait_part),
@@ -131,6 +134,13 @@ TableRow worker_row(const monitor::WorkerStatus& worker, double batch, const Col
   }
   return row;
 }
+
+// The alternate screen of xterm, which all terminals in use know; and the cursor.
+constexpr const char* kEnter = "\x1b[?1049h\x1b[?25l";
+constexpr const char* kLeave = "\x1b[?25h\x1b[?1049l";
+constexpr const char* kHome = "\x1b[H";
+constexpr const char* kClearToEndOfLine = "\x1b[K";
+constexpr const char* kClearBelow = "\x1b[J";
 
 }  // namespace
 
@@ -148,6 +158,25 @@ std::vector<std::string> status_lines(const monitor::Status& status) {
   }
   for (const auto& notice : status.notices) lines.push_back("note: " + printable(notice));
   return lines;
+}
+
+Screen::Screen() {
+  write_to(stdout, kEnter);
+}
+
+Screen::~Screen() {
+  write_to(stdout, kLeave);
+}
+
+void Screen::draw(const std::vector<std::string>& lines) {
+  const auto size = terminal_size();
+  std::string text = kHome;
+  int row = 0;
+  for (const auto& line : lines) {
+    if (++row >= size.rows) break;  // the last row stays empty: nothing may scroll
+    text += cut_to(line, size.columns) + kClearToEndOfLine + "\r\n";
+  }
+  write_to(stdout, text + kClearBelow);
 }
 
 }  // namespace bimetal::cli

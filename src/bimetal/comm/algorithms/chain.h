@@ -1,7 +1,7 @@
 #pragma once
-// Chains: the ranks in a row, from the root on, each passing on what it gets part by part. Every
-// link carries a message once each way at most, whatever the number of ranks, against ⌈log₂n⌉ times
-// at the root of a binomial tree; but a part takes n-1 steps to the end (the pipelined chain of
+// Chains: the ranks in a row, from the root on. Each passes on what it gets, part by part. Every
+// link carries a message at most once each way, whatever the number of ranks; at the root of a
+// binomial tree it is ⌈log₂n⌉ times. But a part takes n-1 steps to the end (the pipelined chain of
 // Worringen, "Pipelining and overlapping for MPI collective operations", 2003).
 
 #include <cstddef>

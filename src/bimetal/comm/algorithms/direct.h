@@ -1,6 +1,6 @@
 #pragma once
-// One message between each two ranks that have something for each other. What a rank has for itself
-// is copied.
+// One message between each two ranks that have data for each other. A rank's data for itself is
+// copied.
 
 #include <cstddef>
 #include <span>

@@ -1,9 +1,9 @@
 #pragma once
-// All-reduce of one block in two steps: every rank owns a piece of it, gets all others'
-// contributions to it, and sends each of them the result (reduce-scatter and all-gather by direct
-// messages; Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
-// MPICH", 2005, section 4.3). The steps are called one by one, so that the next block's can be
-// under way between them.
+// All-reduce of one block in two steps. Every rank owns a piece of it, gets all others'
+// contributions to it, and sends each of them the result. This is reduce-scatter and all-gather by
+// direct messages (Thakur, Rabenseifner and Gropp, "Optimization of collective communication
+// operations in MPICH", 2005, section 4.3). The steps are called separately, so that those of the
+// next block can overlap.
 
 #include <cstddef>
 #include <span>

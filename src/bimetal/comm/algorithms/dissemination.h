@@ -1,6 +1,6 @@
 #pragma once
 // Barrier in ceil(log2(n)) rounds without a root (Hensgen, Finkel and Manber, "Two algorithms for
-// barrier synchronization", 1988): after round k a rank has heard, at second hand, of 2^(k+1)
+// barrier synchronization", 1988). After round k a rank knows, directly or indirectly, of 2^(k+1)
 // ranks.
 
 #include "bimetal/comm/mailbox/channel.h"

@@ -1,7 +1,7 @@
 #pragma once
 // Rabenseifner's all-reduce: reduce-scatter by recursive halving, then all-gather by recursive
-// doubling. As few bytes as a ring in 2·log2(n) steps in place of 2(n-1); where n is no power of
-// two, 2(n - 2^k) ranks first pair up, which costs them the whole message twice. (Thakur,
+// doubling. It sends as few bytes as a ring, in 2·log2(n) steps in place of 2(n-1). If n is no
+// power of two, 2(n - 2^k) ranks first pair up, which costs them the whole message twice. (Thakur,
 // Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005,
 // section 4.5.)
 

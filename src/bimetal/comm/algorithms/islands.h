@@ -1,13 +1,15 @@
 #pragma once
 // All-reduce over islands (ranks that have memory in common): inside by shared memory, between by
-// messages. The data are cut into lanes, as many as the smallest island has ranks; in every island
-// the first ranks own a lane each. They reduce it inside, exchange it with the owners of the same
-// lane on the other islands (direct_exchange.h), and give it to the others inside. Between islands
-// an island carries 2S(h-1)/h bytes each way, h being their number, spread over all its lanes'
-// connections; a ring over n ranks carries 2S(n-1)/n. Where all islands have the same number of
-// ranks this is the two-level scheme of Jia et al., "Highly Scalable Deep Learning Training System
-// with Mixed-Precision", 2018, section 3.3, with the exchange in parts; with a lane of one it is
-// that of leaders.
+// messages. The data are cut into slices, called lanes, as many as the smallest island has ranks.
+// In every island the first ranks own one lane each. They reduce it inside, exchange it with the
+// owners of the same lane on the other islands (direct_exchange.h), and give it to the others
+// inside.
+//
+// An island sends 2S(h-1)/h bytes each way to others, h being the number of islands, spread over
+// the connections of all its lanes. A ring over n ranks sends 2S(n-1)/n. If all islands have the
+// same number of ranks, this is the two-level scheme of Jia et al., "Highly Scalable Deep Learning
+// Training System with Mixed-Precision", 2018, section 3.3, with the exchange in parts. With one
+// lane it is that of leaders.
 
 #include <cstdint>
 #include <span>

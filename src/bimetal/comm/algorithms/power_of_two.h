@@ -1,6 +1,6 @@
 #pragma once
-// How algorithms for 2^k ranks serve any number: where n is no power of two, the first 2(n - 2^k)
-// ranks work in pairs. The even one hands its data to the odd one and gets the result back.
+// Lets algorithms for 2^k ranks serve any number n. If n is no power of two, the first 2(n - 2^k)
+// ranks work in pairs: the even one gives its data to the odd one and gets the result back.
 
 #include <bit>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a call reduces by, as the algorithms use it.
+// The reduction of a call, as the algorithms use it.
 
 #include <cstddef>
 #include <span>

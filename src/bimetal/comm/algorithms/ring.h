@@ -2,8 +2,8 @@
 // Ring algorithms: every rank receives from its left neighbour and sends to its right one. Each
 // moves (n-1)/n of the data over every link, the least possible (Patarasuk and Yuan, "Bandwidth
 // optimal all-reduce algorithms for clusters of workstations", 2009), in n-1 steps. Segments flow
-// in parts: what has arrived is combined and sent on at once, without waiting for the rest of its
-// segment, so that a step costs the latency of a part.
+// in parts. A part that has arrived is combined and sent on at once, without waiting for the rest
+// of its segment. So a step costs the latency of a part.
 
 #include <cstddef>
 #include <span>

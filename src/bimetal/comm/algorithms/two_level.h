@@ -1,6 +1,6 @@
 #pragma once
-// All-reduce in two levels: each island (the ranks of one host) reduces to its first rank, these
-// exchange between the islands by a ring, and spread the result inside. A host's link carries
+// All-reduce in two levels. Each island (the ranks of one host) reduces to its first rank. These
+// ranks exchange between the islands by a ring, and spread the result inside. A host's link carries
 // 2S(h-1)/h bytes for h hosts, in place of the 2S(n-1)/n of a ring over all n ranks.
 
 #include <span>

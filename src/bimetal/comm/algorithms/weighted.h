@@ -1,9 +1,9 @@
 #pragma once
-// All-reduce over unequal links: rank r owns a piece of the message as large as its weight, gets
-// all others' contributions to it and sends each of them the result. A rank of weight w carries
-// S(1 + (n-2)w) bytes each way over its link: S alone where it owns nothing, which is what it must
-// carry by any algorithm (its data has to leave, the result to arrive), against the 2S(n-1)/n of a
-// ring. The weights that make the slowest link's time least follow from the links' bandwidths.
+// All-reduce over unequal links. Rank r owns a piece of the message as large as its weight, gets
+// all others' contributions to it, and sends each of them the result. A rank of weight w carries
+// S(1 + (n-2)w) bytes each way over its link. With weight 0 that is S, which no algorithm can
+// avoid: its data has to leave, and the result has to arrive. A ring carries 2S(n-1)/n. The best
+// weights follow from the links' bandwidths: they minimise the time of the slowest link.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
-// int8 and int4 by blocks of kQuantBlock elements: a block's elements are whole multiples, within
-// ±127 or ±7, of one scale, its largest magnitude / 127 or / 7. See dense_codec.h.
+// int8 and int4 by blocks of kQuantBlock elements. A block's elements are whole multiples, within
+// ±127 or ±7, of one scale: its largest magnitude / 127 or / 7. See dense_codec.h.
 
 #include <cstddef>
 #include <span>

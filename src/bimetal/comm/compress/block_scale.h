@@ -1,5 +1,5 @@
 #pragma once
-// The scale of one block, sent as bfloat16: two bytes reach over float32's whole range.
+// The scale of one block, sent as bfloat16, whose two bytes cover float32's whole range.
 
 #include <cstddef>
 #include <cstdint>

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/comm/checksum.h"
 
 namespace bimetal::comm {
 namespace {
@@ -73,19 +74,20 @@ void check_memory(const Compression& compression, std::size_t count) {
 }
 
 // 24 bits of what makes the factors comparable, the matrices' shapes and the Q they start from, so
-// that ranks notice when theirs differ (FNV-1a by words).
+// that ranks notice when theirs differ.
 std::uint32_t factor_bits(const Compression& compression) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  const auto take = [&](std::uint64_t word) { hash = (hash ^ word) * 0x100000001b3u; };
+  Checksum sum;
   for (const Matrix& matrix : compression.matrices) {
-    take(matrix.rows);
-    take(matrix.cols);
+    sum.take(matrix.rows);
+    sum.take(matrix.cols);
   }
   // Between islands only those who stand for one have a Q.
   if (compression.memory && compression.links == CompressedLinks::all) {
-    for (const float value : compression.memory->basis) take(std::bit_cast<std::uint32_t>(value));
+    for (const float value : compression.memory->basis) {
+      sum.take(std::bit_cast<std::uint32_t>(value));
+    }
   }
-  return static_cast<std::uint32_t>(hash >> 40);
+  return static_cast<std::uint32_t>(sum.value() >> 40);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
-// How an all-reduce may shorten its messages. Bytes, error bounds and the sources of each scheme:
-// docs/compression.md.
+// The ways in which an all-reduce may shorten its messages. docs/compression.md has bytes, error
+// bounds and the source of each scheme.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
-// Shorter forms of a run of float32, in which every element is kept: float16, bfloat16, int8, int4
-// and sign. Pure functions; the same bits on every processor. Layouts and error bounds:
+// Shorter forms of a run of float32 that keep every element: float16, bfloat16, int8, int4 and
+// sign. Pure functions; the same bits on every processor. Layouts and error bounds:
 // docs/compression.md.
 
 #include <cstddef>

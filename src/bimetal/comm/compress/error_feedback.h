@@ -1,6 +1,6 @@
 #pragma once
 // Element-wise steps of error feedback (Seide et al., "1-Bit Stochastic Gradient Descent", 2014;
-// Karimireddy et al., ICML 2019): what compression loses is added to what is sent next.
+// Karimireddy et al., ICML 2019): the loss of one compression is added to the data of the next.
 
 #include <span>
 

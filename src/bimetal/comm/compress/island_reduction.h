@@ -1,7 +1,7 @@
 #pragma once
 // A compressed all-reduce in which islands (ranks that have memory in common) count as one rank
-// each: their members add up through that memory, exactly, and only what goes from one island to
-// another is shortened. On links faster than the codec nothing is lost for nothing.
+// each. Their members add up through that memory, exactly. Only messages between islands are
+// compressed, so links that are faster than the codec lose nothing.
 
 #include <functional>
 #include <span>

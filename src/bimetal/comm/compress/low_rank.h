@@ -1,10 +1,10 @@
 #pragma once
 // The arithmetic of PowerSGD (Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient
-// Compression for Distributed Optimization", NeurIPS 2019, Algorithm 1) on row-major matrices.
-// Pure functions; the same bits on every processor.
+// Compression for Distributed Optimization", NeurIPS 2019, Algorithm 1) on row-major matrices. Pure
+// functions; the same bits on every processor.
 //
-// M is rows × cols. P (rows × rank) and Q (cols × rank) are held column by column: element i of
-// column c lies at c × rows + i, or c × cols + i.
+// M is rows × cols. P (rows × rank) and Q (cols × rank) are stored column by column: element i of
+// column c is at c × rows + i, or c × cols + i.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 #pragma once
-// A thread that runs tasks one after the other, in the order in which they came.
+// A thread that runs tasks one after the other, in order of arrival.
 
 #include <condition_variable>
 #include <deque>

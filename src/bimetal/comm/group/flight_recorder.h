@@ -1,8 +1,7 @@
 #pragma once
-// The last calls of this process in all groups of a job, kept for the moment when something fails:
-// what was called, how far it got, when, and who was waited for. Fields are named as in the dumps
-// of PyTorch's flight recorder (c10d, FlightRecorder.hpp) where it has them; docs/errors.md
-// describes a dump.
+// The last calls of this process in all groups of a job, kept for a failure: what was called, how
+// far it got, when, and for which ranks it waited. Fields have the names of PyTorch's flight
+// recorder (c10d, FlightRecorder.hpp) where it has them. docs/errors.md describes a dump.
 
 #include <chrono>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 // What the ranks of a group share on one rank: its members, the calls in flight, and the one
-// failure that ends them all. It has no thread of its own; the mesh, the timer and the group's
+// failure that ends them all. It has no thread of its own. The mesh, the timer and the group's
 // executor call into it.
 
 #include <chrono>

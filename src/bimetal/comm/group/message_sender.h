@@ -1,7 +1,7 @@
 #pragma once
-// How point-to-point messages of a group leave: as frames, or, where they are long and the receiver
-// is on the same host, through a ring of slots in memory that both see, which is made with the
-// first of them.
+// Sends the point-to-point messages of a group. They leave as frames. Long messages to a receiver
+// on the same host leave through a ring of slots in shared memory, which is made with the first of
+// them.
 
 #include <cstddef>
 #include <cstdint>

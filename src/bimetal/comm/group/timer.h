@@ -1,6 +1,6 @@
 #pragma once
-// Runs functions at points in time, on one thread of its own. By it every operation ends at its
-// deadline, whoever waits for it or nobody.
+// Runs functions at points in time, on one thread of its own. It ends every operation at its
+// deadline, even if nobody waits for it.
 
 #include <condition_variable>
 #include <cstdint>

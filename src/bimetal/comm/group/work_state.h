@@ -1,5 +1,5 @@
 #pragma once
-// What stands behind a Work handle.
+// The state of an operation, to which Work handles refer.
 
 #include <atomic>
 #include <condition_variable>

@@ -1,6 +1,6 @@
 #pragma once
-// What a collective algorithm is written on: messages between the ranks of one group within one
-// call. The k-th message sent from a to b is the k-th that b receives from a.
+// The interface on which collective algorithms are written: messages between the ranks of one group
+// within one call. The k-th message sent from a to b is the k-th that b receives from a.
 
 #include <cstddef>
 #include <memory>

@@ -1,5 +1,5 @@
 #pragma once
-// One group's share of the mailbox: its streams of frames and what is known about its members.
+// One group's share of the mailbox: its streams of frames, and the state of its members.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
-// Brings arriving frames and posted receives together, so that a payload lands where it belongs
-// without a copy. What comes before its receive is kept, up to a budget per peer; beyond it the
-// peer is paused. Every frame is checked against the call that this rank made.
+// Matches arriving frames with posted receives, so that a payload arrives in its destination
+// without a copy. A frame that comes before its receive is kept, up to a budget per peer; beyond it
+// the peer is paused. Every frame is checked against the call that this rank made.
 
 #include <cstddef>
 #include <cstdint>

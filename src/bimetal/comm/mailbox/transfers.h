@@ -1,6 +1,6 @@
 #pragma once
-// What one call has under way with the mesh: posted receives and queued sends. While anything is
-// under way the call's buffers belong to the mesh.
+// The operations of one call that are in progress with the mesh: posted receives and queued sends.
+// Meanwhile the call's buffers belong to the mesh.
 
 #include <condition_variable>
 #include <cstddef>

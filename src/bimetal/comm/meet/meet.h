@@ -1,5 +1,5 @@
 #pragma once
-// From a store to a group whose ranks are connected, for those whom something else has started:
+// From a store to a group whose ranks are connected, for ranks that something else has started:
 // torch's process groups, and programs in other languages.
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 #pragma once
-// One reduction over several ranks' data at once, for memory that all of them can read.
+// One reduction over several ranks' data at once, in memory that all of them can read.
 
 #include <cstddef>
 #include <span>

@@ -1,6 +1,6 @@
 #pragma once
-// The operators of reductions on single elements, and the way from their names to them. For the
-// files that make loops of them.
+// The operators of reductions on single elements, and how to find them by name. For the files that
+// make loops of them.
 
 #include <concepts>
 #include <cstdint>

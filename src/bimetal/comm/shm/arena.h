@@ -1,5 +1,5 @@
 #pragma once
-// Memory of the users that all ranks of a team see: a segment of each rank, all of one size.
+// Users' memory that all ranks of a team see: one segment of each rank, all of one size.
 
 #include <cstddef>
 #include <cstdint>

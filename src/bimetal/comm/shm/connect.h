@@ -1,6 +1,6 @@
 #pragma once
-// How the ranks of a group find out who has memory in common with whom, by trying it: each makes a
-// segment and tells all others where it is, each opens what it can and tells whose that was.
+// How the ranks of a group find out which of them share memory: they try. Each makes a segment and
+// tells all others where it is. Each opens the segments that it can, and tells whose they were.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,8 @@
 #pragma once
-// Collectives on data that all ranks see where they are: each rank reads what it needs, and in an
-// all-reduce writes what it has reduced, in everybody's memory. Two steps frame that, and nothing
-// goes through slots. Per rank, of n: an all-reduce reads and writes 1 for each byte of the buffer,
-// a reduce-scatter reads 1 and writes its part, an all-gather copies the others' parts.
+// Collectives on data in memory that all ranks see. Each rank reads what it needs in everybody's
+// memory, and in an all-reduce it writes there what it has reduced. Two steps are around that, and
+// nothing goes through slots. Per rank, of n: an all-reduce reads and writes 1 for each byte of the
+// buffer, a reduce-scatter reads 1 and writes its part, an all-gather copies the others' parts.
 
 #include <memory>
 #include <span>

@@ -1,7 +1,7 @@
 #pragma once
-// The inner level of an all-reduce in two levels: the ranks of a team reduce their data to lanes,
-// pieces of the data that their first ranks own, one each, and later give the lanes to all of them.
-// In between the owners deal with their lanes as they like. Chunk by chunk, through the slots.
+// The inner level of an all-reduce in two levels. The ranks of a team reduce their data to lanes:
+// slices of the data that their first ranks own, one each. Later the owners give the lanes to all
+// ranks. In between they may use their lanes freely. It works chunk by chunk, through the slots.
 
 #include <algorithm>
 #include <cstddef>

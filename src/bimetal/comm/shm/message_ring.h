@@ -1,9 +1,8 @@
 #pragma once
 // Slots through which the parts of long messages go from one rank to another of its host. The
-// sender makes them, for one receiver, and both know by counting which is the next. What says that
-// a part lies there, or that its slot is free again, are frames on the connection
-// (group/message_sender.h, mailbox/mailbox_memory.cpp): nobody waits here, and a lost peer is found
-// out as ever.
+// sender makes them, for one receiver, and both know by counting which is the next. Frames on the
+// connection announce that a part is there, or that its slot is free again (group/message_sender.h,
+// mailbox/mailbox_memory.cpp). So nobody waits here, and a lost peer is noticed as always.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 #pragma once
-// The first message by which the ranks of a group find out who has memory in common with whom
+// The first message by which the ranks of a group find out which of them share memory
 // (docs/protocol.md, "Finding shared memory").
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 #pragma once
-// How bytes are cut up among chunks and ranks.
+// How bytes are divided among chunks and ranks.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
-// Collectives on any number of bytes, through the slots: data are cut into chunks, and while some
-// ranks read one chunk others write the next.
+// Collectives on any number of bytes, through the slots. Data are cut into chunks, and while some
+// ranks read one chunk, others write the next.
 
 #include <memory>
 

@@ -1,7 +1,7 @@
 #pragma once
-// What a rank's segment of shared memory holds: how far the rank has come, what it has called, and
-// its slots, through which data reach the other ranks. A rank writes in its own segment alone, but
-// for the others' bells.
+// The contents of a rank's segment of shared memory: how far the rank has come, what it has called,
+// and its slots, through which data reach the other ranks. A rank writes only in its own segment,
+// except for the others' bells.
 
 #include <atomic>
 #include <cstddef>

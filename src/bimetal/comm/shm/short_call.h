@@ -1,6 +1,7 @@
 #pragma once
-// Collectives on so few bytes that only their latency counts: each rank puts all that it gives into
-// one slot and makes one step; who needs it reads it there. One exchange, whatever the operation.
+// Collectives on so few bytes that only their latency counts. Each rank puts all that it gives into
+// one slot and makes one step. Ranks that need it read it there. That is one exchange, whatever the
+// operation.
 
 #include <cstddef>
 

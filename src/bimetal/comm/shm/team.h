@@ -1,8 +1,7 @@
 #pragma once
-// Ranks of one host that meet in shared memory. The team keeps time for them: every rank counts its
-// steps, all ranks take the same steps in a call, and each waits for the others' counts alone, so
-// that nothing is locked. On it stand the collectives (short.h, pipeline.h). docs/shared_memory.md
-// has the whole scheme.
+// Ranks of one host that meet in shared memory. Every rank counts its steps, all ranks take the
+// same steps in a call, and each waits only for the others' counts. So nothing is locked. The
+// collectives use it (short_call.h, pipeline.h). docs/shared_memory.md has the whole scheme.
 
 #include <array>
 #include <chrono>

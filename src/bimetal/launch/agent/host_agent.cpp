@@ -15,12 +15,12 @@
 #include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/launch/agent/agent_message.h"
 #include "bimetal/launch/agent/outgoing_bytes.h"
-#include "bimetal/launch/local/python_program.h"
+#include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/process.h"
+#include "bimetal/launch/local/rank_process.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/port_check.h"
 #include "bimetal/launch/system/environment.h"
-#include "bimetal/launch/system/executable.h"
 #include "bimetal/launch/system/wait_set.h"
 
 namespace bimetal::launch {
@@ -47,48 +47,14 @@ std::string address_reached() {
   return server.find('%') == std::string::npos ? server : std::string();
 }
 
-/// One rank of this host.
-class HostedRank {
- public:
-  HostedRank(int rank, const std::vector<std::string>& command, const NamedValues& environment)
-      : rank_(rank) {
-    auto out = Pipe::create(), errors = Pipe::create();
-    for (auto* pipe : {&out, &errors}) set_nonblocking(pipe->read);
-    process_ = Process::start(
-        {command,
-         environment,
-         {{STDOUT_FILENO, out.write.number()}, {STDERR_FILENO, errors.write.number()}},
-         true});
-    out_ = std::move(out.read);
-    errors_ = std::move(errors.read);
+/// As a terminal does: Ctrl-C is for whatever the command has started, too.
+void pass_on(RankProcess& rank, int signal) {
+  if (signal == SIGINT) {
+    rank.send_to_group(signal);
+  } else {
+    rank.send(signal);
   }
-
-  int rank() const noexcept { return rank_; }
-  bool running() const noexcept { return !exit_; }
-  FileDescriptor& out() noexcept { return out_; }
-  FileDescriptor& errors() noexcept { return errors_; }
-  int pid() const noexcept { return process_->pid(); }
-  const ProcessExit& exit() const { return *exit_; }
-
-  /// Notices its end, after which all that it has printed can be read.
-  void look() { exit_ = process_->poll(); }
-
-  void send(int signal) {
-    // As a terminal does: Ctrl-C is for whatever the command has started, too.
-    if (signal == SIGINT) {
-      process_->send_to_group(signal);
-    } else {
-      process_->send(signal);
-    }
-  }
-  void kill() { process_->send_to_group(kKillSignal); }
-
- private:
-  int rank_;
-  FileDescriptor out_, errors_;
-  std::optional<Process> process_;
-  std::optional<ProcessExit> exit_;
-};
+}
 
 class HostAgent {
  public:
@@ -116,7 +82,7 @@ class HostAgent {
 
   /// The launcher is gone: nobody waits for these ranks any more.
   int leave() {
-    for (auto& rank : ranks_) rank->kill();
+    for (auto& rank : ranks_) rank.kill();
     return 1;
   }
 
@@ -127,8 +93,7 @@ class HostAgent {
     if (!on_the_way_.empty()) news.add_writable(STDOUT_FILENO);
     for (const auto& rank : ranks_) {
       if (on_the_way_.size() >= kMostOnTheWay) break;
-      if (rank->out()) news.add_readable(rank->out().number());
-      if (rank->errors()) news.add_readable(rank->errors().number());
+      rank.add_to(news);
     }
     news.wait(kAgentLooksEvery);
     signals_.drain();
@@ -156,10 +121,10 @@ class HostAgent {
           return say({AgentMessage::reached});
         case AgentMessage::start: return start(static_cast<int>(decode_number(message.text)));
         case AgentMessage::signal:
-          for (auto& rank : ranks_) rank->send(static_cast<int>(decode_number(message.text)));
+          for (auto& rank : ranks_) pass_on(rank, static_cast<int>(decode_number(message.text)));
           return;
         case AgentMessage::kill:
-          for (auto& rank : ranks_) rank->kill();
+          for (auto& rank : ranks_) rank.kill();
           return;
         case AgentMessage::beat: return say({AgentMessage::beat});
         default: return;
@@ -218,9 +183,11 @@ class HostAgent {
                      job_.directory, failed ? "the folder that ssh begins in" : *home)});
   }
 
-  std::unique_ptr<HostedRank> started(int rank, const NamedValues& environment) const {
+  RankProcess started(int rank, const NamedValues& environment) const {
     try {
-      return std::make_unique<HostedRank>(rank, job_.command, environment);
+      return {rank,
+              {job_.command, environment, {}, /*dies_with_starter=*/true},
+              {STDOUT_FILENO, STDERR_FILENO}};
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("rank {} cannot be started: {}", rank, error.what()),
                   rank);
@@ -233,7 +200,7 @@ class HostAgent {
     for (auto& [rank, environment] : job_.ranks) {
       environment.insert(environment.end(), master.begin(), master.end());
       ranks_.push_back(started(rank, environment));
-      say({AgentMessage::started, rank, encode_number(ranks_.back()->pid())});
+      say({AgentMessage::started, rank, encode_number(ranks_.back().pid())});
     }
     job_.ranks.clear();
     begun_ = true;
@@ -243,7 +210,7 @@ class HostAgent {
   void pass_on_own_signals() {
     const int requests = signals_.stop_requests();
     if (requests > own_signals_) {
-      for (auto& rank : ranks_) requests > 1 ? rank->kill() : rank->send(SIGTERM);
+      for (auto& rank : ranks_) requests > 1 ? rank.kill() : rank.send(SIGTERM);
     }
     own_signals_ = requests;
     gone_ = gone_ || (requests > 0 && ranks_.empty());
@@ -251,14 +218,14 @@ class HostAgent {
 
   void look_after_ranks() {
     for (auto& rank : ranks_) {
-      rank->look();
-      if (rank->running() && on_the_way_.size() >= kMostOnTheWay) continue;
-      hand_on(rank->rank(), AgentMessage::output, rank->out());
-      hand_on(rank->rank(), AgentMessage::errors, rank->errors());
-      if (rank->running()) continue;
-      say({AgentMessage::ended, rank->rank(), encode_end({rank->pid(), rank->exit()})});
+      rank.look();
+      if (rank.running() && on_the_way_.size() >= kMostOnTheWay) continue;
+      hand_on(rank.rank(), AgentMessage::output, rank.stream(0));
+      hand_on(rank.rank(), AgentMessage::errors, rank.stream(1));
+      if (rank.running()) continue;
+      say({AgentMessage::ended, rank.rank(), encode_end({rank.pid(), rank.exit()})});
     }
-    std::erase_if(ranks_, [](const auto& rank) { return !rank->running(); });
+    std::erase_if(ranks_, [](const auto& rank) { return !rank.running(); });
   }
 
   void hand_on(int rank, AgentMessage kind, FileDescriptor& stream) {
@@ -281,7 +248,7 @@ class HostAgent {
   OutgoingBytes on_the_way_;
   AgentJob job_;
   std::unique_ptr<HeldPort> held_port_;
-  std::vector<std::unique_ptr<HostedRank>> ranks_;
+  std::vector<RankProcess> ranks_;
   bool begun_ = false, gone_ = false;
   int own_signals_ = 0;
   Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();

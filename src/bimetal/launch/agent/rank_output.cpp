@@ -1,6 +1,7 @@
 #include "bimetal/launch/agent/rank_output.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 namespace bimetal::launch {
 namespace {
@@ -8,6 +9,8 @@ namespace {
 /// A line longer than this is shown in pieces.
 constexpr std::size_t kLongestLine = 1 << 20;
 constexpr std::chrono::seconds kRewrittenLineEvery{1};
+
+constexpr std::size_t kMostUnprinted = 4 << 20;
 
 }  // namespace
 
@@ -61,6 +64,36 @@ std::string RankOutput::rest_of(int rank, OutputStream stream) {
 bool RankOutput::misses_module(int rank) const {
   const auto found = cutters_.find({rank, OutputStream::errors});
   return found != cutters_.end() && found->second.misses_module();
+}
+
+void RankPrinter::take(int rank, OutputStream stream, std::string_view bytes) {
+  if (muted_) return;
+  (stream == OutputStream::out ? out_ : errors_).push(lines_.take(rank, stream, bytes));
+}
+
+void RankPrinter::end(int rank) {
+  if (muted_) return;
+  out_.push(lines_.rest_of(rank, OutputStream::out));
+  errors_.push(lines_.rest_of(rank, OutputStream::errors));
+}
+
+bool RankPrinter::has_room() const noexcept {
+  return out_.size() + errors_.size() < kMostUnprinted;
+}
+
+void RankPrinter::print() {
+  out_.write_some(STDOUT_FILENO);
+  errors_.write_some(STDERR_FILENO);
+}
+
+void RankPrinter::add_to(WaitSet& news) const {
+  if (!out_.empty()) news.add_writable(STDOUT_FILENO);
+  if (!errors_.empty()) news.add_writable(STDERR_FILENO);
+}
+
+void RankPrinter::mute() {
+  muted_ = true;
+  out_ = errors_ = {};
 }
 
 }  // namespace bimetal::launch

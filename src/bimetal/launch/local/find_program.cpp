@@ -7,10 +7,32 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/launch/local/process.h"
 #include "bimetal/launch/system/environment.h"
-#include "bimetal/launch/system/executable.h"
 
 namespace bimetal::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+#ifdef _WIN32
+constexpr const char *kPython = "python", *kOfEnvironment = "Scripts/python.exe";
+constexpr char kBetweenFolders = ';';
+#else
+constexpr const char *kPython = "python3", *kOfEnvironment = "bin/python";
+constexpr char kBetweenFolders = ':';
+#endif
+
+/// Empty where it cannot be told, which takes /proc.
+fs::path own_folder() {
+  try {
+    return own_program().parent_path();
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace
 
 std::string find_program(const std::string& name) {
   const auto names = executable_names(name);
@@ -36,6 +58,35 @@ std::string find_program(const std::string& name) {
                           "path, or hand your own PATH on by --env PATH",
                           asio::ip::host_name(), name,
                           environment_variable("PATH").value_or("which is not set")));
+}
+
+std::string python_program() {
+  if (const auto named = environment_variable("BIMETAL_PYTHON"); named && !named->empty()) {
+    return *named;
+  }
+  const auto own = own_folder().parent_path() / ".venv" / kOfEnvironment;
+  return fs::exists(own) ? utf8_of_path(own) : kPython;
+}
+
+void prefer_own_package() {
+  const auto package = own_folder() / "python";
+  if (!fs::exists(package / "bimetal")) return;
+  auto folders = utf8_of_path(package);
+  if (const auto before = environment_variable("PYTHONPATH"); before && !before->empty()) {
+    folders += kBetweenFolders + *before;
+  }
+  set_environment_variable("PYTHONPATH", folders);
+}
+
+std::vector<std::string> runnable(std::vector<std::string> command) {
+  auto& program = command.at(0);
+  if (program.ends_with(".py") && fs::exists(path_of_utf8(program))) {
+    prefer_own_package();
+    command.insert(command.begin(), find_program(python_program()));
+  } else {
+    program = find_program(program);
+  }
+  return command;
 }
 
 }  // namespace bimetal::launch

@@ -8,8 +8,7 @@
 #include <optional>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/launch/local/lifeline.h"
-#include "bimetal/launch/local/process.h"
+#include "bimetal/launch/local/rank_process.h"
 #include "bimetal/launch/local/status_pipe.h"
 #include "bimetal/launch/local/stop_request.h"
 #include "bimetal/launch/system/wait_set.h"
@@ -24,26 +23,20 @@ constexpr int kStatusInRank = 4;
 /// Signals wake the launcher; this is how often it looks in any case.
 constexpr std::chrono::milliseconds kLookEvery{200};
 
-/// One rank of this machine, from its start to its end.
-class RankProcess {
+/// One rank of this machine, and what it says.
+class LocalProcess {
  public:
-  RankProcess(const LaunchPlan& plan, int local_rank, const FileDescriptor& lifeline)
-      : rank_(plan.first_rank + local_rank),
-        name_(plan.ranks[local_rank].name),
-        expendable_(plan.ranks[local_rank].expendable),
-        copy_(plan.ranks[local_rank].copy) {
-    auto status = Pipe::create();
-    set_nonblocking(status.read);
-    status_pipe_ = std::move(status.read);
-    process_ = Process::start(
-        {plan.ranks[local_rank].command,
-         environment(plan, local_rank),
-         {{kLifelineInRank, lifeline.number()}, {kStatusInRank, status.write.number()}}});
-  }
+  LocalProcess(const LaunchPlan& plan, int local_rank, const FileDescriptor& lifeline)
+      : plan_(plan.ranks[static_cast<std::size_t>(local_rank)]),
+        process_(plan.first_rank + local_rank,
+                 {.argv = plan_.command,
+                  .environment = environment(plan, local_rank),
+                  .descriptors = {{kLifelineInRank, lifeline.number()}}},
+                 {kStatusInRank}) {}
 
-  bool running() const noexcept { return !exit_; }
-  bool expendable() const noexcept { return expendable_; }
-  int copy() const noexcept { return copy_; }
+  bool running() const noexcept { return process_.running(); }
+  bool expendable() const noexcept { return plan_.expendable; }
+  int copy() const noexcept { return plan_.copy; }
   /// It has failed, and another one has gone on in its place: what ends the job later is not that.
   void pass_over() noexcept { passed_over_ = true; }
   bool passed_over() const noexcept { return passed_over_; }
@@ -53,14 +46,11 @@ class RankProcess {
     kill();
   }
   bool left_behind() const noexcept { return left_behind_; }
-  const std::string& name() const noexcept { return name_; }
-  bool ended_well() const noexcept {
-    return exit_ && exit_->signal == 0 &&
-           (exit_->status == 0 || exit_->status == kInterruptedStatus);
-  }
-  bool done() const noexcept { return exit_ && exit_->signal == 0 && exit_->status == 0; }
-  bool interrupted() const noexcept { return exit_ && exit_->status == kInterruptedStatus; }
-  const FileDescriptor& status_pipe() const noexcept { return status_pipe_; }
+  const std::string& name() const noexcept { return plan_.name; }
+  bool done() const noexcept { return process_.ended_with(0); }
+  bool interrupted() const noexcept { return process_.ended_with(kInterruptedStatus); }
+  bool ended_well() const noexcept { return done() || interrupted(); }
+  void add_to(WaitSet& news) const { process_.add_to(news); }
   const RankStatus& status() const noexcept { return status_; }
   /// It saves what a lost rank had, or has.
   bool rescuer() const noexcept {
@@ -79,29 +69,31 @@ class RankProcess {
   /// Takes in what the rank has said, and notices its end.
   void look() {
     if (!running()) return;
-    exit_ = process_->poll();  // before reading: what it said last is then in the pipe
+    process_.look();  // before reading: what it said last is then in the pipe
     std::string bytes;
-    read_available(status_pipe_, bytes);
+    read_available(process_.stream(0), bytes);
     status_.feed(bytes);
   }
 
-  void ask_to_stop() { process_->send(SIGINT); }
+  void ask_to_stop() { process_.send(SIGINT); }
 
   void kill() {
-    if (!running()) return;
-    killed_by_us_ = true;
-    process_->send_to_group(SIGKILL);
+    killed_by_us_ = killed_by_us_ || running();
+    process_.kill();
   }
 
   RankOutcome outcome() const {
-    return {rank_, name_, process_->pid(), *exit_, killed_by_us_, status_.error()};
+    return {process_.rank(), name(), process_.pid(), process_.exit(), killed_by_us_,
+            status_.error()};
   }
 
  private:
-  std::vector<std::pair<std::string, std::string>> environment(const LaunchPlan& plan,
-                                                               int local_rank) const {
+  static std::vector<std::pair<std::string, std::string>> environment(const LaunchPlan& plan,
+                                                                      int local_rank) {
     auto variables = plan.environment;
-    variables.insert(variables.end(), {{"RANK", std::to_string(rank_)},
+    const auto& own = plan.ranks[static_cast<std::size_t>(local_rank)].environment;
+    variables.insert(variables.end(), own.begin(), own.end());
+    variables.insert(variables.end(), {{"RANK", std::to_string(plan.first_rank + local_rank)},
                                        {"WORLD_SIZE", std::to_string(plan.world_size)},
                                        {"LOCAL_RANK", std::to_string(local_rank)},
                                        {"LOCAL_WORLD_SIZE", std::to_string(plan.ranks.size())},
@@ -115,14 +107,9 @@ class RankProcess {
     return variables;
   }
 
-  int rank_;
-  std::string name_;
-  bool expendable_;
-  int copy_;
-  FileDescriptor status_pipe_;
-  std::optional<Process> process_;
+  const LocalRank& plan_;
+  RankProcess process_;
   RankStatus status_;
-  std::optional<ProcessExit> exit_;
   bool killed_by_us_ = false, passed_over_ = false, left_behind_ = false;
 };
 
@@ -189,9 +176,7 @@ class Launch {
     const int requests = signals_.stop_requests();
     if (requests >= 1 && !result_.interrupted) {
       result_.interrupted = true;
-      for (auto& rank : ranks_) {
-        if (rank.running()) rank.ask_to_stop();
-      }
+      for (auto& rank : ranks_) rank.ask_to_stop();
       if (on_stop_request_) on_stop_request_();
     }
     if (requests >= 2 && !result_.killed) {
@@ -201,9 +186,9 @@ class Launch {
   }
 
   /// It has failed, but another one does its work.
-  bool stood_in_for(const RankProcess& rank) const {
+  bool stood_in_for(const LocalProcess& rank) const {
     if (rank.running() || rank.ended_well() || rank.copy() == kNoCopy) return false;
-    const auto goes_on = [](const RankProcess& other) {
+    const auto goes_on = [](const LocalProcess& other) {
       return other.running() || other.ended_well();
     };
     if (rank.copy() == kCopyElsewhere) return std::ranges::any_of(ranks_, goes_on);
@@ -249,7 +234,7 @@ class Launch {
   }
 
   /// It may go on, though others have failed: it saves what one of them had.
-  bool excused(const RankProcess& rank) const {
+  bool excused(const LocalProcess& rank) const {
     return rank.rescuing() && rescue_ && !rescue_->expired();
   }
 
@@ -275,7 +260,7 @@ class Launch {
     WaitSet news;
     news.add_readable(signals_.descriptor().number());
     for (const auto& rank : ranks_) {
-      if (rank.running()) news.add_readable(rank.status_pipe().number());
+      if (rank.running()) rank.add_to(news);
     }
     news.wait(kLookEvery);
     signals_.drain();
@@ -326,7 +311,7 @@ class Launch {
   SignalWatch& signals_;
   const std::function<void()>& on_stop_request_;
   Pipe lifeline_;
-  std::vector<RankProcess> ranks_;
+  std::vector<LocalProcess> ranks_;
   std::optional<Deadline> first_end_, first_failure_, over_by_, rescue_;
   std::map<std::size_t, Deadline> stuck_;  ///< which of ranks_, until when
   Deadline next_question_ = Deadline::at({});

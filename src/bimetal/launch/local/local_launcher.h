@@ -29,6 +29,7 @@ struct LocalRank {
   /// ends well, this one's failure is none of the job's. kCopyElsewhere: what
   /// becomes of it is seen by what becomes of the other ranks here, which fail without it.
   int copy = kNoCopy;
+  std::vector<std::pair<std::string, std::string>> environment = {};  ///< for it alone
 };
 
 struct LaunchPlan {

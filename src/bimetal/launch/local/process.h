@@ -41,7 +41,7 @@ struct ProcessCommand {
   std::vector<std::pair<std::string, std::string>> environment;
   /// Descriptors handed on: {number in the child, number here}. Windows: to 0, 1 and 2 alone.
   std::vector<std::pair<int, int>> descriptors;
-  /// Linux: the system kills it when the thread that starts it ends (bound_spawn.h). Windows: it,
+  /// Linux: the system kills it when the thread that starts it ends. Windows: it,
   /// and what it has started, dies with this process in any case.
   bool dies_with_starter = false;
 };

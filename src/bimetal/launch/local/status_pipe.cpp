@@ -1,7 +1,14 @@
 #include "bimetal/launch/local/status_pipe.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "bimetal/launch/local/pipe.h"
 
 namespace bimetal::launch {
 namespace {
@@ -123,6 +130,17 @@ void RankStatus::take_line(std::string_view line) {
     if (json.contains("rank") && json["rank"].is_number_integer()) rank = json["rank"].get<int>();
     error_.emplace(code_from_name(text_of(json, "code")), text_of(json, "message"), rank);
   }
+}
+
+void watch_lifeline(int exit_status) {
+  auto lifeline = inherited_descriptor(kLifelineVariable);
+  if (!lifeline) return;
+  std::thread([lifeline = std::move(lifeline), exit_status] {
+    char byte = 0;
+    while (::read(lifeline.number(), &byte, 1) < 0 && errno == EINTR) {
+    }
+    ::_exit(exit_status);
+  }).detach();
 }
 
 }  // namespace bimetal::launch

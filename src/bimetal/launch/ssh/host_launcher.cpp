@@ -7,8 +7,7 @@
 #include <memory>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/launch/agent/rank_printer.h"
-#include "bimetal/launch/meeting_address.h"
+#include "bimetal/launch/agent/rank_output.h"
 #include "bimetal/launch/port_check.h"
 #include "bimetal/launch/ssh/host_connection.h"
 #include "bimetal/launch/ssh/host_jobs.h"

@@ -1,5 +1,5 @@
 #pragma once
-// Who may ask a server of HTTP: who knows its token.
+// Checks that a client of an HTTP server knows its token.
 
 #include <array>
 #include <string_view>

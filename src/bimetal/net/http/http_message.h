@@ -1,6 +1,6 @@
 #pragma once
-// As much of HTTP/1.1 as pages and questions take (RFC 9110 and 9112): requests whose body, if
-// there is one, has a stated length, and one answer for each connection. Pure functions.
+// The part of HTTP/1.1 that Bimetal's pages and requests need (RFC 9110 and 9112): requests whose
+// body, if there is one, has a stated length, and one answer for each connection. Pure functions.
 
 #include <cstddef>
 #include <cstdint>

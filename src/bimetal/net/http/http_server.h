@@ -1,8 +1,8 @@
 #pragma once
-// Answers whoever asks by HTTP, on a thread of its own. Made for a port that strangers can reach: a
-// connection has a few seconds for its request and as many to read the answer, a head a few
-// kilobytes, a body what it may have and no more, and there is only so many connections at once;
-// nothing of a client's bytes decides how much memory is taken.
+// Answers HTTP requests on a thread of its own. Made for a port that strangers can reach. A
+// connection has a few seconds for its request and as many to read the answer. The sizes of heads
+// and bodies and the number of connections are limited. A client's bytes never decide how much
+// memory is used.
 
 #include <chrono>
 #include <cstddef>

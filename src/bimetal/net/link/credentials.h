@@ -1,5 +1,5 @@
 #pragma once
-// What a client shows to a job's servers, and what these want to see.
+// The credentials that a client shows to a job's servers, and those that the servers require.
 
 #include <string>
 

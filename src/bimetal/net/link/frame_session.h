@@ -1,6 +1,6 @@
 #pragma once
-// A session (session.h) whose messages are frames (net/frame.h): what parameter servers and servers
-// of predictions speak with their clients.
+// A session (session.h) whose messages are frames (net/frame.h). Parameter servers and prediction
+// servers use it with their clients.
 
 #include <atomic>
 

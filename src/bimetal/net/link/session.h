@@ -1,9 +1,8 @@
 #pragma once
-// One end of an authenticated connection on which messages go both ways until somebody has had
-// enough: what servers and clients of parameters, of predictions and of the rendezvous store have
-// in common. What a message is, whoever derives from it says. Two coroutines, one that reads and
-// one that writes, keep a session alive until both have ended. Everything happens on the thread
-// that runs the socket's io_context.
+// One end of an authenticated connection on which messages go both ways. Servers and clients of
+// parameters, of predictions and of the rendezvous store have it in common. A derived class defines
+// the messages. Two coroutines, one that reads and one that writes, keep a session alive until both
+// have ended. Everything happens on the thread that runs the socket's io_context.
 
 #include <asio/awaitable.hpp>
 #include <asio/cancellation_signal.hpp>

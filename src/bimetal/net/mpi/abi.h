@@ -1,9 +1,8 @@
 #pragma once
-// What a program compiled against mpi.h would have taken from it, for the two families of MPI
-// libraries: types of handles, layout of a status, values of constants (MPI 3.1, annex A; the
-// numbers are each library's own). Open MPI's handles are addresses of objects that the library
-// exports; those of MPICH and of what is built on it (Intel MPI, MVAPICH, Cray MPI: the "MPICH ABI
-// Compatibility Initiative") are numbers.
+// The definitions of mpi.h for the two families of MPI libraries: types of handles, layout of a
+// status, values of constants (MPI 3.1, annex A; the numbers are each library's own). Open MPI's
+// handles are addresses of objects that the library exports. Those of MPICH and of libraries with
+// its ABI (Intel MPI, MVAPICH, Cray MPI: the "MPICH ABI Compatibility Initiative") are numbers.
 
 #include <cstddef>
 

@@ -1,5 +1,5 @@
 #pragma once
-// How long a thread that can only ask, not wait, may sleep before it asks again.
+// How long a thread that can only poll may sleep before it polls again.
 
 #include <algorithm>
 #include <chrono>

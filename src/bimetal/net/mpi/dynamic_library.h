@@ -1,5 +1,5 @@
 #pragma once
-// A library of the system that is looked for while the program runs, and may be missing.
+// A system library that is loaded at run time and may be missing.
 
 #include <string>
 

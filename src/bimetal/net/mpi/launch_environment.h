@@ -1,5 +1,5 @@
 #pragma once
-// What mpirun, mpiexec or srun tells the processes it starts, before MPI itself is asked.
+// What mpirun, mpiexec or srun tell their processes in the environment, before MPI itself is asked.
 
 #include <functional>
 #include <optional>

@@ -1,5 +1,5 @@
 #pragma once
-// An MPI library found while the program runs. Nothing of MPI is needed to build this project.
+// An MPI library that is loaded at run time. Building this project needs nothing of MPI.
 
 #include <cstddef>
 #include <cstdint>

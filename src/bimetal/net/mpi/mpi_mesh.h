@@ -1,10 +1,10 @@
 #pragma once
-// Mesh over MPI's point-to-point messages, for clusters whose network speaks nothing else. The MPI
-// library is loaded when it is asked for (library.h); docs/running.md tells users how.
+// A mesh over MPI's point-to-point messages, for clusters whose network supports only MPI. The MPI
+// library is loaded when it is needed (library.h); docs/running.md is the user's guide.
 //
-// The ranks are MPI's own: no store, no token, no addresses. What MPI leaves open stays open: it
-// neither authenticates nor encrypts (BIMETAL_ENCRYPTION=on is refused), and mpirun ends all
-// processes when one is lost. A process that is merely stopped is found by the callers' deadlines.
+// The ranks are MPI's own: no store, no token, no addresses. MPI neither authenticates nor
+// encrypts, so BIMETAL_ENCRYPTION=on is refused. mpirun ends all processes when one is lost. A
+// process that is only stopped is found by the callers' deadlines.
 
 #include <memory>
 #include <string>

@@ -1,10 +1,11 @@
 #pragma once
-// The one thread of a process that talks to MPI: it starts MPI, moves everything on, and ends MPI.
+// The one thread of a process that talks to MPI. It starts MPI, makes progress on all operations,
+// and ends MPI.
 //
-// MPI promises least to threads: a library may allow calls from the thread that has started it and
-// no other (MPI_THREAD_FUNNELED), and locking for more costs it speed. One thread for all is right
-// with every library. A program that has started MPI by itself keeps the right to end it; it must
-// have asked for MPI_THREAD_MULTIPLE then.
+// MPI promises little to threads. A library may allow calls only from the thread that has started
+// it (MPI_THREAD_FUNNELED), and locking for more costs it speed. One thread for all calls is right
+// with every library. A program that has started MPI by itself keeps the right to end it. It must
+// then have asked for MPI_THREAD_MULTIPLE.
 
 #include <condition_variable>
 #include <exception>

@@ -1,10 +1,10 @@
 #pragma once
-// The frames between this rank and one other over MPI: as net/tcp/connection.h is over TCP.
+// The frames between this rank and one other over MPI, as net/tcp/connection.h is over TCP.
 //
-// A frame travels as one message, its header in front of its payload; what is longer than
-// kChunkBytes goes on in messages of payload alone. Payloads pass through this path's own memory on
-// both sides. MPI cannot be made to let go of a buffer while a peer is stuck in the middle of a
-// message, but a failed group must hand its buffers back; so MPI never gets to see them.
+// A frame travels as one message, its header before its payload. A payload longer than kChunkBytes
+// continues in messages of payload alone. Payloads pass through this path's own memory on both
+// sides: MPI cannot be made to release a buffer while a peer is stuck in the middle of a message,
+// but a failed group must give its buffers back. So MPI never sees them.
 
 #include <atomic>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
-// Sleeping until another process rings: a word in shared memory that the ringer changes, and what a
-// system needs beside it to wake a sleeper of another process.
+// Sleeping until another process rings: a word in shared memory that the ringer changes, and what
+// each system needs to wake a sleeper of another process.
 
 #include <atomic>
 #include <chrono>

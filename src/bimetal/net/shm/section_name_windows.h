@@ -1,5 +1,5 @@
 #pragma once
-// Names of the objects that processes of one user find each other's memory by.
+// Names of the objects by which processes of one user find each other's memory.
 
 #include <optional>
 #include <string>

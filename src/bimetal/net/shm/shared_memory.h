@@ -1,7 +1,7 @@
 #pragma once
-// Memory that several processes of one host see. Its maker tells the others how to find it; whether
-// they share memory with the maker shows when they read the maker's nonce in what they have opened.
-// Nothing else (host names, addresses) says so.
+// Memory that several processes of one host share. Its maker tells the others where it is. A
+// process shares memory with the maker if it reads the maker's nonce in what it has opened. Host
+// names and addresses prove nothing.
 
 #include <array>
 #include <cstddef>

@@ -1,5 +1,5 @@
 #pragma once
-// Runs the handshake (net/handshake.h) over a connected socket. The caller bounds the time with a
+// Runs the handshake (net/handshake.h) over a connected socket. The caller limits the time with a
 // Watchdog.
 
 #include <asio/awaitable.hpp>

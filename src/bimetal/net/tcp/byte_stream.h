@@ -1,8 +1,7 @@
 #pragma once
 // The two directions of an authenticated connection, plain or encrypted. Encrypted bytes travel in
-// records: a u16 with the length of what follows, which is a Noise message of at most 65535 bytes.
-// Each direction takes a new key every kRecordsPerKey records. docs/protocol.md has the format.
-// Used on one thread alone.
+// records: a u16 length and a Noise message of at most 65535 bytes. Each direction takes a new key
+// every kRecordsPerKey records. docs/protocol.md has the format. Use it on one thread only.
 
 #include <asio/awaitable.hpp>
 #include <asio/buffer.hpp>

@@ -1,6 +1,6 @@
 #pragma once
-// Connects to a server that has several addresses, some of which may lead nowhere: the attempts are
-// started one after the other, a little apart, and the first that stands is taken (Happy Eyeballs
+// Connects to a server that has several addresses, some of which may be unreachable. The attempts
+// start one after the other, a little apart, and the first that succeeds is used (Happy Eyeballs
 // version 2, RFC 8305, section 5).
 
 #include <asio/awaitable.hpp>

@@ -1,6 +1,6 @@
 #pragma once
-// Connects to a Bimetal server at one of its addresses and authenticates, trying again until a
-// deadline: the other side may start later, or be restarted.
+// Connects to a Bimetal server at one of its addresses and authenticates. It tries again until a
+// deadline, because the other side may start later, or be restarted.
 
 #include <asio/awaitable.hpp>
 #include <asio/ip/tcp.hpp>

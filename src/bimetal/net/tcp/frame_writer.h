@@ -1,8 +1,8 @@
 #pragma once
-// The queue of frames to one peer and the loop that puts them on its socket: header and payload of
-// several frames in one gathered write, payloads straight from the sender's memory. On a plain
-// connection it seals the payloads that are no bulk (frame.h).
-// Used on the mesh's thread alone.
+// The queue of frames to one peer and the loop that puts them on its socket. It writes header and
+// payload of several frames in one gathered write, with payloads straight from the sender's memory.
+// On a plain connection it seals all payloads except long tensors (frame.h). Use it on the mesh's
+// thread only.
 
 #include <asio/awaitable.hpp>
 #include <asio/ip/tcp.hpp>

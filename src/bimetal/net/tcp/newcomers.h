@@ -1,7 +1,7 @@
 #pragma once
-// Connections that have proved nothing yet. There is room for so many, so that a flood of strangers
-// costs bounded memory and descriptors, and it drives out its own: who is one of few from its
-// address keeps its place.
+// Connections that have not authenticated yet. Their number is limited, so that a flood of
+// strangers costs bounded memory and descriptors. A flood pushes out its own connections: a
+// connection keeps its place if there are few from its address.
 
 #include <asio/ip/tcp.hpp>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
-// Tells a path on which nothing is acknowledged any more (cable pulled, host off) from a peer that
-// is alive but stopped or slow to read: the latter's kernel still answers.
+// Distinguishes a path on which nothing is acknowledged any more (cable pulled, host off) from a
+// peer that is alive but stopped or slow to read. The latter's kernel still answers.
 
 #include <asio/ip/tcp.hpp>
 #include <chrono>

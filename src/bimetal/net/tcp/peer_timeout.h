@@ -1,5 +1,5 @@
 #pragma once
-// How long a peer may be silent, its connection still standing, before it counts as lost.
+// How long a peer may be silent on an open connection before it counts as lost.
 
 #include <chrono>
 #include <optional>

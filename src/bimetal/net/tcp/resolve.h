@@ -1,6 +1,6 @@
 #pragma once
-// Names to addresses, without ever waiting longer than asked: the system's resolver cannot be
-// interrupted, so it works on a thread that nobody waits for.
+// Resolves names to addresses, without ever waiting longer than asked. The system's resolver cannot
+// be interrupted, so it runs on a thread for which nobody waits.
 
 #include <asio/awaitable.hpp>
 #include <asio/ip/tcp.hpp>

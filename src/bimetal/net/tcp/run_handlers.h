@@ -1,6 +1,6 @@
 #pragma once
-// What the threads that carry bytes do. An exception that leaves a handler, for want of memory most
-// likely, would end the whole process without a word; here it reaches somebody, as in spawn.h.
+// The loop of the threads that carry bytes. An exception that leaves a handler, usually for lack of
+// memory, would end the whole process without a message. Here it is reported, as in spawn.h.
 
 #include <asio/io_context.hpp>
 #include <exception>

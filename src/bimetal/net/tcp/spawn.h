@@ -1,6 +1,6 @@
 #pragma once
-// Coroutines that nobody waits for. asio::detached would let an exception that ends one vanish, and
-// with it whatever the coroutine was there for; here it always reaches somebody.
+// Coroutines for which nobody waits. With asio::detached, an exception that ends one would be lost.
+// Here it is always reported.
 
 #include <asio/awaitable.hpp>
 #include <asio/co_spawn.hpp>

@@ -1,5 +1,5 @@
 #pragma once
-// What differs between operating systems about sockets, besides open_socket and accept_now of
+// The differences between operating systems about sockets, besides open_socket and accept_now of
 // sockets.h. One file per system defines all five.
 
 #include <asio/ip/tcp.hpp>

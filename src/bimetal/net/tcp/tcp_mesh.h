@@ -2,11 +2,11 @@
 // Mesh over TCP: one connection per pair of ranks, all of them served by one thread (Asio).
 //
 // Every connection authenticates both ways with the job's token before any other byte is
-// interpreted (net/handshake.h). A peer whose process has gone is known to be at once: the
-// connection ends. One that falls silent (its cable was pulled, its Wi-Fi is looking for another
-// channel) is suspected: a heartbeat every `heartbeat`, and what TCP has acknowledged of it, tell.
-// It is lost after `peer_timeout`, until when TCP brings everything later. A peer that is merely
-// stopped still acknowledges, and is left to the callers' deadlines.
+// interpreted (net/handshake.h). If a peer's process ends, that is known at once, because the
+// connection ends. A silent peer is suspected (its cable was pulled, its Wi-Fi is looking for
+// another channel). That shows by a heartbeat every `heartbeat`, and by what TCP has acknowledged
+// of it. The peer is lost after `peer_timeout`; until then TCP delivers everything later. A peer
+// that is only stopped still acknowledges, and is left to the callers' deadlines.
 
 #include <chrono>
 #include <functional>

@@ -1,5 +1,5 @@
 #pragma once
-// The mesh once its connections stand. Made by TcpMeshBuilder.
+// The mesh once all its connections are open. Made by TcpMeshBuilder.
 
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>

@@ -1,6 +1,6 @@
 #pragma once
-// How much Asio asks of the system at once. Its own completion conditions stop at 64 KiB a call,
-// which costs a third of the throughput on a fast path.
+// How many bytes Asio asks of the system at once. Its own completion conditions stop at 64 KiB per
+// call, which costs a third of the throughput on a fast path.
 
 #include <cstddef>
 #include <limits>

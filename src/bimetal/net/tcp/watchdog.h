@@ -1,6 +1,6 @@
 #pragma once
-// Closes a socket when its time is up, so that whatever waits on it ends. For coroutines on an
-// io_context that one thread runs.
+// Closes a socket when its time is up, so that everything that waits on it ends. For coroutines on
+// an io_context that one thread runs.
 
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>

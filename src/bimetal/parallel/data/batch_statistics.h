@@ -1,5 +1,5 @@
 #pragma once
-// Running statistics of batch normalisation are of all ranks' samples.
+// Running statistics of batch normalisation over all ranks' samples.
 
 #include <chrono>
 #include <span>

@@ -1,5 +1,5 @@
 #pragma once
-// One rank's tensors to all ranks.
+// Sends one rank's tensors to all ranks.
 
 #include <torch/csrc/api/include/torch/types.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// The buckets of one step on their way through the fabric.
+// The exchange of one step's buckets through the fabric.
 
 #include <torch/csrc/api/include/torch/types.h>
 

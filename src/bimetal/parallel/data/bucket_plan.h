@@ -1,6 +1,6 @@
 #pragma once
 // Which gradients travel together. A pure function of the parameters' sizes and types, so that all
-// ranks, whatever their devices, arrive at the same buckets.
+// ranks get the same buckets, whatever their devices.
 
 #include <torch/csrc/api/include/torch/types.h>
 

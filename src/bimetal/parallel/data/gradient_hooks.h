@@ -1,5 +1,5 @@
 #pragma once
-// Tells when each parameter's gradient of a backward pass is there.
+// Reports when each parameter's gradient of a backward pass is complete.
 
 #include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/autograd/variable.h>

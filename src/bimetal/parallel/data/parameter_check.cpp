@@ -13,6 +13,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
+#include "bimetal/comm/checksum.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::parallel {
@@ -53,15 +54,6 @@ Description decode(std::span<const std::byte> bytes) {
   Description lines;
   while (reader.remaining() > 0) lines.push_back(reader.string());
   return lines;
-}
-
-// FNV-1a: it guards against mistakes, not against forgery.
-std::uint64_t digest(std::span<const std::byte> bytes) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const std::byte byte : bytes) {
-    hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3u;
-  }
-  return hash;
 }
 
 // Digest and length of a rank's encoded description; both travel as two int64.
@@ -106,7 +98,7 @@ void check_same_on_all_ranks(const task::ModelState& state, comm::Group group,
                              std::chrono::milliseconds timeout) {
   const auto deadline = Deadline::after(timeout);
   const auto mine = encode(describe(state));
-  const Summary summary{static_cast<std::int64_t>(digest(mine)),
+  const Summary summary{static_cast<std::int64_t>(comm::checksum_of(mine)),
                         static_cast<std::int64_t>(mine.size())};
   const auto all = gather_summaries(summary, group, deadline);
   const auto differing = std::ranges::find_if(all, [&](const Summary& s) { return s != all[0]; });

@@ -1,5 +1,5 @@
 #pragma once
-// Verifies that all ranks hold the same model before any gradient travels.
+// Verifies that all ranks have the same model before any gradient travels.
 
 #include <chrono>
 

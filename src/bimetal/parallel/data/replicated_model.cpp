@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct ReplicatedModel::Impl {
   comm::Group group;
   ReplicatedModelOptions options;
   std::vector<torch::Tensor> buffers;
+  std::unordered_set<const void*> trained;
   std::unique_ptr<GradientReducer> reducer;
   StepPasses passes;
 };
@@ -42,9 +44,10 @@ ReplicatedModel::ReplicatedModel(const task::ModelState& model, comm::Group grou
   if (!impl_->group) throw Error(ErrorCode::InvalidArgument, "data parallelism needs a group");
   check_same_on_all_ranks(model, impl_->group, options.timeout);
   impl_->buffers = task::tensors_of(model.buffers);
+  const auto trained = task::tensors_of(trained_parameters(model.parameters));
+  for (const auto& tensor : trained) impl_->trained.insert(tensor.unsafeGetTensorImpl());
   impl_->reducer =
-      std::make_unique<GradientReducer>(task::tensors_of(trained_parameters(model.parameters)),
-                                        impl_->group, reducer_options(options));
+      std::make_unique<GradientReducer>(trained, impl_->group, reducer_options(options));
   broadcast_tensors(task::tensors_of(model.parameters), 0, impl_->group, options.bucket_bytes,
                     options.timeout);
   ReplicatedModel::broadcast_buffers(0);
@@ -80,6 +83,10 @@ double ReplicatedModel::loss_factor() const {
 void ReplicatedModel::finish_step() {
   impl_->passes.finish();
   impl_->reducer->finish();
+}
+
+bool ReplicatedModel::trains(const torch::Tensor& parameter) const {
+  return impl_->trained.contains(parameter.unsafeGetTensorImpl());
 }
 
 std::vector<comm::NamedValues> ReplicatedModel::error_feedback() {

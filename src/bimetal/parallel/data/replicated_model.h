@@ -1,8 +1,8 @@
 #pragma once
 // Data parallelism with unequal batches. Gradients are summed over the ranks in buckets while
-// backward still runs (Li et al., "PyTorch Distributed", VLDB 2020, §3.2), each rank's sum of
-// losses divided by the weight W of the whole batch, so that what comes out is the gradient of the
-// mean over all samples, or tokens, of it: docs/balance.md.
+// backward still runs (Li et al., "PyTorch Distributed", VLDB 2020, §3.2). Each rank's sum of
+// losses is divided by the weight W of the whole batch. So the result is the gradient of the mean
+// over all its samples, or tokens: docs/balance.md.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -62,6 +62,7 @@ class ReplicatedModel final : public ParameterStore {
   /// Waits for every bucket and writes the summed gradients into the parameters.
   void finish_step() override;
 
+  bool trains(const torch::Tensor& parameter) const override;
   std::vector<comm::NamedValues> error_feedback() override;
   bool set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps) override;
   void broadcast_buffers(int root) override;

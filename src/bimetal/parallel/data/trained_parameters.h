@@ -1,5 +1,5 @@
 #pragma once
-// Which parameters of a model have gradients that travel.
+// Which parameters of a model have gradients that are exchanged.
 
 #include <vector>
 

@@ -1,6 +1,6 @@
 #pragma once
-// Who is who in a job whose model is cut: stages of a pipeline × replicas of each × ranks that have
-// the tensors of one replica in parts.
+// The places of ranks in a job whose model is cut: stages of a pipeline × replicas of each × ranks
+// with the tensors of one replica in parts.
 
 #include <span>
 #include <string>

@@ -1,5 +1,6 @@
 #pragma once
-// What one rank of a mesh has of a model: its stage's units, and of their tensors its part.
+// The part of a model that one rank of a mesh has: its stage's units, with its part of their
+// tensors.
 
 #include <chrono>
 #include <cstddef>

@@ -1,5 +1,5 @@
 #pragma once
-// Errors in the words of a mesh, wherever in a step they come up.
+// Adds the places of ranks in the mesh to errors of a step.
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/mesh/mesh.h"

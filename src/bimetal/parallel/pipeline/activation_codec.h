@@ -1,6 +1,6 @@
 #pragma once
-// Activations and their gradients in fewer bytes, for slow links: comm/compress's codecs on
-// tensors. What that loses: docs/compression.md.
+// Activations and their gradients in fewer bytes, for slow links: the codecs of comm/compress on
+// tensors. docs/compression.md says what that loses.
 
 #include <torch/csrc/api/include/torch/types.h>
 

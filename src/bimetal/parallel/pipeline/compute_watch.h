@@ -1,5 +1,5 @@
 #pragma once
-// Times what a rank computes, without what it waits for other ranks meanwhile.
+// Times a rank's computation without its waits for other ranks.
 
 #include <algorithm>
 #include <functional>
@@ -17,7 +17,8 @@ class ComputeWatch {
   explicit ComputeWatch(std::function<double()> waited)
       : waited_(std::move(waited)), before_(so_far()) {}
 
-  double seconds() const { return std::max(0.0, watch_.seconds() - (so_far() - before_)); }
+  double seconds() const { return std::max(0.0, watch_.seconds() - waited()); }
+  double waited() const { return so_far() - before_; }
 
  private:
   double so_far() const { return waited_ ? waited_() : 0; }

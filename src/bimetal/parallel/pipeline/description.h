@@ -1,5 +1,5 @@
 #pragma once
-// Shapes and types of values in a message of one length, whatever they are.
+// Shapes and types of values in a message of fixed length.
 
 #include <array>
 #include <cstdint>

@@ -1,5 +1,5 @@
 #pragma once
-// Activations and their gradients on the way between neighbouring pieces of a model.
+// Carries activations and their gradients between neighbouring pieces of a model.
 
 #include <torch/csrc/api/include/torch/types.h>
 

@@ -1,6 +1,6 @@
 #pragma once
-// A rank's stage in a training loop of somebody else's, as those of modules in Python are: it is
-// told what micro-batches a batch has, and calls back for the forward of each.
+// A rank's stage in a training loop of the user's, as with modules in Python. The loop tells it the
+// micro-batches of a batch, and it calls back for the forward of each.
 
 #include <torch/csrc/api/include/torch/types.h>
 

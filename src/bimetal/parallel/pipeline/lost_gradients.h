@@ -1,7 +1,7 @@
 #pragma once
-// Error feedback of gradients between stages: what the encoding of a micro-batch has lost goes with
-// the next one, and from the last one of a step into the next step (lazy error propagation: Song et
-// al., "Optimus-CC", ASPLOS 2023).
+// Error feedback of gradients between stages. The loss of encoding one micro-batch is added to the
+// next one, and from the last one of a step to the next step (lazy error propagation: Song et al.,
+// "Optimus-CC", ASPLOS 2023).
 
 #include <torch/csrc/api/include/torch/types.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Where to cut a model, from what its units take on each rank.
+// Where to cut a model, by the measured times of its units on each rank.
 
 #include <cstddef>
 #include <vector>

@@ -1,6 +1,6 @@
 #pragma once
-// Runs a stage's schedule: forward and backward of its pieces for micro-batch after micro-batch,
-// with what comes from the neighbouring stages and for them.
+// Runs a stage's schedule: forward and backward of its pieces for each micro-batch, and the
+// messages from and to the neighbouring stages.
 
 #include <torch/csrc/api/include/torch/types.h>
 

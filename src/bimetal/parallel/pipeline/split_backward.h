@@ -1,6 +1,6 @@
 #pragma once
-// Backward in two parts: what the stage before waits for, and what nobody does (Qi et al., "Zero
-// Bubble Pipeline Parallelism", ICLR 2024, §2).
+// Backward in two parts: gradients of inputs, for which the stage before waits, and gradients of
+// weights, for which nobody waits (Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, §2).
 
 #include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/autograd/function.h>

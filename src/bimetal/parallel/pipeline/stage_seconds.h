@@ -1,5 +1,5 @@
 #pragma once
-// What a model's units take on each stage of a pipeline, from what they take on every rank. Pure.
+// The times of a model's units on each stage of a pipeline, from their times on every rank. Pure.
 
 #include <cstddef>
 #include <vector>

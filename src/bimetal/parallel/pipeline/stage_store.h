@@ -1,6 +1,6 @@
 #pragma once
-// The parameters of a stage, as a step of the whole job sees them: replicas of the stage sum their
-// gradients by a store of their own, and stages that have a tensor in common sum theirs.
+// The parameters of a stage, as a step of the whole job sees them. Replicas of the stage sum their
+// gradients by a store of their own. Stages that have a tensor in common sum its gradients.
 
 #include <chrono>
 #include <memory>
@@ -44,6 +44,7 @@ class StageStore final : public ParameterStore {
   /// Of the ranks that have the same gradient, the first stage's first replica counts it, and there
   /// whoever does in `own`.
   bool counts(const torch::Tensor& parameter) const override;
+  bool trains(const torch::Tensor& parameter) const override { return own_->trains(parameter); }
   torch::Tensor whole_of(const torch::Tensor& parameter) const override {
     return own_->whole_of(parameter);
   }

@@ -148,16 +148,16 @@ std::optional<task::Values> StepRun::wait_for(const Action& action, Incoming& in
 bool StepRun::try_to(const Action& action, const std::function<void()>& compute) {
   return attempt(
       [&] {
-        const auto summing = [this] { return options_.waited ? options_.waited() : 0; };
-        const double before = summing();
-        const ComputeWatch watch([&] { return summing() + store_.wait_seconds(); });
+        const ComputeWatch watch(options_.waited);
+        const double store_before = store_.wait_seconds();
         if (options_.around) {
           options_.around(action, compute);
         } else {
           compute();
         }
-        result_.wait_seconds += summing() - before;  // the store knows its own
-        device::pause_for_speed(options_.speed, watch.seconds());
+        result_.wait_seconds += watch.waited();  // the store knows its own
+        device::pause_for_speed(options_.speed,
+                                watch.seconds() - (store_.wait_seconds() - store_before));
       },
       Doing::computing);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Waits for other stages, which find out who keeps all of them waiting.
+// Waits for other stages. The waits find out which rank delays all of them.
 
 #include <chrono>
 #include <cstdint>

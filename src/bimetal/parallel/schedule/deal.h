@@ -1,7 +1,7 @@
 #pragma once
-// Which replica of a stage computes which micro-batch, where stages have replicas of their own
-// number: one rank may feed two that share the next stage. A pure function, so that every rank
-// knows who sends to whom.
+// Which replica of a stage computes which micro-batch, if the number of replicas differs by stage.
+// One rank may feed two that share the next stage. A pure function, so that every rank knows the
+// senders and receivers.
 
 #include <cstdint>
 #include <limits>

@@ -1,5 +1,5 @@
 #pragma once
-// What the pieces of a cut model take, and whether they fit: a CutProblem's answers, looked up.
+// The times of a cut model's pieces, and whether they fit: a CutProblem's answers, in tables.
 
 #include <cstddef>
 #include <vector>

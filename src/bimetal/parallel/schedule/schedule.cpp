@@ -172,6 +172,12 @@ int usual_micro_batches(Kind kind, int stages, std::int64_t samples, std::int64_
   return micro_batches_near(kind, stages, static_cast<int>(wanted));
 }
 
+int micro_batches_filled(Kind kind, int stages, int wanted, std::int64_t samples) {
+  const int grain = kind == Kind::interleaved ? stages : 1;
+  const auto filled = std::max<std::int64_t>(samples / grain, 1) * grain;
+  return static_cast<int>(std::min<std::int64_t>(wanted, filled));
+}
+
 std::vector<std::int64_t> micro_batch_sizes(std::int64_t samples, int micro_batches) {
   std::vector<std::int64_t> sizes;
   for (std::int64_t i = 0; i < micro_batches; ++i) {

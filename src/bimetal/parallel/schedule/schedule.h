@@ -1,7 +1,6 @@
 #pragma once
-// What a stage of a pipeline does in a step, as a list of actions: the same for who runs it, who
-// tests it and who plans with it. Pure functions of a few numbers, so that every rank knows the
-// lists of all.
+// The actions of a pipeline stage in a step, as a list. Running, testing and planning use the same
+// list. Pure functions of a few numbers, so that every rank knows the lists of all.
 
 #include <cstddef>
 #include <cstdint>
@@ -86,6 +85,10 @@ int micro_batches_near(Kind kind, int stages, int wanted);
 /// What a step takes where nobody says how many: `pieces`, into which memory has a share of so many
 /// samples cut, or enough that the bubble of equal stages is a fifth of the step at most.
 int usual_micro_batches(Kind kind, int stages, std::int64_t samples, std::int64_t pieces);
+
+/// Of `wanted` micro-batches, which `kind` can run, as many as `samples` fill, but for less than a
+/// round of interleaved. At least 1.
+int micro_batches_filled(Kind kind, int stages, int wanted, std::int64_t samples);
 
 /// How many samples each of so many micro-batches has: as equal as can be, 0 where there are too
 /// few.

@@ -1,6 +1,6 @@
 #pragma once
-// What a schedule comes to in time and memory, without running it: for tests of schedules, and for
-// who chooses among them.
+// The time and memory of a schedule, without running it: for tests of schedules, and to choose
+// among them.
 
 #include <span>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
-// What server 0 decides: who is a worker, who computes what, and when gradients become updates. A
-// state machine without sockets or threads; what it decides goes out through CoordinatorPort.
+// The decisions of server 0: who is a worker, who computes what, and when gradients become updates.
+// A state machine without sockets or threads; its decisions go out through CoordinatorPort.
 // docs/parameter_server.md. Not thread-safe.
 
 #include <chrono>

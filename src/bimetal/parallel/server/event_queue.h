@@ -1,5 +1,5 @@
 #pragma once
-// What happened on a server's thread, on its way to the main thread. Thread-safe.
+// Events of a server's thread, on their way to the main thread. Thread-safe.
 
 #include <condition_variable>
 #include <deque>

@@ -1,6 +1,6 @@
 #pragma once
-// A server process: it listens for workers, keeps its shard, and, as server 0, coordinates the job.
-// One thread does all of that; the calls below hand things over to it.
+// A server process. It listens for workers, keeps its shard, and coordinates the job if it is
+// server 0. One thread does all of that; the calls below pass work to it.
 
 #include <chrono>
 #include <cstdint>
@@ -35,7 +35,9 @@ struct ServerOptions {
   /// The shard and the optimizer's state, for server 0's checkpoints. Called on the server's
   /// thread.
   std::function<Body()> state;
-  std::chrono::milliseconds timeout{60000};  ///< without a sign of life from server 0
+  /// Without a sign of life from another server, as patience_for() has it.
+  std::chrono::milliseconds timeout{60000};
+  std::optional<std::chrono::milliseconds> peer_timeout = {};
   /// Whether a server has died, as others see it: asked about those that have not been met yet, on
   /// the thread of follow() or next_event(), ten times per second. Empty: nobody knows.
   std::function<bool(int server)> lost = {};

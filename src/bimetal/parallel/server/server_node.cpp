@@ -27,8 +27,8 @@ net::FrameHeader numbered(std::uint64_t sequence, std::uint64_t count = 0) {
   return header;
 }
 
-std::string not_heard_of(int server) {
-  return fmt::format("server {} has not been heard of within parallel.timeout_s", server);
+std::string not_heard_of(int server, const Patience& patience) {
+  return fmt::format("server {} has not been heard of within {}", server, patience.set_by);
 }
 
 }  // namespace
@@ -239,6 +239,10 @@ void ServerNode::watch_workers() {
   }
 }
 
+Patience ServerNode::patience_with(const Link& link) const {
+  return patience_for(options.peer_timeout, options.timeout, link.stays_on_host());
+}
+
 /// A host that has lost its power or its cable says no goodbye, and updates wait for all servers.
 void ServerNode::watch_servers() {
   if (finished) return;
@@ -246,18 +250,19 @@ void ServerNode::watch_servers() {
   for (const auto& session : sessions) {
     if (!session->admitted() || session->role() != Role::server) continue;
     const auto so_far = session->silence().after(kTick, session->link().heard());
-    if (so_far > options.timeout) silent.push_back(session.get());
+    if (so_far > patience_with(session->link()).time) silent.push_back(session.get());
   }
   for (auto* session : silent) {
-    session->link().refuse(
-        Error(ErrorCode::PeerLost, not_heard_of(session->number()), session->number()));
+    const auto why = not_heard_of(session->number(), patience_with(session->link()));
+    session->link().refuse(Error(ErrorCode::PeerLost, why, session->number()));
   }
 }
 
 void ServerNode::watch_leader() {
   if (!upstream || finished) return;
-  if (upstream_silence.after(kTick, upstream->heard()) <= options.timeout) return;
-  const auto why = not_heard_of(leader);
+  const auto patience = patience_with(*upstream);
+  if (upstream_silence.after(kTick, upstream->heard()) <= patience.time) return;
+  const auto why = not_heard_of(leader, patience);
   const auto silent = std::exchange(upstream, nullptr);
   const int before = leader;
   follow_stand_in(Error(ErrorCode::PeerLost, why, before));

@@ -1,5 +1,5 @@
 #pragma once
-// Everything of a server that lives on its one thread. Private to parameter_server.cpp.
+// All of a server's state on its one thread. Private to parameter_server.cpp.
 
 #include <asio/awaitable.hpp>
 #include <asio/cancellation_signal.hpp>
@@ -59,6 +59,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   void watch_workers();
   void watch_servers();
   void watch_leader();
+  Patience patience_with(const Link& link) const;
   // How servers come together: server_gathering.cpp.
   void join_coordinator(const net::Endpoint& coordinator, Deadline deadline);
   void require_same_start(std::uint64_t version) const;

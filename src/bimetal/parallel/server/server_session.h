@@ -1,6 +1,6 @@
 #pragma once
-// A server's side of one connection: what a worker or another server says, checked and passed on.
-// Private to parameter_server.cpp.
+// A server's side of one connection: it checks the messages of a worker or another server, and
+// passes them on. Private to parameter_server.cpp.
 
 #include <atomic>
 #include <deque>

@@ -1,6 +1,6 @@
 #pragma once
 // Which server keeps which elements of which tensor. Pure: every process of a job computes the same
-// plan from the same arguments, so that it never travels.
+// plan from the same arguments, so it is never sent.
 
 #include <cstdint>
 #include <span>

@@ -1,5 +1,5 @@
 #pragma once
-// How much of the parameters each server is to keep, by the bandwidth of its link. Pure.
+// The part of the parameters that each server keeps, by the bandwidth of its link. Pure.
 
 #include <span>
 #include <vector>

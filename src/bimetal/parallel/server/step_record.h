@@ -1,6 +1,6 @@
 #pragma once
-// What server 0's stand-in is told of each step, so that the job's report has no gap when it takes
-// over: a StepEvent as a message.
+// The record of each step for the copy of server 0, so that the job's report has no gap when it
+// takes over: a StepEvent as a message.
 
 #include <span>
 

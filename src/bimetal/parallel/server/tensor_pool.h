@@ -1,6 +1,6 @@
 #pragma once
-// Memory as large as a shard that is used again: given back and taken anew for every step, it would
-// cost a page fault per 4 KiB each time. Private to shard_store.cpp.
+// Memory as large as a shard that is used again. Allocated anew for every step, it would cost a
+// page fault per 4 KiB each time. Private to shard_store.cpp.
 
 #include <torch/csrc/api/include/torch/types.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What happens at the boundaries of a unit, on its way forward and back.
+// Callbacks at the boundaries of a unit, in forward and backward.
 
 #include <functional>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Parameters that lie one after the other in one flat tensor, whose memory can be let go while they
+// Parameters that are one after the other in one flat tensor, whose memory can be freed while they
 // are not used.
 
 #include <torch/csrc/api/include/torch/types.h>

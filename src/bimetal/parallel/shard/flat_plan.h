@@ -1,8 +1,8 @@
 #pragma once
-// Which parameters lie one after the other in which flat tensor, and which rank keeps which part of
-// it: the plan of ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
-// Parameter Models", SC 2020, §5), with shards as unequal as the ranks. Pure: every rank computes
-// the same plan from the same arguments, so that it never travels.
+// Which parameters are one after the other in which flat tensor, and which rank keeps which part of
+// it. This is the plan of ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
+// Trillion Parameter Models", SC 2020, §5), with shards as unequal as the ranks. Pure: every rank
+// computes the same plan from the same arguments, so it is never sent.
 
 #include <torch/csrc/api/include/torch/types.h>
 

@@ -1,7 +1,7 @@
 #pragma once
-// Gradients that are summed over the ranks into the part that each keeps, flat tensor by flat
-// tensor, while backward still computes the next ones (ZeRO, stages 1 and 2: Rajbhandari et al., SC
-// 2020, §5.1 and §5.2).
+// Sums gradients over the ranks into the part that each keeps, flat tensor by flat tensor, while
+// backward still computes the next ones (ZeRO, stages 1 and 2: Rajbhandari et al., SC 2020, §5.1
+// and §5.2).
 
 #include <torch/csrc/api/include/torch/types.h>
 

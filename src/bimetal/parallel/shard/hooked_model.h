@@ -1,6 +1,6 @@
 #pragma once
-// A model in shards whose forward and backward somebody else runs, as modules in Python are: hooks
-// tell where they have come to.
+// A model in shards whose forward and backward run elsewhere, as modules in Python do. Hooks report
+// where they are.
 
 #include <torch/csrc/api/include/torch/types.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Where what a rank keeps of the parameters lives while they are gathered and let go (level 3).
+// Where a rank's part of the parameters is kept while whole ones are gathered and freed (level 3).
 
 #include <filesystem>
 #include <memory>

@@ -1,5 +1,5 @@
 #pragma once
-// Shards as large as what each rank has room for.
+// Sizes of shards in proportion to each rank's free memory.
 
 #include <torch/csrc/api/include/torch/types.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Where each trained parameter is used: what the plan of flat tensors is made from.
+// Where each trained parameter is used. The plan of flat tensors is made from this.
 
 #include <c10/core/TensorImpl.h>
 

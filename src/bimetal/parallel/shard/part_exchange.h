@@ -1,5 +1,5 @@
 #pragma once
-// Flat tensors of unequal parts on their way between ranks, whatever device they are on.
+// Exchanges flat tensors of unequal parts between ranks, on any device.
 
 #include <torch/csrc/api/include/torch/types.h>
 

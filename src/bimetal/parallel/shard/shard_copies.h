@@ -1,7 +1,7 @@
 #pragma once
-// A second copy of each rank's shard on another rank, so that what a lost rank had is not lost with
-// it. Copies are stepped as their originals are, by the same gradients: of a step they cost one
-// message with a shard of gradients, where sending parameters and states would cost three.
+// A second copy of each rank's shard on another rank, so that it is not lost with its rank. Copies
+// are stepped like their originals, by the same gradients. In a step they cost one message with a
+// shard of gradients; sending parameters and states would cost three.
 
 #include <torch/csrc/api/include/torch/types.h>
 

@@ -1,8 +1,8 @@
 #pragma once
-// Data parallelism in which no rank keeps all of a model's training: optimizer states (level 1),
-// gradients (level 2) and parameters (level 3) are cut into shards, one per rank, as large as each
-// can hold and independent of how many samples it computes (ZeRO: Rajbhandari et al., SC 2020).
-// docs/zero.md.
+// Data parallelism in which no rank keeps all of a model's training state. Optimizer states (level
+// 1), gradients (level 2) and parameters (level 3) are cut into shards, one per rank. A shard is as
+// large as its rank can hold, whatever its share of the samples (ZeRO: Rajbhandari et al., SC
+// 2020). docs/zero.md.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -152,6 +152,9 @@ class ShardedModel final : public ParameterStore {
   void after_update() override;
   void whole_changed() override;
   bool in_shards() const noexcept override { return true; }
+  /// Pieces alone: at levels 1 and 2 the model's parameters are what these are copied to, and at
+  /// level 3 they are not there.
+  bool trains(const torch::Tensor& parameter) const override;
   torch::Tensor whole_of(const torch::Tensor& parameter) const override;
   /// Not the copy of another rank's.
   bool counts(const torch::Tensor& parameter) const override;

@@ -1,5 +1,5 @@
 #pragma once
-// What a ShardedModel is made of, for the files that implement it.
+// The parts of a ShardedModel, for the files that implement it.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -83,6 +83,7 @@ struct ShardedModel::Impl {
   std::vector<std::size_t> parameter_of;              ///< of each piece: its place in `trained`
   std::vector<std::size_t> flat_of;                   ///< of each piece
   std::vector<Piece> pieces;
+  std::map<const void*, std::size_t> piece_of;  ///< by its tensor
   std::optional<ShardCopies> copies;
   std::vector<torch::Tensor> copied;  ///< by flat tensor: what the rank that is copied here keeps
   std::set<const void*> copied_pieces;

@@ -51,6 +51,7 @@ void ShardedModel::Impl::add_pieces(int rank, bool copy) {
                         .tensor = kept_of_flat(flat, copy).narrow(0, place, range.count).detach(),
                         .copy = copy});
       pieces.back().tensor.set_requires_grad(true);
+      piece_of.emplace(pieces.back().tensor.unsafeGetTensorImpl(), pieces.size() - 1);
       parameter_of.push_back(slot.parameter);
       flat_of.push_back(flat);
       if (copy) copied_pieces.insert(pieces.back().tensor.unsafeGetTensorImpl());
@@ -90,12 +91,14 @@ const std::vector<Piece>& ShardedModel::pieces() const noexcept {
   return impl_->pieces;
 }
 
+bool ShardedModel::trains(const torch::Tensor& parameter) const {
+  return impl_->piece_of.contains(parameter.unsafeGetTensorImpl());
+}
+
 torch::Tensor ShardedModel::whole_of(const torch::Tensor& parameter) const {
-  const auto found = std::ranges::find_if(
-      impl_->pieces, [&](const Piece& piece) { return piece.tensor.is_same(parameter); });
-  if (found == impl_->pieces.end()) return parameter;
-  const auto piece = static_cast<std::size_t>(found - impl_->pieces.begin());
-  return impl_->trained[impl_->parameter_of[piece]].tensor;
+  const auto found = impl_->piece_of.find(parameter.unsafeGetTensorImpl());
+  if (found == impl_->piece_of.end()) return parameter;
+  return impl_->trained[impl_->parameter_of[found->second]].tensor;
 }
 
 bool ShardedModel::counts(const torch::Tensor& parameter) const {

@@ -1,7 +1,7 @@
 #pragma once
-// Parameters in shards, there while a unit uses them: gathered before its forward and before its
-// backward, the next ones meanwhile, and let go after it (ZeRO, stage 3: Rajbhandari et al., SC
-// 2020, §5.3 and §7.2.2).
+// Gathers parameters in shards while a unit uses them: before its forward and before its backward.
+// The next unit's come meanwhile, and they are freed after use (ZeRO, stage 3: Rajbhandari et al.,
+// SC 2020, §5.3 and §7.2.2).
 
 #include <chrono>
 #include <cstddef>

@@ -1,5 +1,5 @@
 #pragma once
-// Updated parameters on their way to all ranks, where they are whole between steps, too.
+// Sends updated parameters to all ranks, if they are whole there between steps, too.
 
 #include <chrono>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
-// Which part of each of a model's tensors a tensor rank has, by what its units say of their splits;
-// cutting tensors into these parts.
+// Which part of each of a model's tensors a tensor rank has, according to the splits of its units.
+// Cuts tensors into these parts.
 
 #include <torch/csrc/api/include/torch/types.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Tensor ranks of which each has some positions of every sequence where nothing is cut: sequence
+// Tensor ranks that each have some positions of every sequence where tensors are not cut: sequence
 // parallelism (Korthikanti et al., "Reducing activation recomputation in large transformer models",
 // 2022, section 4.2.2: figures 5 and 6).
 

@@ -1,7 +1,7 @@
 #pragma once
-// A model of which each tensor rank has its part: units that compute together with those of the
-// other ranks (task/tensor_ranks.h), and for who sees them nothing but units with smaller
-// parameters. docs/tensor.md.
+// A model of which each tensor rank has its part. Its units compute together with those of the
+// other ranks (task/tensor_ranks.h). To users they are units with smaller parameters.
+// docs/tensor.md.
 
 #include <torch/csrc/api/include/torch/types.h>
 

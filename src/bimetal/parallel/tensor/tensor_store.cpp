@@ -104,11 +104,12 @@ progress::RankFigures TensorStore::as_one(const progress::RankFigures& mine) {
   figures_.start(mine, Deadline::after(model_->ranks()->timeout()));
   const auto all = figures_.wait();
   auto one = all.front();  // of the samples, which are the same
-  double squares = 0;
+  double squares = 0, working = 0;
   one.bytes_sent = 0;
   for (const auto& rank : all) {
     squares += rank.gradient_norm * rank.gradient_norm;
     one.compute_seconds = std::max(one.compute_seconds, rank.compute_seconds);
+    working = std::max(working, rank.compute_seconds - rank.sum_seconds);
     one.fit = std::max(one.fit, rank.fit);
     one.stop_requested = one.stop_requested || rank.stop_requested;
     one.save_due = one.save_due || rank.save_due;
@@ -116,6 +117,7 @@ progress::RankFigures TensorStore::as_one(const progress::RankFigures& mine) {
     one.wait_seconds = std::max(one.wait_seconds, rank.wait_seconds);
     one.bytes_sent += rank.bytes_sent;
   }
+  one.sum_seconds = one.compute_seconds - working;
   one.gradient_norm = std::sqrt(squares);
   return one;
 }

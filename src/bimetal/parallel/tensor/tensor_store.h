@@ -1,6 +1,6 @@
 #pragma once
-// Parameters that live in parts on several tensor ranks, and on as many replicas of these as there
-// are: what a step needs of them beside what the replicas do.
+// Parameters that are in parts on several tensor ranks, and on as many replicas of these as there
+// are. It adds what a step needs to the replicas' own store.
 
 #include <cstdint>
 #include <memory>
@@ -36,6 +36,9 @@ class TensorStore final : public ParameterStore {
   void after_update() override;
 
   bool in_shards() const noexcept override { return replicas_->in_shards(); }
+  bool trains(const torch::Tensor& parameter) const override {
+    return replicas_->trains(parameter);
+  }
   torch::Tensor whole_of(const torch::Tensor& parameter) const override {
     return replicas_->whole_of(parameter);
   }

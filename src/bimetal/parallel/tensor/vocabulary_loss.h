@@ -1,7 +1,7 @@
 #pragma once
-// Cross-entropy of logits of which each tensor rank has its part of the vocabulary, so that no rank
-// ever holds all of them (Shoeybi et al. 2019, section 3): two numbers for each target travel, and
-// before them the largest logit.
+// Cross-entropy of logits of which each tensor rank has its part of the vocabulary. No rank ever
+// has all of them (Shoeybi et al. 2019, section 3). Two numbers for each target travel, and before
+// them the largest logit.
 
 #include <torch/csrc/api/include/torch/types.h>
 

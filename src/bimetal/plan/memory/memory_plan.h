@@ -1,6 +1,6 @@
 #pragma once
-// What of a job fits where: its memory by rank for each way to keep it, and the cheapest that fits.
-// Pure; docs/planning.md.
+// Which ways to keep a job fit: the memory of each rank for each way, and the cheapest way that
+// fits. Pure; docs/planning.md.
 
 #include <cstdint>
 #include <limits>

@@ -1,5 +1,5 @@
 #pragma once
-// How much memory a rank needs to train a model, and for what: docs/planning.md derives it. Pure.
+// The memory that a rank needs to train a model, by kind: docs/plan_model.md derives it. Pure.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,5 +1,5 @@
 #pragma once
-// Devices and what lies between them, measured or described.
+// Devices and the links between them, measured or described.
 
 #include <cstddef>
 #include <limits>

@@ -1,5 +1,5 @@
 #pragma once
-// Clusters that are not there, described in TOML: docs/planning.md lists the keys.
+// Clusters that a TOML file describes, without being there: docs/planning.md lists the keys.
 
 #include <filesystem>
 #include <optional>

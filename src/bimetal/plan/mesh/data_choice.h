@@ -1,5 +1,5 @@
 #pragma once
-// What a step comes to where every device has the whole model, or shards of it.
+// The time and memory of a step in which every device has the whole model, or shards of it.
 
 #include <optional>
 #include <vector>

@@ -1,6 +1,6 @@
 #pragma once
-// Pipelines whose stages have replicas of their own number: a micro-batch is computed by one of a
-// stage's replicas, not by all of them together, as where each replica has a pipeline of its own.
+// Pipelines whose number of replicas differs by stage. One of a stage's replicas computes a
+// micro-batch. (If numbers are equal, each replica has a pipeline of its own.)
 
 #include <span>
 #include <vector>

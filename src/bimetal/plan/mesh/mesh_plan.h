@@ -1,7 +1,7 @@
 #pragma once
-// Who trains a model how: the best of one device alone, data parallelism, ZeRO, pipelines and
-// tensor parallelism over some or all devices, by simulating a step of each. Pure; docs/planning.md
-// says what is searched.
+// Which devices train a model, and how: the best of one device alone, data parallelism, ZeRO,
+// pipelines and tensor parallelism over some or all devices, by simulating a step of each. Pure;
+// docs/plan_model.md says what is searched.
 
 #include <algorithm>
 #include <cstdint>

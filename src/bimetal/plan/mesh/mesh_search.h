@@ -1,6 +1,6 @@
 #pragma once
-// The candidates of a plan (mesh_plan.h): ways to train on some or all devices of a cluster, the
-// promising ones with their step simulated.
+// The candidates of a plan (mesh_plan.h): ways to train on some or all devices of a cluster. A step
+// of the promising ones is simulated.
 
 #include <cstddef>
 #include <vector>

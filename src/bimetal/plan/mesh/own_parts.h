@@ -1,6 +1,6 @@
 #pragma once
-// Pipelines of neighbours whose stages have their tensors in parts of their own number: one device
-// that has a stage whole, say, before two that share the tensors of the next.
+// Pipelines of neighbours whose number of parts of tensors differs by stage: for example one device
+// with a whole stage before two that share the tensors of the next.
 
 #include <optional>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a step of one pipeline comes to, in time and memory.
+// The time and memory of a step of one pipeline.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,6 @@
 #pragma once
-// What the parts of a pipeline's step cost: passes, ways between stages, exchanges behind them.
+// The costs of the parts of a pipeline's step: passes, messages between stages, exchanges after
+// them.
 
 #include <cstddef>
 #include <utility>

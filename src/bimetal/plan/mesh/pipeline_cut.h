@@ -1,5 +1,5 @@
 #pragma once
-// Where a pipeline's model may be cut, as schedule/cut.h asks.
+// Where a pipeline's model may be cut, in the form of schedule/cut.h.
 
 #include "bimetal/parallel/schedule/cut.h"
 #include "bimetal/plan/mesh/mesh_plan.h"

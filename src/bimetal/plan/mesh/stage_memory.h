@@ -1,5 +1,5 @@
 #pragma once
-// What a device of a pipeline's stage needs in memory.
+// The memory that a device of a pipeline's stage needs.
 
 #include <cstddef>
 #include <limits>

@@ -1,6 +1,7 @@
 #pragma once
-// How many stages a job's devices form, and how many share each tensor, where it leaves that open:
-// all of them take part, in their order, which is a smaller question than mesh_plan.h's. Pure.
+// How many stages a job's devices form, and how many share each tensor, if the job leaves that
+// open. All devices take part, in their order, which is a smaller question than that of
+// mesh_plan.h. Pure.
 
 #include <cstddef>
 #include <vector>

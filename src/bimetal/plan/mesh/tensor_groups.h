@@ -1,8 +1,8 @@
 #pragma once
-// Devices that compute every layer together, each with its part of the tensors (docs/tensor.md). To
-// whoever plans, such a group is one device: as fast as its slowest part and the sums of
-// activations behind each, with the memory of the one that has least for its part. Groups may be of
-// unlike sizes, and of one device each.
+// Devices that compute every layer together, each with its part of the tensors (docs/tensor.md). In
+// a plan such a group is one device. Its time is that of its slowest part and the sums of
+// activations after each unit. Its memory is that of the device that has least for its part. Groups
+// may be of unlike sizes, and of one device each.
 
 #include <map>
 #include <optional>

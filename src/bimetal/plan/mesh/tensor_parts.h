@@ -1,5 +1,5 @@
 #pragma once
-// What one of several tensor ranks has of a model: facts of its part, from those of the whole.
+// The facts of one tensor rank's part of a model, from those of the whole.
 
 #include <cstddef>
 #include <span>

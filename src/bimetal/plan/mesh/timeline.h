@@ -1,5 +1,5 @@
 #pragma once
-// A picture of a step: who computes what when.
+// A picture of a step: which device computes what, and when.
 
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 #pragma once
-// A language model by its sizes: facts without a measurement, for clusters that are not there.
+// Facts of a language model from its sizes, without a measurement, for clusters that are not there.
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
-// The pipeline of given stages that a job would train by, of what it leaves open the best:
-// schedules, numbers of micro-batches, weights of parts.
+// The best pipeline of given stages for a job, where the job leaves something open: schedules,
+// numbers of micro-batches, weights of parts.
 
 #include <optional>
 #include <vector>

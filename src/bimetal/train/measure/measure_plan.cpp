@@ -13,7 +13,6 @@
 #include "bimetal/data/batch_feed.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/combinations.h"
-#include "bimetal/job/keys_in.h"
 #include "bimetal/job/mesh_keys.h"
 #include "bimetal/parallel/data/bucket_plan.h"
 #include "bimetal/parallel/data/replicated_model.h"

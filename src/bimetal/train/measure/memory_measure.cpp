@@ -14,7 +14,6 @@
 #include "bimetal/device/device.h"
 #include "bimetal/device/host.h"
 #include "bimetal/job/combinations.h"
-#include "bimetal/job/keys_in.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/measure/unit_measure.h"
 #include "bimetal/train/setup.h"

@@ -92,7 +92,7 @@ void require_rounds(const job::MeshConfig& mesh) {
 /// What is not open: as training reads it.
 void take_numbers(const job::JobConfig& job, const MeasuredPlan& measured, plan::StagesWish& wish) {
   const auto shape = shape_of(job.mesh, static_cast<int>(measured.devices.size()));
-  require_samples(job, shape);
+  require_possible(job, shape);
   part_weights(job.mesh, shape, {});
   const auto pieces = static_cast<std::size_t>(shape.stages * chunks_of(job.mesh));
   const auto units = measured.mesh_input.facts.front().units.size();

@@ -123,13 +123,21 @@ StageCompute::StageCompute(const task::Task& task, std::shared_ptr<const paralle
       segments_(segments_of(stage_, options_.recompute)),
       runner_(*mesh_, runner_options(options_, any_recomputed(segments_))) {
   parallel::schedule::require_possible(options_.schedule, {.stages = mesh_->shape().stages,
-                                                           .micro_batches = micro_batches(1),
+                                                           .micro_batches = asked_micro_batches(1),
                                                            .chunks = options_.chunks,
                                                            .windows = mesh_->windows()});
 }
 
-int StageCompute::micro_batches(std::int64_t samples) const {
+int StageCompute::asked_micro_batches(std::int64_t samples) const {
   return micro_batches_of(options_, mesh_->shape(), limit_, samples) * finer_;
+}
+
+/// Shares differ: one that is smaller than the others has fewer. A task's code need not take empty
+/// micro-batches.
+int StageCompute::micro_batches(std::int64_t samples) const {
+  return parallel::schedule::micro_batches_filled(options_.schedule,
+                                                  mesh_->shape().pipeline_ranks(),
+                                                  asked_micro_batches(samples), samples);
 }
 
 Compute::Outcome StageCompute::try_run(std::int64_t samples,

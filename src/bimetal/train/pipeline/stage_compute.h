@@ -85,11 +85,11 @@ class StageCompute {
   progress::Evaluation evaluate(std::span<const double> speeds,
                                 const predict::EvaluateOptions& options);
 
-  /// In how many micro-batches a share of so many samples goes through the stages: some may have
-  /// none.
+  /// In how many micro-batches a share of so many samples goes through the stages.
   int micro_batches(std::int64_t samples) const;
 
  private:
+  int asked_micro_batches(std::int64_t samples) const;
   bool begin_recomputing();
   parallel::pipeline::StageWork work_on(const task::Values& share,
                                         std::span<const std::int64_t> begins,

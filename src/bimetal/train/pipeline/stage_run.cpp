@@ -7,6 +7,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/job/combinations.h"
 
 namespace bimetal::train {
 
@@ -45,6 +46,7 @@ struct MicroBatches {
 MicroBatches micro_batches_of_step(const job::JobConfig& job, const parallel::Mesh& mesh,
                                    const task::Task& task, const StageOptions& options) {
   const auto& shape = mesh.shape();
+  require_possible(job, shape);
   const auto samples = samples_of_pipeline(shape, job.train.global_batch);
   const MicroBatches step{
       samples, micro_batches_of(options, shape, agreed_limit(mesh, task, options), samples)};
@@ -52,7 +54,6 @@ MicroBatches micro_batches_of_step(const job::JobConfig& job, const parallel::Me
                                                           .micro_batches = step.count,
                                                           .chunks = options.chunks,
                                                           .windows = mesh.windows()});
-  require_samples(job, shape);
   return step;
 }
 
@@ -80,7 +81,10 @@ void tell_recomputing(const std::vector<bool>& by_stage, progress::Observer& obs
 
 }  // namespace
 
-void require_samples(const job::JobConfig& job, const parallel::MeshShape& shape) {
+void require_possible(const job::JobConfig& job, const parallel::MeshShape& shape) {
+  auto known = job;
+  known.mesh.replicas = shape.replicas;
+  job::require_possible(known, {});
   const auto asked = job.mesh.micro_batches;
   const auto samples = samples_of_pipeline(shape, job.train.global_batch);
   if (shape.stages == 1 || asked <= samples) return;

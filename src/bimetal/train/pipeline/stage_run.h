@@ -20,15 +20,17 @@ namespace bimetal::train {
 /// The stages of `mesh` (as make_mesh() has it) and their cuts, which of large models memory has a
 /// say in; nothing of a job with one stage. `batch`: weight of a global batch; what is planned
 /// becomes the plan of `memory`. Collective. Errors: InvalidArgument for micro-batches that the
-/// schedule cannot run; those of require_samples(), choose_cuts() and MemoryCheck::refuse(). The
+/// schedule cannot run; those of require_possible(), choose_cuts() and MemoryCheck::refuse(). The
 /// same on every rank.
 StagePlan plan_stages(const job::JobConfig& job, std::shared_ptr<const parallel::Mesh> mesh,
                       const task::Task& task, UnitProbe probe, std::int64_t batch,
                       MemoryCheck& memory, progress::Observer& observer);
 
-/// Error(InvalidArgument) for more micro-batches (mesh.micro_batches) than there are samples in a
-/// step for each pipeline: some would be empty. What is chosen may be rounded up.
-void require_samples(const job::JobConfig& job, const parallel::MeshShape& shape);
+/// Once it is known what mesh.replicas = "auto" comes to. Error(Unsupported) of
+/// job::require_possible(); Error(InvalidArgument) for more micro-batches (mesh.micro_batches) than
+/// there are samples in a step for each pipeline: some would be empty. What is chosen may be
+/// rounded up.
+void require_possible(const job::JobConfig& job, const parallel::MeshShape& shape);
 
 /// For the run's report; nothing of a job with one stage.
 std::optional<progress::MeshReport> report_of(const StagePlan& plan, const job::MeshConfig& mesh);

@@ -154,13 +154,13 @@ data::DatasetFiles find_job_data(comm::Group alone, const job::JobConfig& job,
   } catch (const progress::Interrupted&) {
     throw;
   } catch (const Error& error) {
-    if (!sender.find) throw;
+    if (!sender.directory) throw;
     missing = error;
   }
   if (const auto why_not = data::forbidden(job.data)) {
     throw data::not_sent(options.host_name, *why_not, missing->what());
   }
-  const auto at = sender.find();
+  const auto at = sender.directory->find_data();
   if (!at) {
     throw data::not_sent(options.host_name, "server 0, which would send it, has none either",
                          missing->what());

@@ -2,13 +2,10 @@
 // The data set of a process of a job with parameter servers: found on its machine, fetched from a
 // URL, or sent by the process that leads the job. docs/data.md.
 
-#include <functional>
-#include <optional>
-
 #include "bimetal/comm/group.h"
 #include "bimetal/data/dataset_files.h"
 #include "bimetal/job/job_config.h"
-#include "bimetal/net/endpoint.h"
+#include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/parallel/server/link/link.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/train/trainer.h"
@@ -17,10 +14,9 @@ namespace bimetal::train {
 
 /// Who sends the data set to a process that has none.
 struct DataSender {
-  /// Where it listens (data_link.h), waited for; nothing: it has no data either. Empty: there is
-  /// no such process.
-  std::function<std::optional<net::Endpoint>()> find;
-  parallel::server::Credentials credentials;
+  /// Tells where it listens (data_link.h). nullptr: there is no such process.
+  parallel::server::ServerDirectory* directory = nullptr;
+  parallel::server::Credentials credentials = {};
 };
 
 /// Where this process finds the files; nowhere for a task that brings its data. One process of each

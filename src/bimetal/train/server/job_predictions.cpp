@@ -18,8 +18,8 @@ constexpr std::chrono::seconds kToFetch{5};
 serving::ServerOptions prediction_server(const ServerRun& run) {
   serving::ServerOptions options;
   options.listen = {run.listen_host, 0};
-  options.token = run.network.token;
-  options.encryption = run.network.encryption;
+  options.token = run.credentials.token;
+  options.encryption = run.credentials.encryption;
   return options;
 }
 
@@ -43,14 +43,14 @@ ps::ClientOptions JobPredictions::reader_options() const {
   const auto& run = parts_.run;
   ps::ClientOptions options;
   for (int server = 0; server < server_processes(parts_.job.servers); ++server) {
-    const auto at = server == run.server ? parts_.server.endpoint() : run.find(server);
+    const auto at = server == run.server ? parts_.server.endpoint() : run.directory->find(server);
     if (!at) options.gone.insert(server);
     options.servers.push_back(at.value_or(net::Endpoint{}));
   }
   options.shards = static_cast<int>(parts_.job.servers.weights.size());
-  options.token = run.network.token;
-  options.encryption = run.network.encryption;
-  options.job_id = run.network.job_id;
+  options.token = run.credentials.token;
+  options.encryption = run.credentials.encryption;
+  options.job_id = run.credentials.job_id;
   options.join.role = ps::Role::reader;
   options.join.host = run.trainer.host_name;
   options.join.device = "cpu";

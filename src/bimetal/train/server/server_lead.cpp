@@ -26,7 +26,7 @@ bool ServerProcess::require_lead() {
   if (!has_copies() || run_.server != 0) return true;
   // The copy says so in the job's store, which may be out of its reach; where it listens it says
   // so as long as it trains.
-  const bool given_up = run_.lost(run_.server);
+  const bool given_up = run_.directory->withdrawn(run_.server);
   const auto leader = given_up ? std::nullopt : ask_stand_in();
   if (!given_up && leader.value_or(0) == 0) return leader.has_value();
   throw Error(ErrorCode::Timeout,
@@ -40,7 +40,7 @@ bool ServerProcess::require_lead() {
 std::optional<int> ServerProcess::ask_stand_in() {
   if (!stand_in_ || (!ask_again_.expired() && !stopping_)) return std::nullopt;
   const auto leader =
-      ps::who_leads(*stand_in_, fmt::format("server {}", shards()), credentials_of(run_.network));
+      ps::who_leads(*stand_in_, fmt::format("server {}", shards()), run_.credentials);
   if (!leader) ask_again_ = Deadline::after(kAskAgain);
   return leader;
 }

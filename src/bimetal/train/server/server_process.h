@@ -60,6 +60,7 @@ class ServerProcess {
   void serve_predictions();
   int shards() const { return static_cast<int>(job_.servers.weights.size()); }
 
+  std::optional<ps::Event> next_event();
   bool handle(const ps::Event& event);
   bool on_pause(const ps::PauseEvent& pause);
   bool by_clock() const;  ///< whether a save is due
@@ -105,7 +106,7 @@ class ServerProcess {
   std::size_t workers_told_ = 0;
   Deadline ask_again_ = Deadline::at({});  ///< not before, if it has not answered
   bool knows_stand_in_ = false;
-  Stopwatch since_save_;
+  Stopwatch since_save_, looked_;  ///< when the last event was asked for
   bool begun_ = false, stopping_ = false, interrupted_ = false, predictions_failed_ = false;
   bool save_due_ = false;  ///< by the clock: a pause for it has been asked for
   std::unique_ptr<JobPredictions> predictions_;  ///< uses all of the above

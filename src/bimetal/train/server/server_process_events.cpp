@@ -1,10 +1,14 @@
 // What the process that leads a job does while it trains: reports, saves, evaluates, ends.
 #include <fmt/format.h>
 
+#include <optional>
+#include <utility>
+
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/admitted_save.h"
 #include "bimetal/checkpoint/shared_checkpoint.h"
 #include "bimetal/progress/together.h"
+#include "bimetal/serving/message.h"
 #include "bimetal/train/server/server_process.h"
 #include "bimetal/train/server/server_setup.h"
 
@@ -14,6 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLook{100};
+constexpr double kAsleep = 1;  ///< seconds between two looks: most come a tenth later
 /// For workers and servers to read that the job is done.
 constexpr std::chrono::seconds kToSayGoodbye{5};
 
@@ -31,7 +36,7 @@ progress::Report ServerProcess::follow_events() {
         save_due_ = true;
         server_.request_pause();
       }
-      if (const auto event = server_.next_event(Deadline::after(kLook))) going_on = handle(*event);
+      if (const auto event = next_event()) going_on = handle(*event);
     }
   } catch (const Error& error) {
     server_.abort(error);
@@ -42,7 +47,7 @@ progress::Report ServerProcess::follow_events() {
   const auto workers = server_.figures();
   const auto repeated = server_.samples_repeated();
   server_.finish(Deadline::after(kToSayGoodbye));
-  if (run_.finished) run_.finished();
+  run_.directory->finish();
   auto report = report_of_servers(journal_, job_.servers, state_.step, workers,
                                   {.updates = static_cast<std::int64_t>(version_) - start_step_,
                                    .samples_repeated = repeated,
@@ -51,10 +56,17 @@ progress::Report ServerProcess::follow_events() {
   return report;
 }
 
+/// This process may have been stopped, and what it has to tell be no news any more.
+std::optional<ps::Event> ServerProcess::next_event() {
+  auto event = server_.next_event(Deadline::after(kLook));
+  if (std::exchange(looked_, Stopwatch()).seconds() > kAsleep) require_lead();
+  return event;
+}
+
 /// A job that is resumed at its end is over at once: servers that are still to come are waited for,
 /// workers find it told.
 void ServerProcess::tell_all_that_it_is_over() {
-  if (run_.over) run_.over();
+  run_.directory->end();
   const auto deadline = Deadline::after(milliseconds_of(job_.cluster.join_timeout_s));
   while (!server_.complete() && !deadline.expired() && !stop_requested()) {
     server_.next_event(Deadline::after(kLook));
@@ -75,7 +87,7 @@ bool ServerProcess::handle(const ps::Event& event) {
   } else if (const auto* step = std::get_if<ps::StepEvent>(&event)) {
     if (!predictions_) serve_predictions();  // all servers are there
     if (has_copies() && run_.server == 0 && !std::exchange(knows_stand_in_, true)) {
-      stand_in_ = run_.find(shards());
+      stand_in_ = run_.directory->find(shards());
     }
     state_.step = step->step.number;
     if (step->workers.size() != workers_told_) {
@@ -87,7 +99,7 @@ bool ServerProcess::handle(const ps::Event& event) {
     observer_.on_notice(told->text);
   } else if (const auto* lost = std::get_if<ps::ServerLostEvent>(&event)) {
     if (lost->server == shards()) require_lead();
-    run_.withdraw(lost->server);
+    run_.directory->withdraw(lost->server);
   } else if (const auto* pause = std::get_if<ps::PauseEvent>(&event)) {
     return on_pause(*pause);
   }
@@ -134,19 +146,23 @@ void ServerProcess::save_now() {
   if (job_.checkpoint.dir.empty()) return;
   require_right_to_save();
   state_.torch_rng = checkpoint::random_state();
-  // Another process may have come to lead, and saved, since the question above.
+  // Another process may have come to lead, and saved, since the question above: this one may have
+  // been stopped while it wrote.
   const auto path = checkpoint::save_checkpoint(
       job_.checkpoint.dir, model_, *optimizer_, state_, job_.checkpoint.keep,
-      [this](const checkpoint::LastSave& newest) { require_own(newest); });
+      [this](const checkpoint::LastSave& newest) {
+        require_own(newest);
+        require_lead();
+      });
   observer_.on_checkpoint(path.string(), state_.step);
 }
 
 void ServerProcess::serve_predictions() {
-  if (!run_.publish_predictions || predictions_failed_) return;
+  if (predictions_failed_) return;
   try {
     const JobParts parts{job_, run_, server_, plan_, facts_};
     predictions_ = std::make_unique<JobPredictions>(parts, *state_.model);
-    run_.publish_predictions(predictions_->endpoint());
+    run_.directory->publish_at(serving::kDirectoryKey, predictions_->endpoint());
   } catch (const Error& error) {
     predictions_.reset();
     predictions_failed_ = true;
@@ -161,7 +177,7 @@ void ServerProcess::evaluate_now(std::int64_t epoch) {
   evaluated_step_ = state_.step;
   server_.evaluate(predict::test_chunks(*data));
   while (!stop_requested()) {
-    const auto event = server_.next_event(Deadline::after(kLook));
+    const auto event = next_event();
     if (!event) continue;
     if (const auto* result = std::get_if<ps::EvaluatedEvent>(&*event)) {
       const auto evaluation = predict::evaluation_of(

@@ -56,7 +56,7 @@ ServerProcess::ServerProcess(const job::JobConfig& job, const ServerRun& run,
   state_.model = described;
   if (run_.server > 0) watching_data().on_phase("keeping parameters");
   restore_shard(store_, *optimizer_, model_);
-  run_.publish(server_.endpoint());
+  run_.directory->publish(run_.server, server_.endpoint());
 }
 
 std::unique_ptr<torch::optim::Optimizer> ServerProcess::make_optimizer() const {
@@ -69,7 +69,7 @@ std::unique_ptr<torch::optim::Optimizer> ServerProcess::make_optimizer() const {
 data::DatasetFiles ServerProcess::find_data() {
   torch::set_num_threads(1);  // the workers of this machine need the others
   if (run_.server > 0) {
-    const DataSender sender{run_.find_data, credentials_of(run_.network)};
+    const DataSender sender{run_.directory, run_.credentials};
     return find_job_data(alone_, job_, run_.trainer, sender, watching_data());
   }
   try {
@@ -77,7 +77,7 @@ data::DatasetFiles ServerProcess::find_data() {
   } catch (const progress::Interrupted&) {
     throw;
   } catch (const Error& error) {
-    if (run_.publish_data) run_.publish_data(std::nullopt);
+    run_.directory->publish_data(std::nullopt);
     throw Error(
         error.code(),
         fmt::format("{}; parameter server 0 needs a copy, and sends it to the machines that "
@@ -88,11 +88,11 @@ data::DatasetFiles ServerProcess::find_data() {
 }
 
 std::unique_ptr<data::DataServer> ServerProcess::send_data() {
-  if (!run_.publish_data || task::is_python_task(job_)) return nullptr;
+  if (task::is_python_task(job_)) return nullptr;
   auto server = std::make_unique<data::DataServer>(
-      net::Endpoint{run_.listen_host, 0}, credentials_of(run_.network), files_,
+      net::Endpoint{run_.listen_host, 0}, run_.credentials, files_,
       run_.trainer.host_name, milliseconds_of(job_.parallel.timeout_s));
-  run_.publish_data(server->endpoint());
+  run_.directory->publish_data(server->endpoint());
   return server;
 }
 
@@ -108,14 +108,15 @@ ps::ServerOptions ServerProcess::server_options() {
   options.shards = shards();
   options.start = {state_.step, state_.position.epoch, state_.position.offset, {}};
   options.listen = {run_.listen_host, 0};
-  options.token = run_.network.token;
-  options.encryption = run_.network.encryption;
-  options.job_id = run_.network.job_id;
+  options.token = run_.credentials.token;
+  options.encryption = run_.credentials.encryption;
+  options.job_id = run_.credentials.job_id;
   options.host = run_.trainer.host_name;
   options.facts = facts_;
   options.state = [this] { return shard_state(store_); };
   options.timeout = milliseconds_of(job_.parallel.timeout_s);
-  options.lost = run_.lost;
+  options.peer_timeout = peer_timeout_of(job_);
+  options.lost = [this](int server) { return run_.directory->withdrawn(server); };
   return options;
 }
 
@@ -154,7 +155,7 @@ ps::CoordinatorOptions ServerProcess::coordinator_options() const {
 progress::Report ServerProcess::follow() {
   std::optional<net::Endpoint> stand_in;
   if (job_.servers.replicas > 1) {
-    stand_in = run_.server == shards() ? server_.endpoint() : run_.find(shards());
+    stand_in = run_.server == shards() ? server_.endpoint() : run_.directory->find(shards());
   }
   const auto note = [this](const ps::Event& event) {
     const auto* step = std::get_if<ps::StepEvent>(&event);
@@ -163,7 +164,7 @@ progress::Report ServerProcess::follow() {
     workers_ = step->workers;
     note_step(journal_, *step);
   };
-  const bool leads = server_.follow(run_.find(0), stand_in, note,
+  const bool leads = server_.follow(run_.directory->find(0), stand_in, note,
                                     Deadline::after(milliseconds_of(job_.cluster.join_timeout_s)));
   return leads ? lead() : progress::Report{};
 }
@@ -174,7 +175,7 @@ progress::Report ServerProcess::lead() {
   ++state_.term;
   state_.step = position.steps_done;
   require_newest_here();  // or the job may be done, and this process have slept
-  run_.withdraw(0);
+  run_.directory->withdraw(0);
   data_server_ = send_data();
   observer_.on_phase("training");
   observer_.on_notice(
@@ -209,7 +210,12 @@ int server_processes(const job::ServersConfig& servers) {
 
 progress::Report run_parameter_server(const job::JobConfig& job, const ServerRun& run,
                                       progress::Observer& observer) {
-  ServerProcess server(job, run, observer);
+  auto own = job;
+  if (weighs_servers(job.servers)) {
+    set_weights(own.servers, ps::weigh_as_server(weighing_of(job, run.directory, run.credentials),
+                                                 run.server, run.listen_host, observer));
+  }
+  ServerProcess server(own, run, observer);
   return run.server == 0 ? server.coordinate() : server.follow();
 }
 

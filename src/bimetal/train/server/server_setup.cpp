@@ -14,11 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/data/sampler.h"
 #include "bimetal/job/same_job.h"
+#include "bimetal/net/tcp/peer_timeout.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/task/model_state.h"
 
@@ -36,8 +38,25 @@ weights_in_order(const task::Dataset& dataset, std::uint64_t seed) {
   };
 }
 
-parallel::server::Credentials credentials_of(const ServerNetwork& network) {
-  return {network.token, network.encryption, network.job_id};
+bool weighs_servers(const job::ServersConfig& servers) {
+  return servers.weigh && servers.weights.size() > 1 && servers.replicas == 1;
+}
+
+parallel::server::Weighing weighing_of(const job::JobConfig& job,
+                                       parallel::server::ServerDirectory* directory,
+                                       const parallel::server::Credentials& credentials) {
+  return {*directory, server_processes(job.servers), credentials};
+}
+
+void set_weights(job::ServersConfig& servers, std::vector<double> weights) {
+  servers.weights = std::move(weights);
+  servers.weigh = false;
+}
+
+std::optional<std::chrono::milliseconds> peer_timeout_of(const job::JobConfig& job) {
+  const double seconds = job.fabric.peer_timeout_s;
+  return seconds > 0 ? std::optional(milliseconds_of(seconds))
+                     : net::peer_timeout_from_environment();
 }
 
 parallel::server::ShardPlan plan_of_model(const job::JobConfig& job,

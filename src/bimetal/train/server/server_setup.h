@@ -3,13 +3,16 @@
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "bimetal/job/job_config.h"
+#include "bimetal/parallel/server/directory/weigh.h"
 #include "bimetal/parallel/server/link/link.h"
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_plan.h"
@@ -24,8 +27,19 @@ namespace bimetal::train {
 std::function<std::int64_t(std::int64_t epoch, std::int64_t offset, std::int64_t count)>
 weights_in_order(const task::Dataset& dataset, std::uint64_t seed);
 
-/// What a process shows to the others of the job.
-parallel::server::Credentials credentials_of(const ServerNetwork& network);
+/// Whether the job leaves to its processes how much each server keeps: each then needs what they
+/// measure before it can plan the shards (weigh.h).
+bool weighs_servers(const job::ServersConfig& servers);
+
+parallel::server::Weighing weighing_of(const job::JobConfig& job,
+                                       parallel::server::ServerDirectory* directory,
+                                       const parallel::server::Credentials& credentials);
+
+/// As if the job file had given these.
+void set_weights(job::ServersConfig& servers, std::vector<double> weights);
+
+/// As patience_for() takes it: of the job, or else of the environment.
+std::optional<std::chrono::milliseconds> peer_timeout_of(const job::JobConfig& job);
 
 /// Error(Unsupported) for a model that servers cannot train.
 parallel::server::ShardPlan plan_of_model(const job::JobConfig& job, const task::ModelState& model);

@@ -55,6 +55,7 @@ class WorkerProcess {
 
   const job::JobConfig& job_;
   const WorkerRun& run_;
+  const ps::FoundServers found_;
   device::Place place_;
   std::shared_ptr<const task::Task> task_;
   precision::Precision precision_;
@@ -70,6 +71,8 @@ WorkerProcess::WorkerProcess(const job::JobConfig& job, const WorkerRun& run,
                              progress::Observer& observer)
     : job_(job),
       run_(run),
+      found_(run_.directory->find_all(server_processes(job_.servers),
+                                      static_cast<int>(job_.servers.weights.size()))),
       place_(choose_place(job_, run_.trainer)),
       task_(load_task(observer)),
       precision_(choose_precision(job_, run_.trainer.worker, place_, *task_)),
@@ -93,7 +96,7 @@ ComputeOptions WorkerProcess::compute_options() {
 
 std::shared_ptr<const task::Task> WorkerProcess::load_task(progress::Observer& observer) const {
   auto alone = comm::make_group(net::make_solo_mesh(run_.trainer.host_name), {});
-  const DataSender sender{run_.find_data, credentials_of(run_.network)};
+  const DataSender sender{run_.directory, run_.credentials};
   auto task =
       task::make_task(job_, find_job_data(std::move(alone), job_, run_.trainer, sender, observer));
   for (const auto& notice : task->notices()) observer.on_notice(notice);
@@ -117,15 +120,15 @@ ps::PushCompression WorkerProcess::push_compression() const {
 
 ps::ClientOptions WorkerProcess::client_options() const {
   ps::ClientOptions options;
-  options.servers = run_.servers;
-  options.gone = run_.gone;
+  options.servers = found_.servers;
+  options.gone = found_.gone;
   options.shards = static_cast<int>(job_.servers.weights.size());
-  options.token = run_.network.token;
-  options.encryption = run_.network.encryption;
-  options.job_id = run_.network.job_id;
+  options.token = run_.credentials.token;
+  options.encryption = run_.credentials.encryption;
+  options.job_id = run_.credentials.job_id;
   options.join.number = run_.number;
   options.join.host = run_.trainer.host_name;
-  options.join.device = place_.device.str();
+  options.join.device = job::with_device(run_.trainer.worker, place_.device.str());
   options.join.release = std::string(release());
   if (cost_.known() && cost_.beta() > 0) {
     options.join.samples_per_s = 1 / cost_.beta();
@@ -133,11 +136,12 @@ ps::ClientOptions WorkerProcess::client_options() const {
   }
   options.join.facts = common_facts(job_, *task_, model_);
   options.timeout = milliseconds_of(job_.parallel.timeout_s);
+  options.peer_timeout = peer_timeout_of(job_);
   options.compression = push_compression();
-  options.give_up = [stop = run_.trainer.stop_requested, over = run_.over] {
-    return (stop && stop()) || (over && over());
+  options.give_up = [stop = run_.trainer.stop_requested, directory = run_.directory] {
+    return (stop && stop()) || directory->known_to_have_ended();
   };
-  options.lost = run_.lost;
+  options.lost = [this](int server) { return run_.directory->withdrawn(server); };
   options.pull_compression = comm::scheme_of(job_.compression.parameters);
   const auto transport =
       comm::transport_for(comm::transport_of(job_.fabric.transport, "fabric.transport"));
@@ -235,8 +239,18 @@ bool WorkerProcess::work() {
 bool run_worker(const job::JobConfig& job, const WorkerRun& run, progress::Observer& observer) {
   try {
     require_deterministic(job, 1);
-    return WorkerProcess(job, run, observer).work();
-  } catch (const Error&) {
+    auto own = job;
+    if (weighs_servers(job.servers)) {
+      set_weights(own.servers,
+                  ps::weigh_as_worker(weighing_of(job, run.directory, run.credentials)));
+    }
+    return WorkerProcess(own, run, observer).work();
+  } catch (const Error& error) {
+    // A job that is resumed at its end is over before its workers have joined.
+    const auto code = error.code();
+    const bool missed =
+        code == ErrorCode::Aborted || code == ErrorCode::PeerLost || code == ErrorCode::Timeout;
+    if (missed && run.directory->known_to_have_ended()) return true;
     throw;
   } catch (const std::exception& error) {
     throw error_of(error, fmt::format("worker {}", run.number),

@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/call.h"
+#include "bimetal/comm/checksum.h"
 #include "support/errors.h"
 
 namespace bimetal::comm {
@@ -113,6 +115,13 @@ TEST(Compression, CallsSayHowTheyAreCompressed) {
   EXPECT_FALSE(same_call(header({.scheme = Scheme::int8}), header({})));
   EXPECT_FALSE(same_call(header({.scheme = Scheme::topk, .density = 0.01}),
                          header({.scheme = Scheme::topk, .density = 0.02})));
+}
+
+// It travels: factors of ranks are compared by it.
+TEST(Checksum, IsFnv1a) {
+  const std::array text = {std::byte{'a'}};
+  EXPECT_EQ(checksum_of(text), 0xaf63dc4c8601ec8cu);
+  EXPECT_EQ(checksum_of({}), 0xcbf29ce484222325u);
 }
 
 }  // namespace

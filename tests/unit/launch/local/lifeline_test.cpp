@@ -1,4 +1,4 @@
-#include "bimetal/launch/local/lifeline.h"
+#include "bimetal/launch/local/status_pipe.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

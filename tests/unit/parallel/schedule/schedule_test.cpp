@@ -120,6 +120,10 @@ TEST(Schedule, HasNamesThatJobFilesUse) {
 }
 
 TEST(Schedule, MicroBatchesShareTheSamples) {
+  EXPECT_EQ(micro_batches_filled(Kind::one_f_one_b, 2, 4, 9), 4);
+  EXPECT_EQ(micro_batches_filled(Kind::one_f_one_b, 2, 4, 3), 3);
+  EXPECT_EQ(micro_batches_filled(Kind::interleaved, 2, 4, 3), 2);
+  EXPECT_EQ(micro_batches_filled(Kind::interleaved, 2, 4, 1), 2);
   EXPECT_EQ(micro_batch_sizes(7, 3), (std::vector<std::int64_t>{2, 2, 3}));
   EXPECT_EQ(micro_batch_sizes(2, 4), (std::vector<std::int64_t>{0, 1, 0, 1}));
 }

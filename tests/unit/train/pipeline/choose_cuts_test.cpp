@@ -11,6 +11,8 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/job/mesh_keys.h"
+#include "bimetal/train/pipeline/stage_run.h"
+#include "bimetal/train/replicas.h"
 #include "support/errors.h"
 #include "unit/train/pipeline/row_task.h"
 #include "unit/train/training_job.h"
@@ -64,6 +66,19 @@ TEST(ChooseCuts, RefusesMicroBatchesWithoutSamples) {
   job.mesh.chunks = 1;
   job.train.global_batch = 25;
   EXPECT_THAT(refusal_of(job, 4), HasSubstr("take 12 at most")) << "of 13 samples";
+}
+
+// Whoever makes a mesh of workers or a plan knows what mesh.replicas = "auto" comes to.
+TEST(ChooseCuts, WhatReplicasComeToIsRefusedInTheWordsOfTheKeys) {
+  job::JobConfig job;
+  job.mesh.stages = 2;
+  job.mesh.tensor = 2;
+  job.mesh.stage_tensor = {1, 2};
+  job.mesh.schedule = "interleaved";
+  require_possible(job, shape_of(job.mesh, 3));
+  EXPECT_THAT(text_of(ErrorCode::Unsupported,
+                      [&] { require_possible(job, shape_of(job.mesh, 6)); }),
+              HasSubstr("take \"1f1b\", or mesh.replicas = 1"));
 }
 
 /// Of its evaluations: they tell whether activations were shortened on the way.

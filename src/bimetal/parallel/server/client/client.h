@@ -34,8 +34,9 @@ struct ClientOptions {
   net::Encryption encryption = net::Encryption::off;
   std::string job_id = "job";
   Join join;
-  /// Longest wait for a server that says nothing, and for parameters.
+  /// Longest wait for parameters, and for a server that says nothing, as patience_for() has it.
   std::chrono::milliseconds timeout{60000};
+  std::optional<std::chrono::milliseconds> peer_timeout = {};
   /// Of pushed gradients, with error feedback; for float32 alone.
   PushCompression compression;
   /// Of pulled parameters: float16, bfloat16 or int8, for float32 alone.

@@ -35,6 +35,7 @@ struct Client::Impl {
                   Deadline deadline);
   void fail(const Error& error);
   asio::awaitable<void> watch();
+  Patience patience_with(const ServerLink& server) const;
   void tell_silence(ServerLink& server, std::chrono::milliseconds silence) const;
   ServerLink* copy_of(int server) const;
   bool stood_in_for(int server);

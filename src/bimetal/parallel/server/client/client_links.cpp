@@ -216,14 +216,18 @@ void Client::Impl::fail(const Error& error) {
   arrivals.changed.notify_all();
 }
 
+Patience Client::Impl::patience_with(const ServerLink& server) const {
+  return patience_for(options.peer_timeout, options.timeout, server.link->stays_on_host());
+}
+
 /// While it lasts, and once it is over.
 void Client::Impl::tell_silence(ServerLink& server, milliseconds silence) const {
   using Seconds = std::chrono::duration<double>;
   if (silence >= server.told + kLongSilence) {
     server.told += kLongSilence;
-    log(LogLevel::warning,
-        "waiting for {}: nothing for {} s (it is given up after {:g}; parallel.timeout_s)",
-        server.name(), silence.count() / 1000, Seconds(options.timeout).count());
+    const auto [patience, set_by] = patience_with(server);
+    log(LogLevel::warning, "waiting for {}: nothing for {} s (it is given up after {:g}; {})",
+        server.name(), silence.count() / 1000, Seconds(patience).count(), set_by);
   } else if (silence.count() == 0 && std::exchange(server.told, {}).count() > 0) {
     log(LogLevel::warning, "{} is back", server.name());
   }
@@ -236,12 +240,11 @@ asio::awaitable<void> Client::Impl::watch() {
       if (!server->link || server->gone) continue;
       const auto silence = server->silence.after(kWatchEvery, server->link->heard());
       tell_silence(*server, silence);
-      if (silence > options.timeout) {
-        server->link->close();
-        server->on_closed(Error(ErrorCode::PeerLost,
-                                "nothing was heard of it within "
-                                "parallel.timeout_s"));
-      }
+      const auto [patience, set_by] = patience_with(*server);
+      if (silence <= patience) continue;
+      server->link->close();
+      server->on_closed(Error(ErrorCode::PeerLost,
+                              fmt::format("nothing was heard of it within {}", set_by)));
     }
     {
       const std::scoped_lock lock(arrivals.mutex);

@@ -1,7 +1,7 @@
 #pragma once
-// One lease after the other on a worker: parameters come in, gradients go out while backward still
-// runs, weighted so that the sum over a step's leases is the gradient of the mean loss over the
-// step (docs/parameter_server.md).
+// The leases of a worker, one after the other. Parameters come in, and gradients go out while
+// backward still runs. They are weighted so that the sum over a step's leases is the gradient of
+// the mean loss over the step (docs/parameter_server.md).
 
 #include <torch/csrc/api/include/torch/types.h>
 

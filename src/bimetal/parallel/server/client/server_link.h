@@ -1,5 +1,5 @@
 #pragma once
-// What a worker hears from the servers, connection by connection. Private to client.cpp.
+// The messages from the servers to a worker, connection by connection. Private to client.cpp.
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Whether numbers are numbers: one pass, without a temporary.
+// Whether all numbers are finite: one pass, without a temporary.
 
 #include <span>
 

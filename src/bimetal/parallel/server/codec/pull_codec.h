@@ -1,7 +1,7 @@
 #pragma once
-// Shortens parameters before they are pulled. They are whole values, not changes: what a worker
-// computes with is rounded, the server's own values are not, and so nothing is lost for good and
-// nothing needs to be fed back.
+// Compresses parameters before they are pulled. They are whole values, not changes. Only the
+// worker's copy is rounded; the server's own values are not. So no error adds up, and no feedback
+// is needed.
 
 #include <torch/csrc/api/include/torch/types.h>
 

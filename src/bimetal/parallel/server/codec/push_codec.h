@@ -1,6 +1,6 @@
 #pragma once
-// Shortens gradients before they are pushed, with error feedback: what is lost is added to what is
-// pushed next.
+// Compresses gradients before they are pushed, with error feedback: the loss is added to the next
+// push.
 
 #include <torch/csrc/api/include/torch/types.h>
 

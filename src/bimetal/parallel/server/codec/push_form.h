@@ -1,6 +1,6 @@
 #pragma once
-// What a shortened gradient looks like on its way to a server: the one source of its length, which
-// both sides compute, and of its meaning. Schemes: docs/compression.md. Pure functions.
+// The layout of a compressed gradient on its way to a server. This file alone defines its length,
+// which both sides compute, and its meaning. Schemes: docs/compression.md. Pure functions.
 
 #include <torch/csrc/api/include/torch/types.h>
 

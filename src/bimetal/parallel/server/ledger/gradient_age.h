@@ -1,6 +1,6 @@
 #pragma once
-// How old gradients are, in steps, when they change the parameters: measured, and what to expect of
-// a worker's next ones. Pure. Not thread-safe.
+// The age of gradients in steps when they change the parameters: as measured, and as expected of a
+// worker's next ones. Pure. Not thread-safe.
 
 #include <array>
 #include <cstddef>

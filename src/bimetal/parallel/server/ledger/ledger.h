@@ -1,7 +1,8 @@
 #pragma once
-// Who computes which samples: steps of the global batch, cut into leases by the workers' measured
-// speeds, given to others when a worker is lost, and turned into updates in a fixed order.
-// docs/parameter_server.md. No libtorch, no I/O, no clock of its own. Not thread-safe.
+// Which worker computes which samples. Steps of the global batch are cut into leases by the
+// workers' measured speeds. Leases are given to others when a worker is lost, and become updates in
+// a fixed order. docs/parameter_server.md. No libtorch, no I/O, no clock of its own. Not
+// thread-safe.
 
 #include <chrono>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
-// How far a job has come: which samples its parameters have learnt from. What server 0's stand-in
-// needs in order to go on. docs/parameter_server.md, "When a server dies".
+// How far a job has come: which samples its parameters have learnt from. The copy of server 0 needs
+// it to take over. docs/parameter_server.md, "When a server dies".
 
 #include <cstdint>
 #include <vector>

@@ -1,8 +1,9 @@
 #pragma once
-// Whether a worker gains by leases that are granted ahead, so that one's parameters come while
-// another's gradients leave. Where the exchange is short, or what limits it has no two directions
-// (a radio, the memory of one host), it does not, and gradients would only be older. Found out by
-// trying: its leases of both kinds are compared. Pure, no clock of its own.
+// Whether a worker gains by leases that are granted ahead, so that the parameters of one come while
+// the gradients of another leave. It gains nothing if the exchange is short, or if its bottleneck
+// does not have two directions (a radio, the memory of one host); gradients would then only be
+// older. This is found out by trying: its leases of both kinds are compared. Pure, no clock of its
+// own.
 
 #include <cstdint>
 

@@ -1,8 +1,8 @@
 #pragma once
-// How long a worker takes for a lease: its compute time, fitted as in all-reduce mode
+// The time of a worker's lease: its compute time, fitted as in all-reduce mode
 // (balance/cost_model.h), and the exchange with the servers, which hardly depends on the number of
-// samples. Kept apart, since a worker that is given few samples would look slow by the exchange
-// alone, and be given even fewer. Pure, like the models that it is made of.
+// samples. They are kept apart, because a worker with few samples would look slow by the exchange
+// alone, and would get even fewer. Pure, like the models that it is made of.
 
 #include <array>
 #include <cstddef>

@@ -39,6 +39,7 @@ Link::Link(asio::ip::tcp::socket connected, const net::SessionKeys& keys, Side s
     : FrameSession(
           std::move(connected), keys, side,
           {.to_part = kToReadTheRefusal, .batch_bytes = kBatchBytes, .bytes_sent = &bytes_sent}),
+      stays_on_host_(net::ends_on_one_host(socket())),
       next_beat_(socket().get_executor()) {
   net::queue_little(socket());
 }

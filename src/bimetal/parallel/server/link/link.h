@@ -1,7 +1,7 @@
 #pragma once
-// One connection between a worker and a server, or between servers: a session (net/link/session.h)
-// that also sends heartbeats by itself, places tensors in their receiver's memory, and takes them
-// by way of shared memory where there is some.
+// One connection between a worker and a server, or between servers. It is a session
+// (net/link/session.h) that also sends heartbeats by itself and places tensors in their receiver's
+// memory. It uses shared memory for them if there is some.
 
 #include <asio/awaitable.hpp>
 #include <asio/ip/tcp.hpp>
@@ -79,6 +79,9 @@ class Link final : public net::FrameSession {
   /// Ends it at once. The handler is not called any more.
   void close();
 
+  /// Whether both ends are on this machine.
+  bool stays_on_host() const noexcept { return stays_on_host_; }
+
   /// What has been given to send() has been written out.
   bool idle() const noexcept { return writer().idle() && waiting_.empty(); }
 
@@ -101,6 +104,7 @@ class Link final : public net::FrameSession {
   bool put_out(Waiting& frame);
   void put_out_waiting();
 
+  const bool stays_on_host_;
   asio::steady_timer next_beat_;
   std::unique_ptr<SharedPath> offered_, memory_;  ///< until it is opened; from then on
   std::deque<Waiting> waiting_;                   ///< for room there, and what comes behind

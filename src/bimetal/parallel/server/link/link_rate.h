@@ -1,6 +1,6 @@
 #pragma once
-// How fast bytes go between a worker and a server, measured on a connection like those of the job,
-// before there is a plan of the shards: the weights of the servers follow from it
+// The bandwidth between a worker and a server, measured on a connection like those of the job,
+// before there is a plan of the shards. The weights of the servers follow from it
 // (shard_weights.h).
 
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
-// A small service beside a job's servers, at an address of its own: whoever has shown the job's
-// token talks to it by a Link. And its other side, for a thread that has nothing else to do.
+// A small service beside a job's servers, at an address of its own. Clients that have shown the
+// job's token talk to it by a Link. Also its other side, for a thread that has nothing else to do.
 
 #include <asio/io_context.hpp>
 #include <atomic>

@@ -1,7 +1,7 @@
 #pragma once
-// What workers and servers say to each other after the handshake: frames of net/frame.h whose
+// The messages between workers and servers after the handshake: frames of net/frame.h whose
 // `operation` is a MessageKind. docs/protocol.md lists the layouts. Bodies are decoded with bounded
-// lengths and throw Error(CorruptData) for anything that does not fit.
+// lengths, and throw Error(CorruptData) if anything does not fit.
 
 #include <cstddef>
 #include <cstdint>

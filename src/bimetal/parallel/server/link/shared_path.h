@@ -1,7 +1,7 @@
 #pragma once
-// Memory that both ends of a connection see, as the way of its tensors: a ring for each direction.
-// What lies in a ring is announced by a frame on the connection, which thereby keeps the order and
-// wakes the other side; only the bytes take the shorter way. Private to link.cpp.
+// Shared memory of both ends of a connection, for its tensors: a ring for each direction. A frame
+// on the connection announces each payload in a ring. So the connection keeps the order and wakes
+// the other side; only the bytes take the shorter way. Private to link.cpp.
 
 #include <cstddef>
 #include <cstdint>

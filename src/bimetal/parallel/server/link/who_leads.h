@@ -1,6 +1,6 @@
 #pragma once
-// A server that others have given up may not know it: it was stopped, its machine asleep, its
-// network cut. Before it acts as if it still mattered, it asks a server that would know.
+// A server that others have given up may not know it, because it was stopped, its machine was
+// asleep, or its network was cut. Before it acts as leader, it asks a server that would know.
 
 #include <optional>
 #include <string>

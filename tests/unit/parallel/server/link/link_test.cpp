@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/server/link/link_server.h"
+#include "bimetal/parallel/server/link/silence.h"
 #include "support/errors.h"
 #include "support/tcp_proxy.h"
 
@@ -140,6 +142,18 @@ TEST_F(AlteredMessages, JoinOnItsWayToTheServer) {
 
 TEST_F(AlteredMessages, StateOnItsWayToTheCoordinator) {
   expect_noticed(std::string(Session::kMoments), "is lost");
+}
+
+TEST(Patience, BeyondOneHostIsTheKeyOfAllConnections) {
+  using std::chrono::milliseconds;
+  const auto told = [](std::optional<milliseconds> peer_timeout, bool stays_on_host) {
+    const auto patience = patience_for(peer_timeout, milliseconds(60'000), stays_on_host);
+    return std::to_string(patience.time.count()) + " " + std::string(patience.set_by);
+  };
+  EXPECT_EQ(told({}, false), "10000 fabric.peer_timeout_s");
+  EXPECT_EQ(told({}, true), "60000 parallel.timeout_s");
+  EXPECT_EQ(told(milliseconds(3000), false), "3000 fabric.peer_timeout_s");
+  EXPECT_EQ(told(milliseconds(3000), true), "3000 fabric.peer_timeout_s");
 }
 
 }  // namespace

@@ -1,0 +1,126 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "bimetal/base/error.h"
+#include "bimetal/base/wire.h"
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/predict/mesh_of_use.h"
+#include "bimetal/cli/predict/text_codec.h"
+#include "bimetal/cli/rank/rank.h"
+#include "bimetal/cli/rank/rank_process.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/comm/exchange.h"
+#include "bimetal/device/device.h"
+#include "bimetal/job/worker_spec.h"
+#include "bimetal/predict/mesh/model_in_parts.h"
+#include "bimetal/predict/mesh/text_in_parts.h"
+#include "bimetal/train/replicas.h"
+
+namespace bimetal::cli {
+namespace {
+
+/// What all ranks go on from, as rank 0 has it.
+struct WantedText {
+  std::vector<std::int64_t> prompt;
+  predict::Sampling sampling;
+};
+
+comm::Bytes encoded(const WantedText& wanted) {
+  WireWriter out;
+  out.i64(wanted.sampling.tokens);
+  out.f64(wanted.sampling.temperature);
+  out.i64(wanted.sampling.top_k);
+  out.u64(wanted.sampling.seed);
+  for (const auto token : wanted.prompt) out.i64(token);
+  return std::move(out).take();
+}
+
+WantedText decoded(const comm::Bytes& bytes) {
+  WireReader in(bytes);
+  WantedText wanted;
+  wanted.sampling.tokens = in.i64();
+  wanted.sampling.temperature = in.f64();
+  wanted.sampling.top_k = in.i64();
+  wanted.sampling.seed = in.u64();
+  while (in.remaining() > 0) wanted.prompt.push_back(in.i64());
+  return wanted;
+}
+
+struct TextRank {
+  job::JobConfig job;
+  job::WorkerSpec worker;
+  torch::Device device{torch::kCPU};
+  std::chrono::milliseconds timeout{};
+};
+
+predict::ModelInParts load_part(const parallel::Mesh& mesh, const TextRank& rank,
+                                const std::string& run) {
+  StatusLine status;
+  if (mesh.world().rank() == 0) status.show("loading the model …");
+  return predict::load_in_parts(
+      mesh, run,
+      {.cuts = rank.job.mesh.cuts,
+       .tensor_weights = train::part_weights(rank.job.mesh, mesh.shape(), {}),
+       .device = rank.device,
+       .timeout = rank.timeout});
+}
+
+/// On rank 0; nothing elsewhere.
+struct Written {
+  Written(const TextWish& wish, std::int64_t vocabulary)
+      : codec(wish.tokenizer.empty() ? tokenizer_of(wish.run, vocabulary) : wish.tokenizer,
+              vocabulary),
+        text(wish.prompt, codec) {}
+
+  const TextCodec codec;
+  ShownText text;
+};
+
+int write_text(const comm::Group& group, const TextRank& rank, const TextWish& wish) {
+  const parallel::Mesh mesh(group, train::shape_of(rank.job.mesh, group.size()));
+  auto model = load_part(mesh, rank, wish.run);
+  const auto& language = *model.description.language;
+  // Who looks at a terminal sees who has what; standard output is the text's.
+  if (group.rank() == 0 && errors_are_live()) print_to_errors(model.picture);
+  std::optional<Written> written;
+  comm::Bytes wanted_here;
+  if (group.rank() == 0) {
+    written.emplace(wish, language.vocabulary);
+    wanted_here = encoded({written->text.prompt(), wish.sampling});
+  }
+  const auto wanted = decoded(
+      comm::broadcast_bytes(group, std::move(wanted_here), 0, Deadline::after(rank.timeout)));
+  const auto by = predict::foretold_in_parts(mesh, std::move(model.part),
+                                             {.vocabulary = language.vocabulary,
+                                              .device = rank.device,
+                                              .speed = rank.worker.speed,
+                                              .timeout = rank.timeout});
+  predict::generate(by, language.context, wanted.prompt, wanted.sampling, [&](std::int64_t token) {
+    if (written) written->text.add({token});
+  });
+  if (written) written->text.finish();
+  return kSuccess;
+}
+
+}  // namespace
+
+int generate_as_rank(const launch::RankEnvironment& env, const RankRequest& request) {
+  auto job = request.job;
+  job.mesh = mesh_of_text(std::move(job.mesh), env.world_size);
+  const auto worker = worker_of_use(job::parse_worker_spec(request.worker));
+  const auto group = join_group(env, job);
+  return in_company(group, [&] {
+    device::apply_worker_limits(worker, env.local_world_size);
+    return write_text(group,
+                      {.job = job,
+                       .worker = worker,
+                       .device = device::select_device(worker, env.local_rank),
+                       .timeout = milliseconds_of(job.parallel.timeout_s)},
+                      request.text);
+  });
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,129 @@
+#include "bimetal/cli/rank/rank_observer.h"
+
+#include <fmt/format.h>
+
+#include <asio/ip/host_name.hpp>
+#include <optional>
+#include <string>
+
+#include "bimetal/cli/terminal.h"
+#include "bimetal/net/own_address.h"
+#include "bimetal/progress/clock_text.h"
+#include "bimetal/progress/fastest_alone.h"
+
+namespace bimetal::cli {
+namespace {
+
+void print_workers(Terminal& terminal, const progress::Report& report) {
+  terminal.print(terminal.coloured(
+      Colour::bold,
+      fmt::format("{:>4}  {:<36} {:>7} {:>15} {:>9} {:>14} {:>9}", "rank", "worker", "share",
+                  report.counts + "/s alone", "compute", "communication", "waiting")));
+  for (const auto& worker : report.workers) {
+    const auto where = fmt::format("{} on {}", worker.device, worker.host);
+    terminal.print(
+        fmt::format("{:>4}  {:<36} {:>5.1f} % {:>15.0f} {:>7.1f} s {:>12.1f} s {:>7.1f} s",
+                    worker.rank, where, 100 * worker.share, worker.samples_per_s_alone,
+                    worker.compute_s, worker.communicate_s, worker.wait_s));
+  }
+}
+
+/// Nothing where it is not known.
+std::string rate_text(double bytes, double seconds) {
+  return seconds > 0 ? fmt::format(" at {:.0f} MB/s", bytes / seconds / 1e6) : "";
+}
+
+void add_disk(std::string& line, const char* what,
+              const std::optional<progress::DiskReport>& disk) {
+  if (!disk) return;
+  line += fmt::format("; {}: {:.0f} MB read{}, {:.0f} MB written{}, {:.1f} s waited for", what,
+                      disk->read_bytes / 1e6, rate_text(disk->read_bytes, disk->read_s),
+                      disk->written_bytes / 1e6, rate_text(disk->written_bytes, disk->write_s),
+                      disk->wait_s);
+}
+
+/// What a disk makes of a job beside what it does for a plain copy.
+void print_offload(Terminal& terminal, const progress::WorkerReport& worker) {
+  if (!worker.offload) return;
+  auto line = fmt::format("rank {} offloads to {}", worker.rank, worker.offload->folder);
+  add_disk(line, "states", worker.offload->states);
+  add_disk(line, "parameters", worker.offload->parameters);
+  if (const auto& copy = worker.offload->copy) {
+    line += fmt::format("; a plain copy there: read{}, written{}",
+                        rate_text(copy->read_bytes, copy->read_s),
+                        rate_text(copy->written_bytes, copy->write_s));
+  }
+  terminal.print(line);
+}
+
+/// The contract is: never worse than the best device alone without saying so.
+void print_if_slower(Terminal& terminal, const progress::Report& report) {
+  const auto fastest = progress::fastest_alone(report);
+  if (!fastest || fastest->job_relative >= 1) return;
+  terminal.print(fmt::format(
+      "note: slower than rank {} alone: {:.2f} × the {:.0f} {}/s at which it computed in this run "
+      "(a run by itself would tell for sure); {}",
+      fastest->rank, fastest->job_relative, fastest->samples_per_s_alone, report.counts,
+      fastest->time));
+}
+
+}  // namespace
+
+monitor::MonitorOptions monitor_options(const job::MonitorConfig& config) {
+  monitor::MonitorOptions options{.job_token = net::Token::from_environment(),
+                                  .tensorboard_dir = config.tensorboard_dir,
+                                  .host_name = asio::ip::host_name()};
+  if (!config.listen.empty()) options.listen = net::parse_endpoint(config.listen);
+  return options;
+}
+
+void announce(const monitor::Monitor& monitor, Terminal& terminal) {
+  const auto bound = monitor.endpoint();
+  if (!bound) return;
+  const auto address = net::to_string({net::reachable_address(bound->host), bound->port});
+  terminal.print(fmt::format("monitor at {0}; watch it with: bimetal top {0}", address));
+}
+
+void print_summary(Terminal& terminal, const progress::Report& report) {
+  std::string line = fmt::format("{} {} steps in {}: {:.0f} {}/s, loss {:.4f}",
+                                 report.interrupted ? "stopped after" : "trained", report.steps,
+                                 progress::clock_text(report.elapsed_s), report.samples_per_s,
+                                 report.counts, report.train_loss);
+  for (const auto* data : {progress::kValidationData, progress::kTestData}) {
+    for (const auto& metric : progress::last_metrics(report, data)) {
+      line += fmt::format(", {} {}", progress::label_of(metric, data), progress::text_of(metric));
+    }
+  }
+  if (report.world_size > 1) {
+    line += fmt::format(", efficiency {:.0f} % {}", 100 * report.efficiency,
+                        report.mesh ? "of the time is computation" : "of what they compute alone");
+  }
+  terminal.print(terminal.coloured(Colour::bold, line));
+  if (report.world_size > 1) print_workers(terminal, report);
+  for (const auto& worker : report.workers) print_offload(terminal, worker);
+  print_if_slower(terminal, report);
+}
+
+void print_if_kept_nowhere(Terminal& terminal, const job::JobConfig& job) {
+  if (!job.checkpoint.dir.empty()) return;
+  terminal.print(
+      fmt::format("{} nothing of this training will be kept: the job has no checkpoint.dir",
+                  terminal.coloured(Colour::yellow, "note:")));
+}
+
+void print_end(Terminal& terminal, const progress::Report& report, const std::string& checkpoint) {
+  if (report.interrupted && report.workers.empty()) {
+    terminal.print("stopped before training began");
+    return;
+  }
+  print_summary(terminal, report);
+  if (checkpoint.empty()) {
+    terminal.print("nothing was saved: the job has no checkpoint.dir");
+  } else if (report.interrupted) {
+    terminal.print(fmt::format("checkpoint {}; go on with --resume {}", checkpoint, checkpoint));
+  } else {
+    terminal.print(fmt::format("checkpoint {}", checkpoint));
+  }
+}
+
+}  // namespace bimetal::cli

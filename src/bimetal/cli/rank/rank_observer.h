@@ -1,0 +1,102 @@
+#pragma once
+// What the process that leads a job shows, tells its launcher and those who watch, and is asked by
+// the user.
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/cli/progress.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/job/job_config.h"
+#include "bimetal/launch/local/status_pipe.h"
+#include "bimetal/launch/local/stop_request.h"
+#include "bimetal/monitor/monitor.h"
+#include "bimetal/progress/report.h"
+
+namespace bimetal::cli {
+
+/// The launcher is told how the job gets on no more often than that.
+inline constexpr std::chrono::milliseconds kTellEvery{1000};
+
+/// Passes what rank 0 is told on to the printer and to the launcher.
+class RankObserver final : public ProgressPrinter {
+ public:
+  RankObserver(Terminal& terminal, Line line, launch::StatusReporter& status)
+      : ProgressPrinter(terminal, std::move(line)), status_(status) {}
+
+  void on_step(const progress::Progress& progress) override {
+    ProgressPrinter::on_step(progress);
+    if (!next_.expired()) return;
+    next_ = Deadline::after(kTellEvery);
+    status_.progress(progress);
+  }
+
+  void on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) override {
+    ProgressPrinter::on_evaluated(epoch, evaluation);
+    status_.evaluated(epoch, evaluation);
+  }
+
+  void on_checkpoint(const std::string& path, std::int64_t step) override {
+    last_checkpoint_ = path;
+    status_.checkpoint(path, step);
+  }
+
+  void on_rescue(const progress::Rescue& rescue) override { status_.rescue(rescue); }
+
+  const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
+
+ private:
+  launch::StatusReporter& status_;
+  Deadline next_ = Deadline::after(std::chrono::milliseconds(0));
+  std::string last_checkpoint_;
+};
+
+/// Of a rank beside one that shows the rest.
+class RescueObserver final : public progress::Observer {
+ public:
+  explicit RescueObserver(launch::StatusReporter& status) : status_(status) {}
+  void on_rescue(const progress::Rescue& rescue) override { status_.rescue(rescue); }
+
+ private:
+  launch::StatusReporter& status_;
+};
+
+/// Asks for the end when the user does, or when the run's time is up.
+class StopWhen {
+ public:
+  explicit StopWhen(double after_s) : after_s_(after_s) {}
+
+  /// Asked between steps; the first time is when training begins.
+  bool operator()() {
+    constexpr int kLeastSteps = 5;  // fewer say nothing about a speed
+    if (!end_ && after_s_ > 0) end_ = Deadline::after(milliseconds_of(after_s_));
+    return by_user() || (end_ && ++steps_ >= kLeastSteps && end_->expired());
+  }
+  bool by_user() const noexcept { return request_.requested(); }
+
+ private:
+  launch::StopRequest request_;
+  double after_s_;
+  std::optional<Deadline> end_;
+  int steps_ = 0;
+};
+
+/// What [monitor] asks for, with this job's token.
+monitor::MonitorOptions monitor_options(const job::MonitorConfig& config);
+
+/// Says where it is, if it listens.
+void announce(const monitor::Monitor& monitor, Terminal& terminal);
+
+/// Before training: that nothing of it will be kept, where that is so.
+void print_if_kept_nowhere(Terminal& terminal, const job::JobConfig& job);
+
+/// Figures of the whole job, and a table of the workers where there are several.
+void print_summary(Terminal& terminal, const progress::Report& report);
+
+/// The same at the end of a training, and where to go on from.
+void print_end(Terminal& terminal, const progress::Report& report, const std::string& checkpoint);
+
+}  // namespace bimetal::cli

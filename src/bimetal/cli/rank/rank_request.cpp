@@ -1,0 +1,120 @@
+#include "bimetal/cli/rank/rank_request.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <type_traits>
+#include <utility>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+/// JSON is UTF-8, and a path or a prompt may be none: each byte becomes the character of its
+/// number.
+std::string widened(const std::string& bytes) {
+  std::string text;
+  for (const char each : bytes) {
+    const auto byte = static_cast<unsigned char>(each);
+    if (byte < 0x80) {
+      text += each;
+    } else {
+      text += {static_cast<char>(0xC0 | (byte >> 6)), static_cast<char>(0x80 | (byte & 0x3F))};
+    }
+  }
+  return text;
+}
+
+std::string narrowed(const std::string& text) {
+  std::string bytes;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x80 || i + 1 == text.size()) {
+      bytes += text[i];
+    } else {
+      bytes += static_cast<char>((byte << 6) | (static_cast<unsigned char>(text[++i]) & 0x3F));
+    }
+  }
+  return bytes;
+}
+
+/// All but the job itself: what is written is what is read.
+template <typename Request, typename Field>
+void each_field(Request& request, const Field& field) {
+  field("work", request.work);
+  field("worker", request.worker);
+  field("report", request.report);
+  field("resume", request.resume);
+  field("profile", request.profile);
+  field("profile_trace", request.profile_trace);
+  field("summary", request.summary);
+  field("stop_after_s", request.stop_after_s);
+  field("joined", request.joined);
+  field("server", request.server);
+  field("listen", request.listen);
+  field("plan_json", request.plan.json);
+  field("plan_details", request.plan.details);
+  field("plan_simulate", request.plan.simulate);
+  field("plan_timeline", request.plan.timeline);
+  field("checkpoint", request.checkpoint);
+  field("text_run", request.text.run);
+  field("text_prompt", request.text.prompt);
+  field("text_tokenizer", request.text.tokenizer);
+  field("text_tokens", request.text.sampling.tokens);
+  field("text_temperature", request.text.sampling.temperature);
+  field("text_top_k", request.text.sampling.top_k);
+  field("text_seed", request.text.sampling.seed);
+}
+
+constexpr const char* kJob = "job";
+
+}  // namespace
+
+bool has_servers(const RankRequest& request) {
+  return request.job.parallel.mode == "server" &&
+         (request.work == Work::train || request.work == Work::serve_parameters);
+}
+
+std::string to_text(const RankRequest& request) {
+  Json json = {{kJob, widened(job::to_toml(request.job))}};
+  each_field(request, [&json](const char* name, const auto& value) {
+    if constexpr (std::is_same_v<decltype(value), const std::string&>) {
+      json[name] = widened(value);
+    } else {
+      json[name] = value;
+    }
+  });
+  return json.dump();
+}
+
+RankRequest parse_request(std::string_view text) {
+  RankRequest request;
+  std::string job;
+  try {
+    const auto json = Json::parse(text);
+    job = narrowed(json.at(kJob));
+    each_field(request, [&json](const char* name, auto& value) {
+      json.at(name).get_to(value);
+      if constexpr (std::is_same_v<decltype(value), std::string&>) value = narrowed(value);
+    });
+  } catch (const Json::exception& error) {
+    throw Error(ErrorCode::CorruptData,
+                fmt::format("what the launcher asks makes no sense: {}", error.what()));
+  }
+  request.job = job::parse_job(job, "the launcher's job");
+  return request;
+}
+
+RankRequest for_other_machines(RankRequest request) {
+  request.report.clear();
+  request.resume.clear();
+  request.profile.clear();
+  request.profile_trace.clear();
+  request.plan.timeline.clear();
+  return request;
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,69 @@
+#pragma once
+// What a rank is asked to do. Whoever reads the user's command line makes one for each process that
+// it starts and hands it on in the environment; `bimetal rank` does what it says.
+
+#include <string>
+#include <string_view>
+
+#include "bimetal/job/job_config.h"
+#include "bimetal/predict/generate.h"
+
+namespace bimetal::cli {
+
+/// The variable that holds a request on its way to a rank.
+inline constexpr const char* kRequestVariable = "BIMETAL_REQUEST";
+
+enum class Work { train, serve_parameters, plan, evaluate, generate };
+
+/// What `bimetal plan` shows.
+struct PlanOutput {
+  bool json = false;
+  bool details = false;  ///< tables, too
+  std::string simulate;  ///< a file that describes a cluster; empty: this one is planned
+  std::string timeline;  ///< where a picture of a step goes; empty: none
+};
+
+/// The text that `bimetal generate` is to write.
+struct TextWish {
+  std::string run;  ///< what has been trained
+  std::string prompt;
+  std::string tokenizer;  ///< empty: the one of `run`
+  predict::Sampling sampling = {};
+};
+
+/// Empty texts stand for what was not asked for.
+struct RankRequest {
+  Work work = Work::train;
+  job::JobConfig job = {};
+  std::string worker = "auto";  ///< spec of what it computes on
+
+  // For the process that leads the job. Others take no notice.
+  std::string report = {};                       ///< where figures are written
+  std::string resume = {};                       ///< the checkpoint to go on from
+  std::string profile = {}, profile_trace = {};  ///< see profile_output.h
+  bool summary = true;                           ///< prints the closing table
+  double stop_after_s = 0;  ///< > 0: seconds of training after which the job ends well
+
+  // With parallel.mode = "server".
+  bool joined = false;      ///< on another machine than server 0
+  int server = 0;           ///< number of a parameter server
+  std::string listen = {};  ///< where that one listens; empty: where the job's store is
+
+  PlanOutput plan = {};
+  std::string checkpoint = {};  ///< to be evaluated
+  TextWish text = {};
+};
+
+/// Whether processes of this job keep parameters. Nothing but training needs them.
+bool has_servers(const RankRequest& request);
+
+/// JSON; bytes of any encoding are kept.
+std::string to_text(const RankRequest& request);
+
+/// The way back. Error(CorruptData) for what is none; those of job::parse_job.
+RankRequest parse_request(std::string_view text);
+
+/// The same for the ranks of another machine, without what is this one's.
+RankRequest for_other_machines(RankRequest request);
+
+}  // namespace bimetal::cli

@@ -1,0 +1,165 @@
+#include "bimetal/cli/start/local_ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <asio/ip/host_name.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
+
+#include "bimetal/base/error.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/job/mesh_keys.h"
+#include "bimetal/launch/local/find_program.h"
+#include "bimetal/launch/local/process.h"
+#include "bimetal/launch/meet.h"
+#include "bimetal/parallel/server/directory/directory.h"
+#include "bimetal/rendezvous/bootstrap.h"
+#include "bimetal/rendezvous/failure_note.h"
+#include "bimetal/rendezvous/survivors.h"
+#include "bimetal/task/catalog/python_tasks.h"
+#include "bimetal/train/server/server_job.h"
+#include "bimetal/train/replicas.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kFlightVariable = "BIMETAL_FLIGHT_RECORDER";
+
+constexpr std::chrono::seconds kToLeaveWord{5};
+
+launch::LocalRank process_of(const RankRequest& request, const std::string& name) {
+  return {.name = name,
+          .command = {launch::own_program().string(), "rank", name},
+          .environment = {{kRequestVariable, to_text(request)}}};
+}
+
+void add_servers(const LocalRanks& ranks, launch::LaunchPlan& plan) {
+  const auto& config = ranks.request.job.servers;
+  const int workers = static_cast<int>(plan.ranks.size());
+  const int shards = static_cast<int>(config.weights.size());
+  const int servers = train::server_processes(config);
+  auto request = ranks.request;
+  request.work = Work::serve_parameters;
+  for (const int server : ranks.servers) {
+    request.server = server;
+    plan.ranks.push_back(process_of(request, fmt::format("parameter server {}", server)));
+    if (servers == shards) continue;
+    const auto copy = std::ranges::find(ranks.servers, (server + shards) % servers);
+    plan.ranks.back().copy = copy == ranks.servers.end()
+                                 ? launch::kCopyElsewhere
+                                 : workers + static_cast<int>(copy - ranks.servers.begin());
+  }
+}
+
+/// A rank of a mesh is told of by its place in it. One that does not fit the ranks they refuse.
+void name_by_place(launch::LaunchPlan& plan, const job::MeshConfig& mesh) {
+  if (is_open(mesh)) return;
+  if (mesh.stages * mesh.tensor == 1) return;
+  parallel::MeshShape shape;
+  try {
+    shape = train::shape_of(mesh, plan.world_size);
+  } catch (const Error&) {
+    return;
+  }
+  for (std::size_t i = 0; i < plan.ranks.size(); ++i) {
+    auto& name = plan.ranks[i].name;
+    name = fmt::format("{}, {}", name_of(shape, plan.first_rank + static_cast<int>(i)), name);
+  }
+}
+
+void withdraw_failed_servers(launch::LaunchPlan& plan, const LocalRanks& ranks,
+                             rendezvous::Store& store) {
+  const auto first = static_cast<int>(ranks.workers.size());  // plan_of: behind the workers
+  plan.on_failure = [&store, &plan, &ranks, first](int failed, const Error& how) {
+    if (failed < first) return;
+    const int server = ranks.servers[static_cast<std::size_t>(failed - first)];
+    if (plan.ranks[static_cast<std::size_t>(failed)].copy == launch::kCopyElsewhere) {
+      print_to_errors(
+          fmt::format("bimetal: parameter server {} has failed; the job goes on with its "
+                      "copy on another machine{}",
+                      server, server == 0 ? ", which shows its progress" : ""));
+    }
+    parallel::server::note_lost_server(store, server, how);
+  };
+  plan.over = [&store, gone = false]() mutable {
+    if (gone) return false;
+    try {
+      return parallel::server::has_finished(store);
+    } catch (const Error&) {
+      gone = true;
+      return false;
+    }
+  };
+}
+
+}  // namespace
+
+std::vector<int> first_servers(int count) {
+  std::vector<int> servers(static_cast<std::size_t>(count));
+  std::iota(servers.begin(), servers.end(), 0);
+  return servers;
+}
+
+launch::LaunchPlan plan_of(const LocalRanks& ranks) {
+  launch::LaunchPlan plan;
+  auto request = ranks.request;
+  const auto& job = request.job;
+  // Told once, and not by every rank.
+  if (task::is_python_task(job)) launch::find_program(launch::python_program());
+  const bool with_servers = has_servers(request);
+  for (const auto& worker : ranks.workers) {
+    request.worker = worker;
+    plan.ranks.push_back(process_of(request, worker));
+    plan.ranks.back().expendable = with_servers;
+  }
+  if (with_servers) {
+    add_servers(ranks, plan);
+    // A job that is resumed at its end may still wait for servers when its workers have ended.
+    plan.grace_after_finish += milliseconds_of(job.cluster.join_timeout_s);
+  }
+  if (job.zero.copies > 1) {
+    // A rank that computes sees a loss when it next waits for others.
+    plan.grace_after_failure =
+        std::max(plan.grace_after_failure, milliseconds_of(job.parallel.timeout_s));
+    // They meet, even out and save; each of these may take a time-out, and the disk be slow.
+    plan.longest_rescue = std::max(plan.longest_rescue, 10 * plan.grace_after_failure);
+  }
+  // Beside the report, unless the user has said where.
+  if (!request.report.empty() && std::getenv(kFlightVariable) == nullptr) {
+    const std::filesystem::path report = request.report;
+    const auto dump = report.stem().string() + "_flight.json";
+    plan.environment.emplace_back(kFlightVariable, (report.parent_path() / dump).string());
+  }
+  return plan;
+}
+
+void tell_of_failed_ranks(launch::LaunchPlan& plan, const LocalRanks& ranks,
+                          rendezvous::Store& store) {
+  if (!ranks.servers.empty()) {
+    withdraw_failed_servers(plan, ranks, store);
+    return;
+  }
+  name_by_place(plan, ranks.request.job.mesh);
+  plan.on_failure = [&store, first = plan.first_rank](int index, const Error& how) {
+    // Whatever it was to the rank itself, to the others it is a lost peer.
+    const Error note(
+        ErrorCode::PeerLost,
+        fmt::format("on {}, before all ranks had met: {}", own_host_name(), how.what()),
+        first + index);
+    try {
+      rendezvous::note_end(store, launch::kSurvivors, first + index, Deadline::after(kToLeaveWord));
+      rendezvous::note_failure(store, rendezvous::fault_key(), note, Deadline::after(kToLeaveWord));
+    } catch (const Error&) {
+      // The store is gone, and with it whoever would look.
+    }
+  };
+}
+
+std::string own_host_name() {
+  return asio::ip::host_name();
+}
+
+}  // namespace bimetal::cli

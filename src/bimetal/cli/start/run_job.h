@@ -1,0 +1,52 @@
+#pragma once
+// Running the ranks of this machine, of a job that is here alone or on several machines, which this
+// one may have started.
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "bimetal/cli/start/local_ranks.h"
+#include "bimetal/launch/job_board.h"
+#include "bimetal/launch/local/local_launcher.h"
+#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/net/token.h"
+
+namespace bimetal::cli {
+
+/// Runs a job that is on this machine alone to its end and returns the exit status; nothing of it
+/// is left running. Throws Error with the cause if it failed. A request to stop that came before is
+/// heeded, too. Without `token` one is made.
+int run_local_job(const LocalRanks& ranks, launch::SignalWatch& signals,
+                  const net::Token& token = {});
+
+/// Runs this machine's ranks of a job on several. If the job fails, every machine's terminal tells
+/// the same cause: the machine where it happened writes it to the board, the others read it there.
+/// Exit status, or throws Error, as run_local_job.
+int run_shared_job(const launch::LaunchPlan& plan, Work work, launch::JobBoard& board,
+                   launch::SignalWatch& signals);
+
+/// Tells the user how a job ended that did not fail, and returns the exit status.
+int conclude(const launch::LaunchResult& result);
+
+/// What the first Ctrl-C makes of such work, told when it comes. Work that saves nothing just ends.
+void announce_stop(Work work);
+
+// The machine on which a job of several was started serves the store, waits for the others, and runs
+// the first ranks (host.cpp).
+
+struct HostOptions {
+  std::string listen;      ///< ADDR:PORT; empty: the job is on this machine alone
+  int world_size = 0;      ///< workers over all machines
+  std::string token_file;  ///< may be empty on loopback
+};
+
+/// --listen, --world-size, --token-file and --encrypt. Returns --listen.
+CLI::Option* add_host_options(CLI::App& command, HostOptions& options);
+
+/// Error(InvalidArgument) for any of them in a process that another launcher has started as a rank.
+void refuse_in_rank(const HostOptions& options);
+
+/// As run_local_job; rank 0 and those after it are this machine's.
+int run_host_job(const LocalRanks& ranks, const HostOptions& options, launch::SignalWatch& signals);
+
+}  // namespace bimetal::cli

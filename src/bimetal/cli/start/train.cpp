@@ -1,0 +1,217 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/base/error.h"
+#include "bimetal/cli/command.h"
+#include "bimetal/cli/job_options.h"
+#include "bimetal/cli/python_command.h"
+#include "bimetal/cli/rank/profile_output.h"
+#include "bimetal/cli/rank/rank.h"
+#include "bimetal/cli/rank/rank_process.h"
+#include "bimetal/cli/start/run_job.h"
+#include "bimetal/job/combinations.h"
+#include "bimetal/launch/rank_environment.h"
+#include "bimetal/monitor/monitor.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/train/server/server_job.h"
+
+namespace bimetal::cli {
+namespace {
+
+constexpr const char* kTrainExamples = R"(Examples:
+  bimetal train examples/fashion_mnist.toml
+  bimetal train job.toml --worker cpu:threads=1 --worker cpu:threads=1,speed=0.25
+  bimetal train job.toml --set train.epochs=3 --set train.learning_rate=0.1 --report run.json
+  bimetal train job.toml --resume runs/fashion
+  bimetal train job.toml --profile 10:20
+  bimetal train job.toml --deepspeed ds_config.json
+  bimetal train job.toml --monitor 127.0.0.1:9100 --tensorboard runs/scalars
+  torchrun --no-python --nproc-per-node 2 bimetal train job.toml
+  mpirun -n 4 bimetal train job.toml
+  srun -n 4 bimetal train job.toml
+  bimetal launch -H pc1:2,pc2:2 -- bimetal train job.toml
+  bimetal train job.toml --listen 192.168.1.5:29400 --world-size 2 --token-file token
+
+Exit status: 0 trained, 130 interrupted (with a checkpoint, if the job has them), others: docs/errors.md.)";
+
+struct TrainArguments {
+  std::string job, deepspeed;
+  std::vector<std::string> set;      ///< "section.key=value"
+  std::vector<std::string> workers;  ///< worker specs
+  std::optional<double> join_timeout_s;
+  std::string monitor, tensorboard;  ///< monitor.listen and monitor.tensorboard_dir
+  HostOptions host;
+  int servers_here = 0;  ///< 0: all
+  RankRequest request;   ///< what is left to the ranks
+};
+
+/// Whoever only starts ranks needs no Python. Before MPI is asked, which the other program will do.
+void enter_python_as_rank(const job::JobConfig& job) {
+  if (launch::looks_like_rank()) enter_python_for(job);
+}
+
+/// Over all machines; 0 if that is not known.
+int ranks_of(const TrainArguments& arguments, const job::JobConfig& job) {
+  if (const auto env = find_rank(job)) return env->world_size;
+  if (!arguments.host.listen.empty()) return arguments.host.world_size;
+  return static_cast<int>(choose_workers_or_none(arguments.workers, job).size());
+}
+
+job::JobConfig load(const TrainArguments& arguments) {
+  auto job = read_job({arguments.job, arguments.deepspeed, arguments.set},
+                      [&](const job::JobConfig& so_far) {
+                        enter_python_as_rank(so_far);
+                        return ranks_of(arguments, so_far);
+                      });
+  job::require_possible(job, {});
+  enter_python_as_rank(job);
+  if (arguments.join_timeout_s) job.cluster.join_timeout_s = *arguments.join_timeout_s;
+  if (!arguments.monitor.empty()) {
+    job.monitor.listen = net::to_string(net::parse_endpoint(arguments.monitor));
+  }
+  if (!arguments.tensorboard.empty()) job.monitor.tensorboard_dir = arguments.tensorboard;
+  return job;
+}
+
+/// The token of a job on this machine, if it is to be one that others have, too. Asked for before
+/// anything starts.
+net::Token token_for_monitor(const TrainArguments& arguments, const job::JobConfig& job) {
+  if (job.monitor.listen.empty()) {
+    if (arguments.host.listen.empty() && !arguments.host.token_file.empty()) {
+      throw Error(ErrorCode::InvalidArgument, "--token-file goes with --listen or --monitor");
+    }
+    return {};
+  }
+  const auto listen = net::parse_endpoint(job.monitor.listen);
+  if (net::is_loopback(listen.host)) return {};
+  auto token = read_token(arguments.host.token_file);
+  monitor::require_token_for_monitor(listen, token);
+  return token;
+}
+
+int run_as_rank(const launch::RankEnvironment& env, RankRequest request,
+                const TrainArguments& arguments) {
+  refuse_in_rank(arguments.host);
+  if (!env.server) {
+    request.worker = worker_of_rank(env, arguments.workers, request.job);
+    return run_rank(env, request);
+  }
+  request.work = Work::serve_parameters;
+  request.server = *env.server;
+  request.joined = *env.server > 0;
+  request.listen = env.own_address;
+  return run_rank(env, request);
+}
+
+void add_options(CLI::App& command, TrainArguments& arguments) {
+  add_job_options(command, arguments.job, arguments.set);
+  add_deepspeed_option(command, arguments.deepspeed);
+  add_workers(command, arguments.workers,
+              "A worker of this machine: cpu, cpu:threads=1,speed=0.25, cuda:0, mps, or none; may "
+              "be repeated (default: the job's, else one on the best device)");
+  command
+      .add_option("--report", arguments.request.report,
+                  "Write the run's figures here, and after a lost connection or the like each "
+                  "rank's last calls beside it (FILE_flight_rank_R.json)")
+      ->type_name("FILE.json");
+  command
+      .add_option("--resume", arguments.request.resume,
+                  "Go on from a checkpoint, or from the newest one of a folder. The job is the "
+                  "file's: what --set changed of it has to be said again")
+      ->type_name("DIR");
+  command
+      .add_option("--profile", arguments.request.profile,
+                  "Tell where the time of these steps goes, on all ranks")
+      ->type_name("FIRST:LAST");
+  command
+      .add_option("--profile-trace", arguments.request.profile_trace,
+                  "Write their trace here (default: trace.json beside the report or the "
+                  "checkpoints)")
+      ->type_name("FILE.json");
+  command
+      .add_option("--join-timeout", arguments.join_timeout_s, "How long to wait for all workers")
+      ->type_name("SECONDS")
+      ->check(CLI::PositiveNumber);
+  command
+      .add_option("--monitor", arguments.monitor,
+                  "Show how the job gets on here, for `bimetal top` and Prometheus; port 0 takes a "
+                  "free one")
+      ->type_name("ADDR:PORT");
+  command.add_option("--tensorboard", arguments.tensorboard, "Write scalars for TensorBoard here")
+      ->type_name("DIR");
+}
+
+void add_several_machines(CLI::App& command, TrainArguments& arguments) {
+  auto* listen = add_host_options(command, arguments.host);
+  command
+      .add_option("--servers-here", arguments.servers_here,
+                  "So many of the parameter servers run here; the others join (bimetal join "
+                  "--server)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber)
+      ->needs(listen)
+      ->group("Several machines");
+}
+
+/// Numbers of the parameter servers of this machine.
+std::vector<int> servers_here(const TrainArguments& arguments, const job::JobConfig& job) {
+  if (job.parallel.mode != "server") {
+    if (arguments.servers_here == 0) return {};
+    throw Error(ErrorCode::InvalidArgument, "--servers-here is for parallel.mode = \"server\"");
+  }
+  const int all = train::server_processes(job.servers);
+  if (arguments.servers_here == 0 || arguments.servers_here == all) return first_servers(all);
+  if (arguments.servers_here > all) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("--servers-here {}: the job has {} (servers.count)",
+                            arguments.servers_here, all));
+  }
+  return first_servers(arguments.servers_here);
+}
+
+/// `--worker none` makes sense where workers come from elsewhere.
+void require_work(const LocalRanks& ranks, const TrainArguments& arguments) {
+  if (!ranks.workers.empty()) return;
+  if (has_servers(ranks.request) && !arguments.host.listen.empty()) return;
+  throw Error(ErrorCode::InvalidArgument,
+              "--worker none is for a machine with parameter servers alone: it needs --listen and "
+              "parallel.mode = \"server\"");
+}
+
+int train_command(const TrainArguments& arguments) {
+  LocalRanks ranks{arguments.request};
+  auto& request = ranks.request;
+  auto& job = request.job = load(arguments);
+  if (!request.profile.empty()) require_profile(request.profile, job);
+  request.profile_trace = trace_of(request.profile_trace, request.report, job);
+  if (const auto env = find_rank(job)) return run_as_rank(*env, request, arguments);
+  const auto token = token_for_monitor(arguments, job);
+  ranks.workers = choose_workers_or_none(arguments.workers, job);
+  ranks.servers = servers_here(arguments, job);
+  // Links differ between machines alone.
+  const int all_servers = train::server_processes(job.servers);
+  if (static_cast<int>(ranks.servers.size()) == all_servers) job.servers.weigh = false;
+  require_work(ranks, arguments);
+  launch::SignalWatch signals;
+  if (!arguments.host.listen.empty()) return run_host_job(ranks, arguments.host, signals);
+  job.cluster.workers = ranks.workers;
+  return run_local_job(ranks, signals, token);
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Action& action) {
+  auto arguments = std::make_shared<TrainArguments>();
+  auto* command = app.add_subcommand("train", "Train a model on this and other machines' workers");
+  add_options(*command, *arguments);
+  add_several_machines(*command, *arguments);
+  command->footer(kTrainExamples);
+  command->callback(
+      [arguments, &action] { action = [arguments] { return train_command(*arguments); }; });
+}
+
+}  // namespace bimetal::cli

@@ -1,0 +1,109 @@
+#pragma once
+// Where parameter servers and their workers find each other, and learn that a server has died or
+// that the job is done: entries of a store.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/token.h"
+#include "bimetal/rendezvous/store.h"
+
+namespace bimetal::parallel::server {
+
+struct DirectoryOptions {
+  net::Endpoint store;
+  net::Token token = {};
+  Deadline deadline = Deadline::at({});  ///< for processes to be there
+  bool serves_store = false;             ///< this process keeps the entries
+  bool copies = false;                   ///< each server has one: see below
+  std::function<bool()> stop = {};       ///< whether to give up a wait, with Aborted
+};
+
+/// Of the servers of a job, those that are there and those that have died.
+struct FoundServers {
+  std::vector<net::Endpoint> servers;  ///< one each
+  std::set<int> gone;                  ///< of these: their copies keep what they kept
+};
+
+/// A process's view of those entries. Thread-safe.
+///
+/// With copies of the servers on several machines a job goes on when the one that serves the store
+/// is lost. From then on what is told reaches nobody, and nothing new is known: only find(),
+/// find_data(), read() and count() fail.
+class ServerDirectory {
+ public:
+  /// Errors of connect_store and, where it serves the store, of StoreServer.
+  explicit ServerDirectory(DirectoryOptions options);
+
+  void publish(int server, const net::Endpoint& endpoint);
+
+  /// Waits until the server listens; nothing if it has died. It may run elsewhere, and come later.
+  /// Error(Timeout) after the deadline.
+  std::optional<net::Endpoint> find(int server);
+  /// All of them, `shards` and their copies. Error(PeerLost) where one has died that has no copy.
+  FoundServers find_all(int servers, int shards);
+
+  /// Where the leading server sends its data set; nothing: it has none.
+  void publish_data(const std::optional<net::Endpoint>& endpoint);
+  /// The same, waited for as by find(). Error(PeerLost) if server 0 has died before.
+  std::optional<net::Endpoint> find_data();
+
+  /// Anything else that is served, where its clients look for it in the store.
+  void publish_at(std::string_view key, const net::Endpoint& endpoint);
+
+  /// A server has died.
+  void withdraw(int server);
+  bool withdrawn(int server);
+
+  /// The job has done all that it had to do.
+  void end();
+  bool ended();
+  /// ended(), or false where nobody can be asked: what went wrong before tells more then.
+  bool known_to_have_ended();
+  /// All have been told so.
+  void finish();
+
+  /// What else servers and workers tell each other, under names of their own.
+  void write(std::string_view name, std::string_view value);
+  std::optional<std::string> read(std::string_view name);
+  /// Adds to a counter that starts at 0; the sum.
+  std::int64_t count(std::string_view name, std::int64_t more);
+
+  Deadline deadline() const noexcept { return options_.deadline; }
+  bool stopped() const { return options_.stop && options_.stop(); }
+
+ private:
+  /// What is written under `key`; nothing if that server has died before.
+  std::optional<std::string> wait_for(int server, const std::string& key);
+
+  /// Does nothing once the store is gone, which it finds out by asking.
+  void unless_gone(const std::function<void()>& ask);
+
+  const DirectoryOptions options_;
+  std::atomic<bool> gone_ = false;  ///< the store
+  std::optional<rendezvous::StoreServer> store_server_;
+  std::unique_ptr<rendezvous::Store> store_;
+};
+
+// For the launchers of such a job, which use its store for other things, too.
+
+/// Whether the servers have said that the job is done, and that all have been told so. Errors: the
+/// store's.
+bool has_ended(rendezvous::Store& store);
+bool has_finished(rendezvous::Store& store);
+
+/// Tells whoever looks for that server that it is lost. `how`: what became of it. Does nothing
+/// where the store is gone.
+void note_lost_server(rendezvous::Store& store, int server, const Error& how);
+
+}  // namespace bimetal::parallel::server

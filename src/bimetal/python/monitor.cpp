@@ -1,0 +1,151 @@
+#include "bimetal/monitor/monitor.h"
+
+#include <fmt/format.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bimetal/net/own_address.h"
+#include "bimetal/progress/progress_line.h"
+#include "bimetal/progress/progress_meter.h"
+#include "bimetal/python/bindings.h"
+
+namespace bimetal::python {
+namespace {
+
+namespace py = pybind11;
+
+/// A loop in Python, shown as a job is: what the loop's rank 0 knows becomes what a job's tells.
+/// Use from one thread at a time.
+class LoopMonitor {
+ public:
+  /// Of a rank in a step: samples and seconds of compute; since the loop's start seconds of waiting
+  /// and bytes sent; samples/s by itself, as long as it has computed nothing. NaN: not known.
+  using Figures = std::tuple<double, double, double, double, double>;
+
+  LoopMonitor(const std::string& listen, const std::string& tensorboard_dir,
+              const std::string& host_name, std::string counts)
+      : counts_(std::move(counts)) {
+    monitor::MonitorOptions options{.tensorboard_dir = tensorboard_dir, .host_name = host_name};
+    if (!listen.empty()) {
+      options.listen = net::parse_endpoint(listen);
+      if (!net::is_loopback(options.listen->host)) {
+        options.job_token = net::Token::from_environment();
+      }
+    }
+    monitor_.emplace(options);
+    monitor_->on_phase("training");
+  }
+  /// Its threads may be telling Python something.
+  ~LoopMonitor() { close(); }
+
+  /// Empty where nobody asked for pages.
+  std::string address() const {
+    const auto bound = monitor_ ? monitor_->endpoint() : std::nullopt;
+    if (!bound) return {};
+    return net::to_string({net::reachable_address(bound->host), bound->port});
+  }
+
+  void set_workers(const std::vector<std::pair<std::string, std::string>>& host_and_device) {
+    std::vector<progress::WorkerPlace> places;
+    for (const auto& [host, device] : host_and_device) places.push_back({host, device});
+    if (monitor_) monitor_->on_workers(places);
+  }
+
+  void start() { meter_.start(); }
+  void stop() { meter_.stop(); }
+
+  /// Returns the line for a terminal. `samples_left`: of the whole run.
+  std::string step(std::pair<std::int64_t, std::int64_t> epoch_of,
+                   std::pair<std::int64_t, std::int64_t> step_of, double samples_left, double loss,
+                   const std::vector<std::int64_t>& shares,
+                   const std::vector<Figures>& ranks) {
+    workers_.resize(ranks.size());
+    bool computed = true;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      add(ranks[rank], workers_[rank]);
+      const auto& totals = workers_[rank].totals;
+      computed = computed && (totals.samples == 0 || totals.compute_s > 0);
+    }
+    meter_.count(workers_);
+    auto rates = meter_.recent(workers_);
+    progress::Progress progress{.epoch = epoch_of.first,
+                                .epochs = epoch_of.second,
+                                .step = step_of.first,
+                                .steps = step_of.second,
+                                .loss = loss,
+                                .samples_per_s = rates.samples_per_s,
+                                .efficiency = computed ? rates.efficiency : kUnknown,
+                                .seconds_left = samples_left / rates.samples_per_s,
+                                .elapsed_s = meter_.elapsed_seconds(),
+                                .counts = counts_,
+                                .shares = shares,
+                                .rank_samples_per_s = std::move(rates.alone)};
+    for (const auto& worker : workers_) progress.workers.push_back(worker.totals);
+    if (monitor_) monitor_->on_step(progress);
+    return progress::progress_line(progress);
+  }
+
+  /// Returns the line for a terminal.
+  std::string evaluated(std::int64_t epoch, double loss,
+                        const std::vector<std::pair<std::string, double>>& metrics,
+                        const std::string& data) {
+    progress::Evaluation evaluation{.loss = loss, .data = data};
+    auto line = fmt::format("epoch {}: ", epoch);
+    for (const auto& [name, value] : metrics) {
+      const auto& metric = evaluation.metrics.emplace_back(progress::MetricValue{name, value});
+      line += fmt::format("{} {}, ", progress::label_of(metric, data), progress::text_of(metric));
+    }
+    if (monitor_) monitor_->on_evaluated(epoch, evaluation);
+    return line + fmt::format("{} loss {:.4f}", data, loss);
+  }
+
+  void close() {
+    const py::gil_scoped_release no_gil;
+    monitor_.reset();
+  }
+
+ private:
+  static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+  static void add(const Figures& figures, progress::WorkerState& worker) {
+    const auto& [samples, compute_s, wait_s, bytes_sent, expected_alone] = figures;
+    worker.expected_alone = expected_alone;
+    auto& totals = worker.totals;
+    totals.samples += static_cast<std::int64_t>(samples);
+    totals.compute_s += compute_s;
+    totals.communicate_s = kUnknown;
+    totals.wait_s = wait_s;
+    if (bytes_sent >= 0) totals.bytes_sent = static_cast<std::uint64_t>(bytes_sent);
+  }
+
+  std::string counts_;
+  std::optional<monitor::Monitor> monitor_;
+  progress::ProgressMeter meter_;
+  std::vector<progress::WorkerState> workers_;
+};
+
+}  // namespace
+
+void bind_monitor(py::module_& module) {
+  py::class_<LoopMonitor>(module, "LoopMonitor")
+      .def(py::init<const std::string&, const std::string&, const std::string&, std::string>(),
+           py::arg("listen"), py::arg("tensorboard"), py::arg("host_name"), py::arg("counts"))
+      .def_property_readonly("address", &LoopMonitor::address)
+      .def("set_workers", &LoopMonitor::set_workers, py::arg("host_and_device"))
+      .def("start", &LoopMonitor::start)
+      .def("stop", &LoopMonitor::stop)
+      .def("step", &LoopMonitor::step, py::arg("epoch_of"), py::arg("step_of"),
+           py::arg("samples_left"), py::arg("loss"), py::arg("shares"), py::arg("ranks"))
+      .def("evaluated", &LoopMonitor::evaluated, py::arg("epoch"), py::arg("loss"),
+           py::arg("metrics"), py::arg("data"))
+      .def("close", &LoopMonitor::close);
+}
+
+}  // namespace bimetal::python
