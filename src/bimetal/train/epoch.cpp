@@ -107,6 +107,7 @@ void Epoch::introduce_workers() {
 }
 
 void Epoch::hand_over() {
+  share_buffers();
   auto feedback = step_.parallel().error_feedback();
   if ((job_.zero.level > 0 || mesh_) && !job_.checkpoint.dir.empty()) {
     save_now();

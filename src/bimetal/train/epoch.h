@@ -44,10 +44,11 @@ bool follows_from_a_loss(const Error& error);
 ///
 /// Every step that next_step() has returned from is in the run, if every rank has the whole model:
 /// parameters, optimizer, the sampler's place, loss scale. The next epoch draws shares anew. What
-/// ranks keep for each other goes with them unless hand_over() has been called by all: shards
-/// (ZeRO), parts of a mesh and the error feedback of compression. (Whoever makes an epoch of those
-/// who are left when one is lost has shards from their copies, see rescue(), or goes back to the
-/// last checkpoint; and first lets all come to the same step, as go_even() does.)
+/// ranks keep for each other goes with them unless all have called hand_over(): shards (ZeRO),
+/// parts of a mesh, buffers that differ (parallel.exact = "relaxed") and the error feedback of
+/// compression. (Whoever makes an epoch of those who are left when one is lost has shards from
+/// their copies, see rescue(), or goes back to the last checkpoint; and first lets all come to the
+/// same step, as go_even() does.)
 class Epoch {
  public:
   /// Goes on with `run` among the ranks of `group`, each of which has one at the same step; the
@@ -98,6 +99,7 @@ class Epoch {
   void test_now();
   progress::Evaluation evaluate_with(std::shared_ptr<const task::Dataset> data, std::string name);
   bool save_due() const;
+  void share_buffers();
   void save_now();
   void complete_state();
   void rescue(const Error& loss);

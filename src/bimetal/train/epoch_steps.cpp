@@ -216,12 +216,17 @@ bool Epoch::save_due() const {
          run_.since_save.seconds() >= 60 * checkpoint.every_minutes;
 }
 
-void Epoch::save_now() {
-  if (run_.saved_step == state().step) return;
-  run_.saved_step = state().step;
+/// Of the rank that has seen most samples of late.
+void Epoch::share_buffers() {
   const auto shares = balancer_.shares();
   const auto busiest = std::ranges::max_element(shares) - shares.begin();
   step_.broadcast_buffers(static_cast<int>(busiest));
+}
+
+void Epoch::save_now() {
+  if (run_.saved_step == state().step) return;
+  run_.saved_step = state().step;
+  share_buffers();
   trained_.require_finite();
   if (!job_.checkpoint.dir.empty()) {
     complete_state();

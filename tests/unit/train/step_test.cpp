@@ -220,8 +220,8 @@ TEST(TrainingStep, AnOptimizerOfTheModelsParametersTrainsNoShards) {
 // Of ranks that compute one replica together.
 TEST(RankJournal, WaitingInSumsIsNoWork) {
   const balance::Balancer balancer({.global_batch = 8}, std::vector<balance::Device>(1));
-  RankJournal journal(balancer, Lanes(1, 0), balance::Policy::Equal,
-                      {.epochs = 1, .steps = 1, .global_batch = 8});
+  RunJournal run({.epochs = 1, .steps = 1, .global_batch = 8});
+  RankJournal journal(balancer, Lanes(1, 0), balance::Policy::Equal, run);
   journal.start_clock();
   const progress::RankFigures figures{.batch = 8, .compute_seconds = 3, .sum_seconds = 1};
   data::BatchFeed::Plan plan;
