@@ -20,8 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/base/stopwatch.h"
-#include "bimetal/optim/adam_update.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/optim/cpu_adam.h"
 #include "bimetal/optim/fused.h"
 #include "bimetal/optim/offload/state_file.h"

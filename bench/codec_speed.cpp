@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/comm/compress/dense_codec.h"
+#include "bimetal/comm/compress/dense_reduction.h"
 #include "bimetal/comm/compress/low_rank.h"
 #include "bimetal/comm/compress/top_k.h"
 

@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/models/language/language_model.h"
-#include "bimetal/net/solo_mesh.h"
+#include "bimetal/net/mesh.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/train/step.h"
 

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/optim/cpu_adam.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "support/thread_ranks.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/comm/compress/dense_codec.h"
+#include "bimetal/comm/compress/dense_reduction.h"
 #include "conformance/reference.h"
 #include "conformance/schemes.h"
 #include "conformance/transports.h"
@@ -220,7 +220,7 @@ TEST_P(Compressed, NotANumberReachesEveryRankOnce) {
 
 TEST_P(Compressed, FewerBytesTravel) {
   on_ranks([&](int rank, Group group) {
-    // Of an island one rank alone sends: island_compression_test.cpp.
+    // Of an island one rank alone sends: islands_test.cpp.
     if (group.size() == 1 || GetParam().transport == Transport::islands) return;
     const std::size_t count = std::size_t{1} << 18;
     std::vector<float> data(count);

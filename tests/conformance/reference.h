@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/comm/buffer.h"
 #include "bimetal/comm/dtype.h"
-#include "bimetal/comm/reduce/half.h"
+#include "bimetal/comm/reduce/reduce_operators.h"
 
 namespace bimetal::testing {
 

@@ -8,11 +8,11 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
-#include "bimetal/comm/exchange_sizes.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/comm/mailbox/abort_message.h"
-#include "bimetal/comm/shm/offer.h"
-#include "bimetal/rendezvous/member_record.h"
+#include "bimetal/comm/shm/connect.h"
 #include "bimetal/rendezvous/store_message.h"
+#include "bimetal/rendezvous/survivors.h"
 #include "fuzz/targets.h"
 
 namespace bimetal::fuzz {

@@ -1,9 +1,9 @@
-// In the place of net/tcp/resolve.cpp, whose coroutines clang 14 cannot compile with
+// In the place of net/tcp/dial.cpp, whose coroutines clang 14 cannot compile with
 // AddressSanitizer ("Cannot represent a difference across sections"). What net/token.cpp asks it
 // for, no target does.
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/tcp/resolve.h"
+#include "bimetal/net/tcp/dial.h"
 
 namespace bimetal::net {
 

@@ -10,7 +10,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/c10d/backend.h"
-#include "bimetal/c10d/form_islands.h"
+#include "bimetal/c10d/island.h"
 #include "golden/training_run.h"
 #include "support/thread_ranks.h"
 

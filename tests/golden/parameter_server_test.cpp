@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/comm/compress/dense_codec.h"
+#include "bimetal/comm/compress/dense_reduction.h"
 #include "golden/server_job.h"
 #include "golden/training_run.h"
 

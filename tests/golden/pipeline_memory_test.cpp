@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/data/batch_feed.h"
+#include "bimetal/data/prefetch.h"
 #include "bimetal/train/step.h"
 #include "golden/stage_worker.h"
 #include "golden/tasks.h"

@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "bimetal/data/sampler.h"
-#include "bimetal/task/draws.h"
+#include "bimetal/task/dropout.h"
 
 namespace bimetal::golden {
 namespace {

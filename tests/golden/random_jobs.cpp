@@ -7,7 +7,7 @@
 #include <set>
 
 #include "bimetal/job/combinations.h"
-#include "bimetal/job/mesh_keys.h"
+#include "bimetal/job/job_bindings.h"
 #include "bimetal/job/worker_spec.h"
 #include "unit/data/text/token_files.h"
 
@@ -175,8 +175,8 @@ std::size_t draw_mesh(Dice& dice, Phase& phase, bool staged, bool parted) {
   std::vector<std::int64_t> parts(static_cast<std::size_t>(mesh.stages), 1);
   if (parted) parts = draw_parts(dice, mesh);
   const auto replicas = draw_replicas(dice, mesh);
-  phase.ranks = static_cast<int>(std::inner_product(parts.begin(), parts.end(),
-                                                    replicas.of_stage.begin(), std::int64_t{0}));
+  phase.ranks = static_cast<int>(
+      std::inner_product(parts.begin(), parts.end(), replicas.of_stage.begin(), std::int64_t{0}));
   if (dice.chance(30)) {
     const bool own_parts = !mesh.stage_tensor.empty() && replicas.of_stage.front() > 1;
     const bool by_rank = replicas.uneven || own_parts;

@@ -21,7 +21,7 @@
 #include "bimetal/parallel/server/client/remote_gradients.h"
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_store.h"
-#include "bimetal/task/draws.h"
+#include "bimetal/task/dropout.h"
 #include "bimetal/task/segments.h"
 #include "bimetal/train/server/server_setup.h"
 #include "golden/plain_training.h"

@@ -10,8 +10,8 @@
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
-#include "bimetal/parallel/tensor/tensor_task.h"
 #include "bimetal/task/model_state.h"
 
 namespace bimetal::golden {

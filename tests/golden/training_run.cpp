@@ -12,15 +12,13 @@
 #include <optional>
 #include <utility>
 
-#include "bimetal/data/batch_feed.h"
-#include "bimetal/optim/lamb.h"
-#include "bimetal/optim/lars.h"
+#include "bimetal/data/prefetch.h"
+#include "bimetal/optim/layer_wise.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
-#include "bimetal/parallel/tensor/tensor_task.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/train/step.h"
 #include "golden/stage_worker.h"

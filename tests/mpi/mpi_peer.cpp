@@ -21,9 +21,9 @@
 #include <thread>
 #include <vector>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/launch/rank_environment.h"

@@ -6,7 +6,7 @@
 #include <array>
 #include <vector>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 
 namespace bimetal::testing {
 namespace {

@@ -21,9 +21,9 @@
 #include <string>
 #include <string_view>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/launch/rank_environment.h"
 #include "bimetal/rendezvous/bootstrap.h"
 #include "bimetal/rendezvous/store.h"

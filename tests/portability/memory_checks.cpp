@@ -11,7 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
-#include "bimetal/comm/shm/segment_address.h"
+#include "bimetal/comm/shm/segment.h"
 #include "bimetal/net/shm/bell.h"
 #include "bimetal/net/shm/shared_memory.h"
 

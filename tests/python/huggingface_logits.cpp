@@ -10,7 +10,7 @@
 #include <exception>
 
 #include "bimetal/checkpoint/huggingface.h"
-#include "bimetal/checkpoint/model_description.h"
+#include "bimetal/checkpoint/model_file.h"
 #include "bimetal/checkpoint/safetensors.h"
 
 namespace checkpoint = bimetal::checkpoint;

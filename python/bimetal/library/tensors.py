@@ -1,6 +1,6 @@
 """The tensors of one call as memory that the core can read and write, and reductions as it knows them.
 
-What src/bimetal/c10d/tensors/host_tensors.h and element_type.h do for the extension.
+What src/bimetal/c10d/host_tensors.h and host_tensors.h do for the extension.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ class Screen:
 
 
 def _may_rewrite() -> bool:
-    """Whether standard output is a terminal that somebody looks at: base/console.h has the same rule."""
+    """Whether standard output is a terminal that somebody looks at: base/log.h has the same rule."""
     unseen = any(os.environ.get(name) for name in ("NO_COLOR", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"))
     return sys.stdout.isatty() and not unseen and os.environ.get("TERM") not in (None, "", "dumb")
 

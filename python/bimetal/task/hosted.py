@@ -109,7 +109,7 @@ _REST = "bimetal_rest"  # of the first parameter: what belongs to no parameter, 
 
 
 class HostedOptimizer:
-    """As src/bimetal/python_host/hosted_optimizer.cpp reads it: states are lists of {field: tensor}, one for each of
+    """As src/bimetal/python_host/hosted_task.cpp reads it: states are lists of {field: tensor}, one for each of
     ``parameters``."""
 
     def __init__(self, made: Any, parameters: list[torch.Tensor]):

@@ -1,19 +1,22 @@
 #include "bimetal/api/data_parallel.h"
 
+#include <c10/util/StringUtil.h>
 #include <fmt/format.h>
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <utility>
 
-#include "bimetal/api/own_tensors.h"
-#include "bimetal/api/session.h"
+#include "bimetal/api/job.h"
 #include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/same_job.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/task/batch_norm.h"
 #include "bimetal/task/exactness.h"
+#include "bimetal/task/model_state.h"
 #include "bimetal/train/collective_update.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/setup.h"
@@ -45,15 +48,15 @@ void require_group(std::int64_t of_model, std::int64_t of_batches) {
 std::vector<std::string> facts_of(const char* made_of, std::uint64_t seed,
                                   const ComputeOptions& options,
                                   const parallel::ReplicatedModelOptions& parallel) {
-  return {fmt::format("DataParallel of a {}", made_of),
-          fmt::format("seed = {}", seed),
-          fmt::format("precision = {}", precision::name_of(options.precision)),
-          fmt::format("limits.norm = {}", options.limits.norm),
-          fmt::format("limits.value = {}", options.limits.value),
-          fmt::format("bucket_bytes = {}", parallel.bucket_bytes),
-          fmt::format("first_bucket_bytes = {}", parallel.first_bucket_bytes),
-          fmt::format("compression = {}",
-                      static_cast<int>(parallel.compression.compression.scheme))};
+  return {
+      fmt::format("DataParallel of a {}", made_of),
+      fmt::format("seed = {}", seed),
+      fmt::format("precision = {}", precision::name_of(options.precision)),
+      fmt::format("limits.norm = {}", options.limits.norm),
+      fmt::format("limits.value = {}", options.limits.value),
+      fmt::format("bucket_bytes = {}", parallel.bucket_bytes),
+      fmt::format("first_bucket_bytes = {}", parallel.first_bucket_bytes),
+      fmt::format("compression = {}", static_cast<int>(parallel.compression.compression.scheme))};
 }
 
 std::shared_ptr<api::Session> agreed(std::shared_ptr<api::Session> session,
@@ -221,3 +224,81 @@ progress::RankFigures DataParallel::Impl::timed(const Work& work, const api::Bal
 }
 
 }  // namespace bimetal
+
+namespace bimetal::api {
+namespace {
+
+constexpr auto kMakeIt = "make it of DataParallel::parameters(), after DataParallel was made";
+
+}  // namespace
+
+OwnTensors::OwnTensors(const task::ModelState& model) {
+  task::require_distinct_names(model);  // which nobody would want to hear of at the end alone
+  for (const auto& named : model.parameters) {
+    known_.insert(named.tensor.unsafeGetTensorImpl());
+    (named.tensor.requires_grad() ? trained_ : frozen_).push_back(named);
+  }
+  left_.resize(trained_.size());
+}
+
+// Frozen on one rank alone, a tensor would be moved by the gradient of the others' samples; and of
+// one that is trained only now no rank sends its gradient.
+void OwnTensors::require_as_they_were() const {
+  const auto require = [](const std::vector<task::NamedTensor>& tensors, bool trained,
+                          const char* what) {
+    for (const auto& [name, tensor] : tensors) {
+      if (tensor.requires_grad() == trained) continue;
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("'{}' was {} after DataParallel was made of the model: make another "
+                              "DataParallel of it, on all ranks, and go on with that",
+                              name, what));
+    }
+  };
+  require(trained_, true, "frozen (requires_grad)");
+  require(frozen_, false, "set to be trained (requires_grad)");
+}
+
+void OwnTensors::require_all_of(const torch::optim::Optimizer& optimizer) const {
+  bool trains = false;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& tensor : group.params()) {
+      if (!known_.contains(tensor.unsafeGetTensorImpl())) {
+        throw Error(ErrorCode::InvalidArgument,
+                    fmt::format("the optimizer has a tensor of shape {} that is not the model's, "
+                                "whose gradients no rank would send: {}",
+                                c10::str(tensor.sizes()), kMakeIt));
+      }
+      trains |= tensor.requires_grad();
+    }
+  }
+  if (trains || trained_.empty()) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("the optimizer has none of the model's trained tensors: {}", kMakeIt));
+}
+
+void OwnTensors::require_untouched() const {
+  for (std::size_t i = 0; i < trained_.size(); ++i) {
+    const auto& gradient = trained_[i].tensor.grad();
+    const auto& left = left_[i];
+    if (!gradient.defined()) continue;
+    const bool same = left && left->version == gradient._version() &&
+                      left->gradient._unsafe_get_target() == gradient.unsafeGetTensorImpl();
+    if (same) continue;
+    if (gradient.count_nonzero().item<std::int64_t>() == 0) continue;  // Optimizer::zero_grad
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("'{}' has a gradient that DataParallel::step has not made and would "
+                            "drop: add that loss to the one that step() gets, and leave its "
+                            "backward() to step()",
+                            trained_[i].name));
+  }
+}
+
+void OwnTensors::note_gradients() {
+  for (std::size_t i = 0; i < trained_.size(); ++i) {
+    const auto& gradient = trained_[i].tensor.grad();
+    left_[i].reset();
+    if (gradient.defined()) left_[i].emplace(gradient.getIntrusivePtr(), gradient._version());
+  }
+}
+
+}  // namespace bimetal::api

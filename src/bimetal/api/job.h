@@ -3,16 +3,19 @@
 
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "bimetal/api/balanced_batches.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/data/images/dataset.h"
+#include "bimetal/job/worker_spec.h"
 #include "bimetal/progress/observer.h"
 
 namespace bimetal {
-
 namespace api {
 class Session;
 }
@@ -60,3 +63,36 @@ class Job {
 Job init(int argc = 0, const char* const* argv = nullptr);
 
 }  // namespace bimetal
+
+namespace bimetal::api {
+
+// What a process's Job handles and trainers share. Private to api.
+
+class Session {
+ public:
+  /// Applies the worker's limits to this process and picks its device.
+  Session(comm::Group group, const job::WorkerSpec& worker, int local_rank, int local_world_size);
+
+  const comm::Group& group() const noexcept { return group_; }
+  const torch::Device& device() const noexcept { return device_; }
+  double speed() const noexcept { return speed_; }
+
+  /// Begins a loop; the one before it is over. Loops over as many samples with one seed go on with
+  /// the epochs of each other. Collective.
+  std::shared_ptr<BalancedSteps> begin(std::shared_ptr<const task::Dataset> dataset,
+                                       const BalancedOptions& options);
+
+  /// The loop that runs. Error(InvalidArgument) if none was begun.
+  BalancedSteps& steps() const;
+
+ private:
+  comm::Group group_;
+  double speed_;
+  torch::Device device_{torch::kCPU};
+  std::shared_ptr<BalancedSteps> steps_;
+  using Order = std::pair<std::int64_t, std::uint64_t>;  ///< what it depends on: samples and seed
+  Order under_way_;                                      ///< that of steps_
+  std::map<Order, std::int64_t> next_epochs_;            ///< of loops that are over
+};
+
+}  // namespace bimetal::api

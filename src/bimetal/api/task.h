@@ -1,7 +1,6 @@
 #pragma once
 // What a program brings of its own: docs/tasks.md.
 
-#include "bimetal/task/dataset.h"
 #include "bimetal/task/task.h"
 #include "bimetal/task/unit.h"
 

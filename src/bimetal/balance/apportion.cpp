@@ -6,7 +6,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "bimetal/balance/check.h"
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
 

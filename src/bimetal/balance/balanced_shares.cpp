@@ -6,10 +6,9 @@
 #include <cmath>
 #include <limits>
 
-#include "bimetal/balance/check.h"
 #include "bimetal/balance/shares.h"
-#include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/quantity.h"
 
 namespace bimetal::balance {
 namespace {

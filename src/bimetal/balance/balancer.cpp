@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "bimetal/balance/check.h"
-#include "bimetal/base/counted.h"
+#include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/quantity.h"
 
 namespace bimetal::balance {
 namespace {

@@ -38,4 +38,15 @@ class Deadline {
   Clock::time_point when_;
 };
 
+// Seconds since construction, on the monotonic clock.
+
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
+};
+
 }  // namespace bimetal

@@ -2,9 +2,12 @@
 // File operations beyond the standard library: flushing to the disk, swapping two names, marking a
 // path as in use, and finding the file of a descriptor.
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <span>
+#include <vector>
 
 namespace bimetal {
 
@@ -45,5 +48,33 @@ class PathClaim {
   Outcome outcome_;
   std::intptr_t handle_ = -1;  ///< the system's
 };
+
+// A file's bytes as memory. The system reads them when they are used.
+
+/// Read-only. Mapped where the system can (Linux, macOS), else read whole. The file must not be
+/// shortened while it is open. Errors are Error(System) and name the file; OutOfMemory. The bytes
+/// may be read by several threads.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::vector<std::byte> read_;  ///< where nothing can be mapped
+};
+
+// Opens files with any letters in their names. Windows' own encoding of narrow text lacks some
+// letters, and std::fopen and std::getenv lose them.
+
+/// As std::fopen.
+std::FILE* open_file(const std::filesystem::path& path, const char* mode);
+
+/// What an environment variable holds; empty where it is not set.
+std::filesystem::path path_in_environment(const char* variable);
 
 }  // namespace bimetal

@@ -1,18 +1,21 @@
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
-#ifdef __linux__
-#include <sys/syscall.h>
-#endif
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <string>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/os_files.h"
+
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
 
 namespace bimetal {
 namespace {
@@ -89,6 +92,51 @@ bool is_terminal(int descriptor) {
 
 PathClaim::~PathClaim() {
   if (handle_ >= 0) close(static_cast<int>(handle_));
+}
+
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(const std::filesystem::path& path)
+      : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (descriptor_ < 0) throw system_error("cannot read " + path.string(), errno);
+  }
+  ~Descriptor() { close(descriptor_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const Descriptor file(path);
+  struct stat status {};
+  if (fstat(file.get(), &status) != 0) throw system_error("cannot read " + path.string(), errno);
+  if (!S_ISREG(status.st_mode)) throw system_error("cannot read " + path.string(), EISDIR);
+  const auto size = static_cast<std::size_t>(status.st_size);
+  if (size == 0) return;  // nothing can be mapped of it
+  void* memory = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
+  if (memory == MAP_FAILED) throw system_error("cannot map " + path.string(), errno);
+  bytes_ = {static_cast<const std::byte*>(memory), size};
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+std::FILE* open_file(const std::filesystem::path& path, const char* mode) {
+  return std::fopen(path.c_str(), mode);
+}
+
+std::filesystem::path path_in_environment(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value ? value : "";
 }
 
 }  // namespace bimetal

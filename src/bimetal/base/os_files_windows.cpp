@@ -3,12 +3,16 @@
 #include <windows.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <optional>
 #include <string>
+#include <system_error>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/files.h"
 #include "bimetal/base/os_files.h"
 #include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/base/unicode/windows_text.h"
 
 namespace bimetal {
 namespace {
@@ -91,6 +95,27 @@ bool is_terminal(int descriptor) {
 
 PathClaim::~PathClaim() {
   if (handle_ != -1) CloseHandle(reinterpret_cast<HANDLE>(handle_));
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  InputFile file(path);
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) throw system_error("cannot read " + path.string(), error);
+  read_.resize(static_cast<std::size_t>(size));
+  read_.resize(file.read(read_));
+  bytes_ = read_;
+}
+
+MappedFile::~MappedFile() = default;
+
+std::FILE* open_file(const std::filesystem::path& path, const char* mode) {
+  return _wfopen(path.c_str(), wide_of_utf8(mode).c_str());
+}
+
+std::filesystem::path path_in_environment(const char* variable) {
+  const wchar_t* const value = _wgetenv(wide_of_utf8(variable).c_str());
+  return value ? value : L"";
 }
 
 }  // namespace bimetal

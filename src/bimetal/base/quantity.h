@@ -1,7 +1,11 @@
 #pragma once
 // Amounts with units, as people write them.
 
+#include <fmt/format.h>
+
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace bimetal {
@@ -17,5 +21,17 @@ std::optional<double> parse_seconds(std::string_view text);
 
 /// A finite number, whatever the program's locale.
 std::optional<double> parse_number(std::string_view text);
+
+// Counts with their nouns, for messages ("1 rank", "2 ranks").
+
+/// "1 batch", "2 batches".
+inline std::string counted(std::int64_t count, std::string_view one, std::string_view more) {
+  return fmt::format("{} {}", count, count == 1 ? one : more);
+}
+
+/// "1 worker", "2 workers": of words that take an s.
+inline std::string counted(std::int64_t count, std::string_view one) {
+  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
+}
 
 }  // namespace bimetal

@@ -14,8 +14,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/to_error.h"
-#include "bimetal/base/unicode/open_file.h"
+#include "bimetal/base/os_files.h"
 #include "bimetal/base/unicode/utf8_path.h"
 
 namespace bimetal {
@@ -141,8 +140,7 @@ void TemporaryPath::move_into_place() {
   sync_directory(folder_of(target_));
 }
 
-void remove_leftovers(const fs::path& folder, std::string_view name,
-                      Leftovers which) noexcept try {
+void remove_leftovers(const fs::path& folder, std::string_view name, Leftovers which) noexcept try {
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder)) {
     const auto hidden = utf8_of_path(entry.path().filename());

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "bimetal/c10d/backend_issue.h"
 #include "bimetal/c10d/make_backend.h"
 #include "bimetal/c10d/monitored_barrier.h"
 #include "bimetal/c10d/worlds.h"

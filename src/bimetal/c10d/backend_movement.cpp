@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "bimetal/c10d/backend_issue.h"
+#include "bimetal/c10d/backend.h"
 
 namespace bimetal::c10d {
 namespace {

@@ -2,10 +2,9 @@
 
 #include <utility>
 
-#include "bimetal/c10d/backend_issue.h"
-#include "bimetal/c10d/reductions/bitwise.h"
-#include "bimetal/c10d/reductions/sparse.h"
-#include "bimetal/c10d/tensors/element_type.h"
+#include "bimetal/c10d/backend.h"
+#include "bimetal/c10d/host_tensors.h"
+#include "bimetal/c10d/reductions.h"
 
 namespace bimetal::c10d {
 

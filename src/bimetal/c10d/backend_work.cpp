@@ -5,7 +5,6 @@
 
 #include "bimetal/base/log.h"
 #include "bimetal/c10d/backend_error.h"
-#include "bimetal/c10d/thread_entry.h"
 
 namespace bimetal::c10d {
 namespace {

@@ -25,7 +25,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/c10d/release_vote.h"
+#include "bimetal/c10d/monitored_barrier.h"
 
 namespace bimetal::c10d {
 

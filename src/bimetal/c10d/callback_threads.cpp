@@ -3,7 +3,7 @@
 #include <thread>
 #include <utility>
 
-#include "bimetal/c10d/thread_entry.h"
+#include "bimetal/c10d/backend_error.h"
 
 namespace bimetal::c10d {
 namespace {

@@ -9,6 +9,10 @@
 // What has been run: islands of CPU tensors, with a c10d::Backend of this project in the vendor
 // library's place (tests/golden). Not yet run: NCCL or RCCL on a device.
 
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,9 +20,9 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/comm/fabric.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/comm/group/executor.h"
-#include "bimetal/comm/topology.h"
 #include "bimetal/comm/work.h"
 #include "bimetal/device/staging.h"
 
@@ -65,5 +69,36 @@ class Island {
   std::string failure_;
   comm::Executor executor_;  ///< last: its tasks use all of the above
 };
+
+// Which ranks make an island.
+
+enum class Vendor : std::uint8_t { none = 0, nccl = 1, rccl = 2 };
+
+/// What a rank has to offer: a library of its build, for the device that it computes on.
+struct VendorOffer {
+  Vendor vendor = Vendor::none;
+  std::array<std::byte, 16> device{};  ///< the card's own number: NCCL refuses one card twice
+};
+
+/// Every rank in exactly one island, ascending, by their lowest rank. Together are ranks that share
+/// memory (and so a host: found out by trying, never by its name) and a vendor, on cards of their
+/// own. Ranks whose card another one computes on, too, are alone.
+std::vector<std::vector<int>> plan_islands(const std::vector<VendorOffer>& offers,
+                                           const comm::Topology& topology);
+
+// From a world of ranks to islands.
+
+/// How the ranks of an island get their vendor library: connect_vendor, or a test's own.
+using ConnectVendor = std::function<BackendPtr(comm::Group members)>;
+
+/// Collective over `world`: who shares a vendor library with whom? Empty on every rank if nobody
+/// does: the fabric alone serves all of them then. Errors: those of the fabric and of `connect`, on
+/// every rank.
+std::shared_ptr<Island> form_islands(comm::Group world, const torch::Device& device,
+                                     const VendorOffer& offer, const ConnectVendor& connect);
+
+/// The same with the vendor library of this build.
+std::shared_ptr<Island> form_islands(comm::Group world, const torch::Device& device,
+                                     std::chrono::milliseconds timeout);
 
 }  // namespace bimetal::c10d

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "bimetal/c10d/backend_error.h"
-#include "bimetal/c10d/stores/torch_store.h"
+#include "bimetal/c10d/torch_store.h"
 #include "bimetal/c10d/worlds.h"
 #include "bimetal/comm/meet/meet.h"
 

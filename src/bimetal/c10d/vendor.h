@@ -2,11 +2,12 @@
 // The vendor library of this build, if it has one: ProcessGroupNCCL, which is NCCL in libtorch for
 // CUDA and RCCL in libtorch for ROCm. A build without either compiles vendor_none.cpp.
 
-#include <chrono>
 #include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "bimetal/c10d/island_plan.h"
+#include "bimetal/c10d/island.h"
 #include "bimetal/comm/group.h"
 
 namespace bimetal::c10d {

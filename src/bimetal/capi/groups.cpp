@@ -3,8 +3,8 @@
 
 #include "bimetal/capi/boundary.h"
 #include "bimetal/capi/store_handle.h"
+#include "bimetal/comm/fabric.h"
 #include "bimetal/comm/meet/meet.h"
-#include "bimetal/comm/transport.h"
 
 using namespace bimetal;
 

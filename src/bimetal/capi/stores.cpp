@@ -9,7 +9,7 @@
 #include "bimetal/capi/store_handle.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
-#include "bimetal/rendezvous/polled_store.h"
+#include "bimetal/rendezvous/store.h"
 
 struct bimetal_server {
   bimetal::rendezvous::StoreServer server;

@@ -6,13 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/input_file.h"
+#include "bimetal/base/files.h"
 #include "bimetal/base/log.h"
 #include "bimetal/base/os_files.h"
 #include "bimetal/base/temporary_path.h"
-#include "bimetal/base/to_error.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 
 namespace bimetal::checkpoint {

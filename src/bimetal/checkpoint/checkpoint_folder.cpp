@@ -10,14 +10,12 @@
 #include <thread>
 #include <tuple>
 
-#include "bimetal/base/atomic_file.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/input_file.h"
+#include "bimetal/base/files.h"
 #include "bimetal/base/log.h"
 #include "bimetal/base/os_files.h"
 #include "bimetal/base/temporary_path.h"
-#include "bimetal/base/to_error.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 
 namespace bimetal::checkpoint {
@@ -47,8 +45,7 @@ CheckpointEntry entry_of(const fs::path& checkpoint) {
 }
 
 void require_known(const std::error_code& error, const fs::path& path) {
-  if (error && !is_missing(error))
-    throw system_error("cannot read " + path.string(), error);
+  if (error && !is_missing(error)) throw system_error("cannot read " + path.string(), error);
 }
 
 /// The folder is closed again before anything in it is opened: descriptors may be few.
@@ -173,6 +170,20 @@ Error NewCheckpoint::explained(const Error& error) const {
   return {error.code(),
           fmt::format("cannot save the checkpoint {}: {}", target().string(), error.what()),
           error.rank()};
+}
+
+namespace fs = std::filesystem;
+
+fs::path place_of_new_folder(const fs::path& folder) {
+  auto target = fs::absolute(folder).lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();  // "folder/"
+  std::error_code none;
+  if (fs::exists(target, none) && !(fs::is_directory(target) && fs::is_empty(target))) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{} is there already: name a new or empty folder", target.string()));
+  }
+  fs::create_directories(target.parent_path());
+  return target;
 }
 
 }  // namespace bimetal::checkpoint

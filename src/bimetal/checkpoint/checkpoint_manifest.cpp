@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/input_file.h"
+#include "bimetal/base/files.h"
 #include "bimetal/base/json/depth.h"
-#include "bimetal/base/to_error.h"
 #include "bimetal/checkpoint/sha256.h"
 
 namespace bimetal::checkpoint {

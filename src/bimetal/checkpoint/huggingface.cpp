@@ -17,15 +17,14 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/input_file.h"
+#include "bimetal/base/files.h"
 #include "bimetal/base/json/depth.h"
 #include "bimetal/base/os_files.h"
 #include "bimetal/base/temporary_path.h"
+#include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/model_file.h"
-#include "bimetal/checkpoint/new_folder.h"
-#include "bimetal/checkpoint/slices/safetensors_file.h"
+#include "bimetal/checkpoint/slices/slice_file.h"
 
 namespace bimetal::checkpoint {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bimetal/checkpoint/huggingface_config.h"
-#include "bimetal/checkpoint/slices/slice.h"
+#include "bimetal/checkpoint/slices/tensor_index.h"
 #include "bimetal/task/model_state.h"
 
 namespace bimetal::checkpoint {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/input_file.h"
+#include "bimetal/base/files.h"
 #include "bimetal/base/json/depth.h"
 
 namespace bimetal::checkpoint {

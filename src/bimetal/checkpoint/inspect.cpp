@@ -6,10 +6,9 @@
 #include <system_error>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/to_error.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
-#include "bimetal/checkpoint/slices/safetensors_file.h"
+#include "bimetal/checkpoint/slices/slice_file.h"
 
 namespace bimetal::checkpoint {
 namespace {

@@ -12,10 +12,9 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/to_error.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
-#include "bimetal/checkpoint/feedback_tensors.h"
 #include "bimetal/checkpoint/model_file.h"
+#include "bimetal/checkpoint/optimizer_state.h"
 
 namespace bimetal::checkpoint {
 namespace {

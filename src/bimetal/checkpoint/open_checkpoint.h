@@ -9,7 +9,7 @@
 
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 #include "bimetal/checkpoint/optimizer_state.h"
-#include "bimetal/checkpoint/slices/safetensors_file.h"
+#include "bimetal/checkpoint/slices/slice_file.h"
 
 namespace bimetal::checkpoint {
 

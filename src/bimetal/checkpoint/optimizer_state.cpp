@@ -5,15 +5,15 @@
 #include <torch/csrc/api/include/torch/optim/adam.h>
 #include <torch/csrc/api/include/torch/optim/adamw.h>
 #include <torch/csrc/api/include/torch/optim/sgd.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <functional>
 #include <unordered_map>
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/optim/foreign.h"
-#include "bimetal/optim/lamb.h"
-#include "bimetal/optim/lars.h"
+#include "bimetal/optim/fused.h"
+#include "bimetal/optim/layer_wise.h"
 
 namespace bimetal::checkpoint {
 namespace {
@@ -282,6 +282,24 @@ TensorMap part_of_state(const TensorMap& tensors, const std::string& parameter, 
     part[name] = whole.dim() > 0 ? whole.flatten().narrow(0, offset, count).clone() : whole.clone();
   }
   return part;
+}
+
+TensorMap feedback_tensors(const TrainingState& state) {
+  TensorMap tensors;
+  for (const auto& [name, values] : state.error_feedback) {
+    tensors[name] = torch::tensor(torch::ArrayRef<float>(values));
+  }
+  return tensors;
+}
+
+std::vector<comm::NamedValues> feedback_values(const TensorMap& tensors) {
+  std::vector<comm::NamedValues> all;
+  for (const auto& [name, tensor] : tensors) {
+    const auto floats = tensor.to(torch::kFloat32).flatten().contiguous();
+    const auto* data = floats.const_data_ptr<float>();
+    all.push_back({name, {data, data + floats.numel()}});
+  }
+  return all;
 }
 
 }  // namespace bimetal::checkpoint

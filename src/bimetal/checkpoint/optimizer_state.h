@@ -10,6 +10,7 @@
 #include <string>
 #include <type_traits>
 
+#include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/task/model_state.h"
 
@@ -47,5 +48,13 @@ OptimizerStates optimizer_states(const TensorMap& tensors, const torch::optim::O
 /// own names, each of one dimension, and copies of those that are one number for all of it.
 TensorMap part_of_state(const TensorMap& tensors, const std::string& parameter, std::int64_t offset,
                         std::int64_t count);
+
+// What compressed gradients still owe, as named tensors, for files and for other ranks.
+
+/// TrainingState::error_feedback by name, float32.
+TensorMap feedback_tensors(const TrainingState& state);
+
+/// The way back.
+std::vector<comm::NamedValues> feedback_values(const TensorMap& tensors);
 
 }  // namespace bimetal::checkpoint

@@ -3,7 +3,7 @@
 #include <array>
 #include <vector>
 
-#include "bimetal/base/input_file.h"
+#include "bimetal/base/files.h"
 
 namespace bimetal::checkpoint {
 

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
-#include "bimetal/checkpoint/shared_checkpoint.h"
-#include "bimetal/comm/from_rank_0.h"
+#include "bimetal/base/quantity.h"
+#include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/comm/exchange.h"
 
 namespace bimetal::checkpoint {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/fabric_bench/run_bench.h"
+#include "bimetal/fabric_bench/report.h"
 #include "bimetal/net/token.h"
 
 namespace bimetal::cli {

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/to_error.h"
 #include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {

@@ -16,7 +16,7 @@
 #include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/task/catalog/python_tasks.h"
+#include "bimetal/task/catalog/job_task.h"
 
 namespace bimetal::cli {
 namespace {
@@ -119,8 +119,8 @@ void add_python_commands(CLI::App& app, Action& action) {
       "bimetal.ray");
   add(app, action, "tune", "Search hyper-parameters: many short trainings, packed onto devices",
       "bimetal.tune");
-  add(app, action, "ensemble",
-      "Train independent models in parallel and average what they predict", "bimetal.ensemble");
+  add(app, action, "ensemble", "Train independent models in parallel and average what they predict",
+      "bimetal.ensemble");
 }
 
 }  // namespace bimetal::cli

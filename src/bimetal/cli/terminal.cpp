@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "bimetal/base/console.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
 
 namespace bimetal::cli {
 namespace {

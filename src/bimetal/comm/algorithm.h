@@ -1,8 +1,10 @@
 #pragma once
 // The algorithms by which an all-reduce exchanges its data. docs/algorithms.md compares them.
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace bimetal::comm {
 
@@ -22,5 +24,35 @@ std::string_view to_string(Algorithm algorithm) noexcept;
 /// `asked`, or what the environment variable BIMETAL_ALGORITHM says where that leaves it open.
 /// Error(InvalidArgument) for a value that names none.
 Algorithm algorithm_for(Algorithm asked);
+
+// The cost of an all-reduce by each algorithm over measured links, and the choice that follows.
+// Latency α and bandwidth per link are as in Thakur, Rabenseifner and Gropp, "Optimization of
+// collective communication operations in MPICH", 2005, section 3. Arithmetic is left out.
+
+/// As measured over the connections between the ranks (link_probe.h).
+struct Links {
+  double latency_s = 0;                  ///< of a short message, the slowest pair's
+  std::vector<double> bytes_per_s = {};  ///< by rank: of its own link, one way while both are used
+};
+
+/// What all ranks of a group go by; whole numbers, made on one rank for all.
+struct LinkPlan {
+  std::uint64_t short_bytes = 0;            ///< recursive doubling up to here
+  std::uint64_t middle_bytes = 0;           ///< halving and doubling up to here
+  std::vector<std::uint32_t> weights = {};  ///< for what is longer, where links are unequal
+
+  /// The algorithm for a message of so many bytes.
+  Algorithm choose(std::size_t bytes) const;
+};
+
+/// Seconds of an all-reduce of `bytes` between all ranks of `links`; of automatic and two_level
+/// (which depends on more than links) those of ring. At least two ranks.
+double predicted_seconds(Algorithm algorithm, double bytes, const Links& links);
+
+/// The plan for measured links. Weights are used where they promise a tenth or more.
+LinkPlan plan_for(const Links& links);
+
+/// The plan for `size` ranks of one host, whose links are the same memory: nothing is measured.
+LinkPlan plan_for_one_host(int size);
 
 }  // namespace bimetal::comm

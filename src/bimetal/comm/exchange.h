@@ -3,6 +3,8 @@
 // step.
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,5 +25,29 @@ std::vector<std::string> all_gather_text(Group group, const std::string& mine, D
 
 /// `root`'s bytes, on every rank. Collective; `bytes` is ignored elsewhere. Errors as above.
 Bytes broadcast_bytes(Group group, Bytes bytes, int root, Deadline deadline);
+
+// Checks the sizes that ranks announce before they send (exchange.h).
+
+/// What ranks say of themselves; a training state may have as many bytes as a machine has memory.
+inline constexpr std::int64_t kMostSaid = std::int64_t{1} << 30;
+inline constexpr std::int64_t kMostSent = std::int64_t{1} << 44;
+
+/// `size` of `rank`. Error(CorruptData), naming it, below 0 and above `most`.
+std::size_t checked_size(std::int64_t size, std::int64_t most, int rank);
+
+/// The largest of what the ranks, in their order, have to say; each is at most kMostSaid. All ranks
+/// have the same numbers, and so the same error.
+std::size_t longest_said(std::span<const std::int64_t> sizes);
+
+// Work that one rank does for all, such as reading a file that only it needs to see. If it fails,
+// all ranks learn why at once.
+
+/// What `action` gives on rank 0, on every rank; elsewhere it is not called, and it must not use
+/// the group. Where it throws, all ranks do, with rank 0's code and words. Collective. Errors,
+/// beside that: broadcast_bytes'.
+std::string from_rank_0(Group group, const std::function<std::string()>& action, Deadline deadline);
+
+/// The same of what gives nothing.
+void on_rank_0(Group group, const std::function<void()>& action, Deadline deadline);
 
 }  // namespace bimetal::comm

@@ -2,14 +2,51 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/unicode/open_file.h"
+#include "bimetal/base/os_files.h"
 #include "bimetal/base/unicode/utf8_path.h"
 
 namespace bimetal::comm {
+
+const std::vector<int>& island_of(const std::vector<std::vector<int>>& islands, int rank) {
+  return *std::ranges::find_if(
+      islands, [&](const auto& island) { return std::ranges::find(island, rank) != island.end(); });
+}
+
+std::vector<int> first_ranks(const std::vector<std::vector<int>>& islands) {
+  std::vector<int> first;
+  for (const auto& island : islands) first.push_back(island.front());
+  return first;
+}
+
+Topology Topology::from(const std::vector<std::vector<bool>>& sees) {
+  const int size = static_cast<int>(sees.size());
+  const auto company_of = [&](int rank) {
+    std::vector<int> company;
+    for (int other = 0; other < size; ++other) {
+      if (other == rank || (sees[rank][other] && sees[other][rank])) company.push_back(other);
+    }
+    return company;
+  };
+  Topology topology;
+  std::vector<bool> placed(size);
+  for (int rank = 0; rank < size; ++rank) {
+    if (placed[rank]) continue;
+    auto island = company_of(rank);
+    const bool agreed =
+        std::ranges::all_of(island, [&](int other) { return company_of(other) == island; });
+    if (!agreed) island = {rank};
+    for (const int member : island) placed[member] = true;
+    topology.islands.push_back(std::move(island));
+  }
+  return topology;
+}
+
 namespace {
 
 // Half of the 32 bits of a group's id for the rank, half for its count.
@@ -72,6 +109,36 @@ void Fabric::close_group(Deadline deadline) {
     if (--open_groups_ > 0) return;
   }
   mesh_->close(deadline);
+}
+
+std::string_view to_string(Transport transport) noexcept {
+  switch (transport) {
+    case Transport::automatic: return "auto";
+    case Transport::tcp: return "tcp";
+    case Transport::shm: return "shm";
+    case Transport::mpi: return "mpi";
+  }
+  return "unknown transport";
+}
+
+Transport transport_for(Transport asked) {
+  const char* variable = std::getenv("BIMETAL_TRANSPORT");
+  if (asked != Transport::automatic || !variable || !*variable) return asked;
+  return transport_of(variable, "BIMETAL_TRANSPORT");
+}
+
+Transport transport_of(std::string_view name, std::string_view where) {
+  for (const auto transport :
+       {Transport::automatic, Transport::tcp, Transport::shm, Transport::mpi}) {
+    if (name == to_string(transport)) return transport;
+  }
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("{} is '{}'; it must be auto, tcp, shm or mpi", where, name));
+}
+
+std::string island_for(std::string asked) {
+  const char* variable = std::getenv("BIMETAL_ISLAND");
+  return asked.empty() && variable ? variable : asked;
 }
 
 }  // namespace bimetal::comm

@@ -12,13 +12,10 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/algorithm.h"
-#include "bimetal/comm/buffer.h"
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/comm/dtype.h"
-#include "bimetal/comm/gathered.h"
+#include "bimetal/comm/fabric.h"
 #include "bimetal/comm/group_memory.h"
-#include "bimetal/comm/topology.h"
-#include "bimetal/comm/transport.h"
 #include "bimetal/comm/work.h"
 #include "bimetal/net/mesh.h"
 

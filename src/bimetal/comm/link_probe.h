@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "bimetal/comm/cost_model.h"
+#include "bimetal/comm/algorithm.h"
 #include "bimetal/comm/mailbox/channel.h"
 
 namespace bimetal::comm {

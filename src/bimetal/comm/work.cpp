@@ -1,5 +1,6 @@
 #include "bimetal/comm/work.h"
 
+#include <exception>
 #include <utility>
 
 #include "bimetal/comm/group/work_state.h"
@@ -78,6 +79,18 @@ void Work::on_done(std::function<void(std::exception_ptr)> callback) const {
   } else {
     callback(nullptr);
   }
+}
+
+void wait_for_all(std::span<const Work> works) {
+  std::exception_ptr first;
+  for (const auto& work : works) {
+    try {
+      work.wait();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
 }
 
 }  // namespace bimetal::comm

@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "bimetal/base/deadline.h"
 
@@ -40,5 +41,9 @@ class Work {
  private:
   std::shared_ptr<State> state_;
 };
+
+/// Blocks until all are done, so that nothing uses their buffers any more; then rethrows the error
+/// of the first in the list that has one.
+void wait_for_all(std::span<const Work> works);
 
 }  // namespace bimetal::comm

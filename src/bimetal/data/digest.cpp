@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "bimetal/net/sodium.h"
+#include "bimetal/net/noise.h"
 
 namespace bimetal::data {
 

@@ -1,6 +1,7 @@
 #include "bimetal/data/held_out.h"
 
 #include <fmt/format.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +10,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/data/uniform.h"
+#include "bimetal/data/sampler.h"
 
 namespace bimetal::data {
 
@@ -33,6 +34,23 @@ HeldOut hold_out(std::int64_t size, double part, std::uint64_t seed) {
   std::ranges::sort(parts.training);
   std::ranges::sort(parts.validation);
   return parts;
+}
+
+std::vector<std::int64_t> draw_samples(std::int64_t size, std::uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  std::vector<std::int64_t> samples(static_cast<std::size_t>(size));
+  for (auto& sample : samples) {
+    sample = static_cast<std::int64_t>(uniform_below(static_cast<std::uint64_t>(size), engine));
+  }
+  return samples;
+}
+
+ImageDataset bootstrap(const ImageDataset& dataset, std::uint64_t seed) {
+  const auto indices = torch::tensor(draw_samples(dataset.size(), seed), torch::kInt64);
+  ImageDataset drawn = dataset;
+  drawn.images = dataset.images.index_select(0, indices);
+  drawn.labels = dataset.labels.index_select(0, indices);
+  return drawn;
 }
 
 }  // namespace bimetal::data

@@ -10,7 +10,6 @@
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
-#include "bimetal/data/uniform.h"
 
 namespace bimetal::data {
 namespace {

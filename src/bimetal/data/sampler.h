@@ -3,6 +3,7 @@
 // shares; an epoch visits each sample exactly once, whatever the shares do. No libtorch, no I/O.
 
 #include <cstdint>
+#include <random>
 #include <span>
 #include <vector>
 
@@ -33,8 +34,8 @@ class EpochSampler {
 
   /// The next Σ shares samples (or what is left of the epoch: the shares are then scaled down in
   /// proportion, see balance::scale_shares) and how they fall to the ranks: rank r gets the r-th
-  /// run, of whole groups. Advances; at the epoch's end the next call begins a new epoch. Error(InvalidArgument)
-  /// for no shares, a negative one, or Σ shares = 0.
+  /// run, of whole groups. Advances; at the epoch's end the next call begins a new epoch.
+  /// Error(InvalidArgument) for no shares, a negative one, or Σ shares = 0.
   struct Step {
     std::int64_t epoch = 0;
     std::int64_t total = 0;             ///< samples of this step over all ranks
@@ -77,5 +78,17 @@ class EpochSampler {
   std::int64_t ordered_epoch_ = -1;  ///< the epoch that order_ is of
   std::vector<std::int64_t> order_;
 };
+
+// Random whole numbers that are the same with every standard library: its engines are specified to
+// the bit, its distributions are not.
+
+/// Uniform in 0…bound−1; bound is at least 1. Numbers below 2^64 mod bound are drawn again, which
+/// leaves whole rounds of 0…bound−1.
+inline std::uint64_t uniform_below(std::uint64_t bound, std::mt19937_64& engine) {
+  const std::uint64_t uneven = (0 - bound) % bound;
+  std::uint64_t drawn = engine();
+  while (drawn < uneven) drawn = engine();
+  return drawn % bound;
+}
 
 }  // namespace bimetal::data

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bimetal/job/worker_spec.h"
@@ -41,5 +42,23 @@ void synchronize(const torch::Device& device);
 /// Emulates speed < 1 by sleeping: call with the seconds that real compute took. Sleeps
 /// compute_seconds × (1/speed − 1); what a sleep lasts too long is taken off this thread's next.
 void pause_for_speed(double speed, double compute_seconds);
+
+// The marketing name of an accelerator. libtorch's device-generic interface has no call for it.
+
+/// "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X", "Apple M3"; where the name can't be had, the
+/// device's own notation, e.g. "xpu:0".
+std::string accelerator_name(const torch::Device& device);
+
+// Where a process computes, and in which type.
+
+struct Place {
+  torch::Device device{torch::kCPU};
+  torch::Dtype dtype = torch::kFloat32;
+};
+
+/// "float32" or "float64", as jobs and checkpoints name them.
+inline torch::Dtype dtype_named(std::string_view name) {
+  return name == "float64" ? torch::kFloat64 : torch::kFloat32;
+}
 
 }  // namespace bimetal::device

@@ -8,7 +8,7 @@
 #include <functional>
 #include <vector>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/staging.h"
 

@@ -9,7 +9,7 @@
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
 #include "bimetal/comm/checksum.h"
-#include "bimetal/fabric_bench/pattern.h"
+#include "bimetal/fabric_bench/measure.h"
 
 namespace bimetal::fabric_bench {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/fabric_bench/run_bench.h"
+#include "bimetal/fabric_bench/report.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "bimetal/base/error.h"
-#include "bimetal/job/mesh_keys.h"
+#include "bimetal/job/job_bindings.h"
 
 namespace bimetal::job {
 namespace {

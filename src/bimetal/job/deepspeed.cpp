@@ -9,7 +9,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/json/depth.h"
-#include "bimetal/job/deepspeed/batch.h"
 #include "bimetal/job/deepspeed/sections.h"
 
 namespace bimetal::job {

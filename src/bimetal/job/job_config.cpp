@@ -14,8 +14,8 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/nearest_name.h"
 #include "bimetal/base/url.h"
+#include "bimetal/job/job_bindings.h"
 #include "bimetal/job/job_keys.h"
-#include "bimetal/job/mesh_keys.h"
 
 namespace bimetal::job {
 namespace {

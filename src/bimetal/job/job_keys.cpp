@@ -1,7 +1,6 @@
 #include "bimetal/job/job_keys.h"
 
 #include "bimetal/job/job_bindings.h"
-#include "bimetal/job/mesh_keys.h"
 
 namespace bimetal::job {
 namespace {

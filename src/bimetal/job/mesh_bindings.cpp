@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "bimetal/job/job_bindings.h"
-#include "bimetal/job/mesh_keys.h"
 
 namespace bimetal::job {
 namespace {

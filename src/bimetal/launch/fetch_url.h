@@ -2,7 +2,7 @@
 // Data sets at a URL, by Python's fsspec: s3://, gs://, https://, file:// and whatever else is
 // installed for it. A Python process does it, which ends with this one (POSIX).
 
-#include "bimetal/data/transfer/fetch.h"
+#include "bimetal/data/transfer/file_transfer.h"
 
 namespace bimetal::launch {
 

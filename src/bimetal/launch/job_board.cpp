@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
-#include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
-#include "bimetal/rendezvous/failure_note.h"
+#include "bimetal/base/quantity.h"
+#include "bimetal/rendezvous/bootstrap.h"
 
 namespace bimetal::launch {
 namespace {

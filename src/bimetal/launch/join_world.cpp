@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "bimetal/c10d/stores/tcp_store.h"
-#include "bimetal/net/own_address.h"
+#include "bimetal/c10d/torch_store.h"
+#include "bimetal/net/endpoint.h"
 
 namespace bimetal::launch {
 namespace {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/net/mesh.h"
 #include "bimetal/net/mpi/mpi_mesh.h"
-#include "bimetal/net/solo_mesh.h"
 #include "bimetal/rendezvous/bootstrap.h"
 #include "bimetal/rendezvous/survivors.h"
 

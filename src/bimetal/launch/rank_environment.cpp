@@ -9,7 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/slurm/slurm_environment.h"
-#include "bimetal/net/mpi/launch_environment.h"
+#include "bimetal/net/mpi/library.h"
 #include "bimetal/net/mpi/mpi_mesh.h"
 
 namespace bimetal::launch {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/comm/transport.h"
+#include "bimetal/comm/fabric.h"
 #include "bimetal/net/endpoint.h"
 
 namespace bimetal::launch {

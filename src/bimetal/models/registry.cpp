@@ -8,10 +8,8 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/nearest_name.h"
-#include "bimetal/models/cnn.h"
-#include "bimetal/models/linear.h"
-#include "bimetal/models/mlp.h"
 #include "bimetal/models/resnet.h"
+#include "bimetal/models/small_models.h"
 
 namespace bimetal::models {
 namespace {
@@ -41,9 +39,10 @@ void check_hidden(const std::string& name, std::int64_t hidden, std::int64_t nor
 
 void check_norm(const std::string& name, std::int64_t norm_group) {
   if (norm_group == 0 || resnet_depth(name)) return;
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("model '{}' has no normalisation: leave model.norm out, or use 'resnet18'",
-                          name));
+  throw Error(
+      ErrorCode::InvalidArgument,
+      fmt::format("model '{}' has no normalisation: leave model.norm out, or use 'resnet18'",
+                  name));
 }
 
 void check_shape(const std::string& name, const ImageShape& shape) {

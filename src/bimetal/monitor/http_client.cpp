@@ -15,8 +15,8 @@
 #include "bimetal/base/error.h"
 #include "bimetal/net/http/http_message.h"
 #include "bimetal/net/tcp/connect_race.h"
-#include "bimetal/net/tcp/resolve.h"
-#include "bimetal/net/tcp/watchdog.h"
+#include "bimetal/net/tcp/dial.h"
+#include "bimetal/net/tcp/tcp_mesh_impl.h"
 
 namespace bimetal::monitor {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/monitor/status.h"
 #include "bimetal/progress/observer.h"
 

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <asio.hpp>
 #include <asio/ip/address.hpp>
 #include <charconv>
+#include <cstring>
 
 #include "bimetal/base/error.h"
 
@@ -72,6 +74,51 @@ bool is_loopback(std::string_view host) {
     return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
   }
   return address.is_loopback();
+}
+
+std::optional<asio::ip::address> address_in(const sockaddr& from) {
+  if (from.sa_family == AF_INET) {
+    sockaddr_in v4;
+    std::memcpy(&v4, &from, sizeof(v4));
+    return asio::ip::address_v4(ntohl(v4.sin_addr.s_addr));
+  }
+  if (from.sa_family == AF_INET6) {
+    sockaddr_in6 v6;
+    std::memcpy(&v6, &from, sizeof(v6));
+    asio::ip::address_v6::bytes_type bytes;
+    std::memcpy(bytes.data(), &v6.sin6_addr, bytes.size());
+    return asio::ip::address_v6(bytes, v6.sin6_scope_id);
+  }
+  return std::nullopt;
+}
+
+std::string address_towards(const Endpoint& peer) {
+  using asio::ip::udp;
+  asio::io_context context;
+  std::error_code error;
+  const auto found = udp::resolver(context).resolve(peer.host, std::to_string(peer.port), error);
+  for (const auto& entry : found) {
+    udp::socket socket(context);
+    // Connecting a datagram socket chooses the route and the source address without a packet.
+    socket.connect(entry.endpoint(), error);
+    if (!error) return socket.local_endpoint().address().to_string();
+  }
+  throw Error(ErrorCode::System, fmt::format("no network leads to {}: {}; check the name",
+                                             to_string(peer), error.message()));
+}
+
+std::string reachable_address(const std::string& host) {
+  if (host != "0.0.0.0" && host != "::" && !host.empty()) return host;
+  try {
+    // Any address beyond the machine shows the default route; this one is reserved for
+    // documentation (RFC 5737) and belongs to nobody.
+    return address_towards({"192.0.2.1", 9});
+  } catch (const Error&) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("cannot tell by which address other machines reach this one; give it "
+                            "in place of {}",
+                            host));
+  }
 }
 
 }  // namespace bimetal::net

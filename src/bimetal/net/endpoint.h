@@ -1,7 +1,10 @@
 #pragma once
 // HOST:PORT as people type it: "10.0.0.2:29500", "mac.local:29500", "[fd00::2]:29500".
 
+#include <asio/ip/address.hpp>
+#include <asio/ip/tcp.hpp>  // and with it the system's own headers of sockets
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,5 +29,21 @@ std::string to_string(std::span<const Endpoint> endpoints);
 
 /// Whether `host` is "localhost" or an address of the loopback range (127.0.0.0/8, ::1).
 bool is_loopback(std::string_view host);
+
+// Addresses in the form of the system's calls.
+
+/// The IP address in `from`, which is as long as its family says; none of any other family.
+std::optional<asio::ip::address> address_in(const sockaddr& from);
+
+// The address of this machine by which the others of a job can reach it.
+
+/// The address from which this machine would send to `peer`; nothing is sent. Error(System) if the
+/// name has no address or no network leads there.
+std::string address_towards(const Endpoint& peer);
+
+/// The address by which other machines reach a server that listens on `host`: `host` itself unless
+/// that stands for every address ("0.0.0.0", "::"). Error(InvalidArgument) asks for an explicit
+/// one where this machine has no network.
+std::string reachable_address(const std::string& host);
 
 }  // namespace bimetal::net

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "bimetal/base/wire.h"
-#include "bimetal/net/sodium.h"
+#include "bimetal/net/noise.h"
 
 namespace bimetal::net {
 namespace {

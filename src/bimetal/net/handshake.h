@@ -98,7 +98,7 @@ using Transcript = std::array<std::byte, kHelloBytes + kChallengeBytes>;
 Transcript make_transcript(std::span<const std::byte, kHelloBytes> hello,
                            std::span<const std::byte, kChallengeBytes> challenge);
 
-/// What a connection goes on with: the key of each direction's seal (net/seal.h) and, where it is
+/// What a connection goes on with: the key of each direction's seal (net/frame.h) and, where it is
 /// encrypted, the ciphers (the client is the initiator).
 struct SessionKeys {
   SessionKey client_to_server{};

@@ -88,4 +88,9 @@ class Mesh {
   virtual std::string host_of(int peer) const = 0;
 };
 
+// The mesh of a job with one rank: no peers, no sockets, no thread.
+
+/// `host_name` is what host_of(0) says.
+std::unique_ptr<Mesh> make_solo_mesh(std::string host_name);
+
 }  // namespace bimetal::net

@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/sodium.h"
 
 namespace bimetal::net::noise {
 namespace {

@@ -7,12 +7,28 @@
 //   -> psk, e
 //   <- e, ee
 
+#include <sodium.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::net {
+
+// libsodium, initialised. Include this instead of <sodium.h>.
+
+/// To be called before libsodium's first use; cheap and thread-safe.
+inline void ensure_sodium() {
+  static const bool ready = sodium_init() >= 0;
+  if (!ready) throw Error(ErrorCode::System, "libsodium found no source of random numbers");
+}
+
+}  // namespace bimetal::net
 
 namespace bimetal::net::noise {
 

@@ -7,14 +7,15 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/unicode/byte_order_mark.h"
-#include "bimetal/base/unicode/open_file.h"
+#include "bimetal/base/log.h"
+#include "bimetal/base/os_files.h"
 #include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/net/sodium.h"
-#include "bimetal/net/tcp/resolve.h"
+#include "bimetal/net/noise.h"
+#include "bimetal/net/tcp/dial.h"
 
 namespace bimetal::net {
 namespace {
@@ -139,6 +140,26 @@ void require_token_for(std::string_view host, const Token& token) {
                           "every machine, and pass --token-file FILE or set "
                           "BIMETAL_TOKEN_FILE=FILE for every process",
                           host));
+}
+
+Encryption encryption_from_environment() {
+  const char* const variable = std::getenv("BIMETAL_ENCRYPTION");
+  const std::string_view text = variable ? variable : "";
+  if (text == "on") return Encryption::on;
+  if (text.empty() || text == "off") return Encryption::off;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("BIMETAL_ENCRYPTION is '{}'; it must be 'on' or 'off'", text));
+}
+
+void note_if_plain(std::string_view listen_host, Encryption encryption) {
+  if (encryption == Encryption::on || is_loopback(listen_host)) return;
+  static std::once_flag once;
+  std::call_once(once, [] {
+    log(LogLevel::warning,
+        "what this job sends over the network is authenticated, but not encrypted: whoever can "
+        "read the network can read its data and its model. BIMETAL_ENCRYPTION=on (or --encrypt) on "
+        "every machine encrypts it");
+  });
 }
 
 }  // namespace bimetal::net

@@ -5,6 +5,7 @@
 
 #include <torch/csrc/api/include/torch/optim/adam.h>
 #include <torch/csrc/api/include/torch/optim/adamw.h>
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <filesystem>
 #include <functional>
@@ -14,10 +15,23 @@
 #include <vector>
 
 #include "bimetal/optim/adam_kernel.h"
-#include "bimetal/optim/merged_update.h"
+#include "bimetal/optim/fused.h"
 #include "bimetal/optim/offload/disk_moments.h"
 
 namespace bimetal::optim {
+
+// Adam's merged update (adam_kernel.h) of tensors, by all threads of at::parallel_for.
+
+/// Of as many elements each, contiguous and on the CPU; all of one type, float32 or float64, but
+/// for `bfloat16`, which may be undefined: no copy then.
+struct AdamTensors {
+  torch::Tensor parameter, gradient, mean, square;
+  torch::Tensor bfloat16 = {};
+};
+
+/// Steps them, without autograd. Error(InvalidArgument) for other tensors. Safe from any thread for
+/// tensors of its own.
+void adam_update(const AdamTensors& tensors, const AdamNumbers& numbers);
 
 /// Parameters are float32 or float64 and contiguous, on any device; those of another than the CPU
 /// and their gradients come here and go back piece by piece. States are made here; those that a

@@ -5,7 +5,16 @@
 
 #include <torch/csrc/api/include/torch/optim/adam.h>
 #include <torch/csrc/api/include/torch/optim/adamw.h>
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
 #include <torch/csrc/api/include/torch/optim/sgd.h>
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace bimetal::optim {
 
@@ -29,6 +38,50 @@ class FusedSgd final : public torch::optim::SGD {
  public:
   using SGD::SGD;
   torch::Tensor step(LossClosure closure = nullptr) override;
+};
+
+// An optimizer that is somebody else's: what it keeps is tensors by names of its own, which
+// checkpoints carry as they are.
+
+/// Its learning rate is its own affair.
+struct ForeignOptions : torch::optim::OptimizerCloneableOptions<ForeignOptions> {
+  double get_lr() const override { return 0; }
+  void set_lr(double /*rate*/) override {}
+};
+
+struct ForeignState : torch::optim::OptimizerCloneableParamState<ForeignState> {
+  std::map<std::string, torch::Tensor> tensors;  ///< names without dots
+};
+
+/// Use from one thread.
+class ForeignOptimizer : public torch::optim::Optimizer {
+ public:
+  /// `kind`: what it is called in checkpoints, whose state no other takes.
+  ForeignOptimizer(std::vector<torch::Tensor> parameters, std::string kind)
+      : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))},
+                  std::make_unique<ForeignOptions>()),
+        kind_(std::move(kind)) {}
+
+  const std::string& kind() const noexcept { return kind_; }
+
+ private:
+  std::string kind_;
+};
+
+// What optimizers can whose update multiplies the gradients itself, and writes what parameters have
+// become in bfloat16, too, so that unscaling, clipping and the copy take no passes over memory of
+// their own, and goes from parameter to parameter.
+
+class MergedUpdate {
+ public:
+  virtual ~MergedUpdate() = default;
+  /// Steps from now on take gradients times `factor`, and leave them as they are.
+  virtual void set_gradient_factor(double factor) = 0;
+  /// What steps call whenever they are through with a parameter.
+  virtual void set_after_parameter(std::function<void(const torch::Tensor& parameter)> then) = 0;
+  /// Where steps write a parameter that they change in bfloat16, too: contiguous memory of the host
+  /// for as many elements; undefined: nowhere.
+  virtual void set_bfloat16(std::function<torch::Tensor(const torch::Tensor& parameter)> of) = 0;
 };
 
 }  // namespace bimetal::optim

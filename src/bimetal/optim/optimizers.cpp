@@ -11,8 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/optim/cpu_adam.h"
 #include "bimetal/optim/fused.h"
-#include "bimetal/optim/lamb.h"
-#include "bimetal/optim/lars.h"
+#include "bimetal/optim/layer_wise.h"
 #include "bimetal/optim/schedule.h"
 
 namespace bimetal::optim {

@@ -12,8 +12,8 @@
 namespace bimetal::optim {
 
 /// train.optimizer: "sgd" (with momentum), "adam", "adamw" (all three: fused.h; of these two
-/// cpu_adam.h where all parameters are on the CPU and contiguous), "lars" (lars.h) or "lamb"
-/// (lamb.h), at the full rate. With train.decay_on = "matrices" the tensors of fewer than
+/// cpu_adam.h where all parameters are on the CPU and contiguous), "lars" (layer_wise.h) or "lamb"
+/// (layer_wise.h), at the full rate. With train.decay_on = "matrices" the tensors of fewer than
 /// two dimensions are a group of their own, without weight decay. Error(InvalidArgument) otherwise.
 /// `dimensions`: of the tensor that each parameter is a part of, where they are parts.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(

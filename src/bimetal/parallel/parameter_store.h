@@ -11,7 +11,7 @@
 
 #include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/progress/rank_figures.h"
+#include "bimetal/progress/worker_summary.h"
 
 namespace bimetal::parallel {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 
 namespace bimetal::plan {
 namespace {

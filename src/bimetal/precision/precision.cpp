@@ -1,5 +1,6 @@
 #include "bimetal/precision/precision.h"
 
+#include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -7,7 +8,6 @@
 #include <string>
 
 #include "bimetal/base/error.h"
-#include "bimetal/precision/autocast.h"
 
 namespace bimetal::precision {
 namespace {
@@ -72,6 +72,27 @@ void require_precision(Precision precision, const torch::Device& device) {
                           "worker alone --worker {}:precision=float32",
                           device.str(), name_of(precision), cause.substr(0, cause.find('\n')),
                           device.str()));
+}
+
+namespace cast = at::autocast;
+
+Autocast::Autocast(c10::DeviceType device, Precision precision)
+    : device_(device), changed_(precision != Precision::float32) {
+  if (!changed_) return;
+  enabled_before_ = cast::is_autocast_enabled(device);
+  dtype_before_ = cast::get_autocast_dtype(device);
+  cast::set_autocast_dtype(device, dtype_of(precision));
+  cast::set_autocast_enabled(device, true);
+}
+
+Autocast::~Autocast() {
+  if (!changed_) return;
+  cast::set_autocast_enabled(device_, enabled_before_);
+  cast::set_autocast_dtype(device_, dtype_before_);
+}
+
+CastCache::~CastCache() {
+  cast::clear_cache();
 }
 
 }  // namespace bimetal::precision

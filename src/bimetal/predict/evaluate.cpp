@@ -9,7 +9,7 @@
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
-#include "bimetal/parallel/pipeline/compute_watch.h"
+#include "bimetal/parallel/pipeline/stage_seconds.h"
 
 namespace bimetal::predict {
 namespace {

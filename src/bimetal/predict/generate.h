@@ -9,10 +9,34 @@
 #include <optional>
 #include <vector>
 
+#include "bimetal/checkpoint/model_file.h"
+#include "bimetal/device/device.h"
+#include "bimetal/predict/predict.h"
+#include "bimetal/serving/server.h"
 #include "bimetal/task/past.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::predict {
+
+// A language model for serving/, whose weights may be replaced by newer ones.
+
+class LanguageWriter final : public serving::Writer {
+ public:
+  /// `description` of a language model, `weights` as that says, on `place`'s device; they must
+  /// outlive it. `speed` as of a worker.
+  LanguageWriter(const checkpoint::ModelDescription& description, const device::Place& place,
+                 double speed, WeightsSource& weights);
+
+  serving::ModelFacts facts() const override;
+  /// With the newest weights, which the text keeps.
+  std::unique_ptr<serving::Text> begin(const serving::TextRequest& wanted) override;
+
+ private:
+  const checkpoint::ModelDescription description_;
+  const device::Place place_;
+  const double speed_;
+  WeightsSource& weights_;
+};
 
 struct Sampling {
   std::int64_t tokens = 200;  ///< how many are drawn

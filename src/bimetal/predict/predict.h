@@ -3,9 +3,51 @@
 
 #include <torch/csrc/api/include/torch/types.h>
 
+#include "bimetal/checkpoint/model_file.h"
+#include "bimetal/device/device.h"
 #include "bimetal/predict/evaluate.h"
+#include "bimetal/serving/server.h"
+#include "bimetal/task/unit.h"
 
 namespace bimetal::predict {
+
+// Answers batches of images with a model whose weights may change from one batch to the next.
+
+/// A model as it is now, on the device that it computes on.
+struct PredictionWeights {
+  task::Model model;
+  serving::WeightsVersion version;
+};
+
+/// Where the newest weights come from.
+class WeightsSource {
+ public:
+  virtual ~WeightsSource() = default;
+  /// Called before each batch, on the thread that computes.
+  virtual PredictionWeights newest() = 0;
+};
+
+class PredictionModel final : public serving::Model {
+ public:
+  /// `speed`: emulated, see device::pause_for_speed. `weights` must outlive this.
+  PredictionModel(const checkpoint::ModelDescription& description, const device::Place& place,
+                  double speed, WeightsSource& weights);
+
+  serving::ModelFacts facts() const override;
+
+  /// Pixels are normalised as in training. On the CPU a sample's logits are those of the model by
+  /// itself, to rounding: kernels may add up in another order for another batch size.
+  serving::WeightsVersion answer(std::span<const serving::Samples> parts,
+                                 std::span<double> logits) override;
+
+ private:
+  torch::Tensor inputs_of(const serving::Samples& samples) const;
+
+  const checkpoint::ModelDescription description_;
+  const device::Place place_;
+  const double speed_;
+  WeightsSource& weights_;
+};
 
 /// Of a task that tells samples' classes, its model's first output being logits [b, classes]: the
 /// probabilities of the classes, their softmax: float64 [N, classes] on the CPU, in the order of

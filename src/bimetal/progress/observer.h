@@ -1,11 +1,14 @@
 #pragma once
 // What training tells whoever watches: the library itself prints nothing.
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "bimetal/base/error.h"
 #include "bimetal/progress/metrics.h"
 
 namespace bimetal::progress {
@@ -86,6 +89,69 @@ class Observer {
   /// Saved: on one rank of those who are left; else on each.
   virtual void on_rescue(const Rescue&) {}
   virtual void on_notice(const std::string& /*text*/) {}  ///< shares capped, worker of no use…
+};
+
+// Several who watch the same run.
+
+/// Tells each of them, in their order, whatever it is told. They must outlive it.
+class Observers final : public Observer {
+ public:
+  explicit Observers(std::vector<Observer*> all) : all_(std::move(all)) {}
+
+  void on_phase(const std::string& what) override {
+    for (auto* one : all_) one->on_phase(what);
+  }
+  void on_data(const DataProgress& progress) override {
+    for (auto* one : all_) one->on_data(progress);
+  }
+  void on_workers(const std::vector<WorkerPlace>& places) override {
+    for (auto* one : all_) one->on_workers(places);
+  }
+  void on_step(const Progress& progress) override {
+    for (auto* one : all_) one->on_step(progress);
+  }
+  void on_evaluated(std::int64_t epoch, const Evaluation& evaluation) override {
+    for (auto* one : all_) one->on_evaluated(epoch, evaluation);
+  }
+  void on_checkpoint(const std::string& path, std::int64_t step) override {
+    for (auto* one : all_) one->on_checkpoint(path, step);
+  }
+  void on_rescue(const Rescue& rescue) override {
+    for (auto* one : all_) one->on_rescue(rescue);
+  }
+  void on_notice(const std::string& text) override {
+    for (auto* one : all_) one->on_notice(text);
+  }
+
+ private:
+  std::vector<Observer*> all_;
+};
+
+// How far a long piece of work on files has got, for whoever watches it from another thread.
+
+/// Thread-safe.
+class Meter {
+ public:
+  /// So many bytes are to be done, beyond those announced before.
+  void expect(std::uint64_t bytes) { expected_ += bytes; }
+
+  /// So many bytes more are done. Error(Aborted) once stop() was called: work ends here.
+  void advance(std::uint64_t bytes) {
+    done_ += bytes;
+    require_going();
+  }
+  void require_going() const {
+    if (stopped_) throw Error(ErrorCode::Aborted, "the work on the data was called off");
+  }
+
+  void stop() { stopped_ = true; }
+
+  std::uint64_t done() const { return done_; }
+  std::uint64_t expected() const { return expected_; }
+
+ private:
+  std::atomic<std::uint64_t> done_{0}, expected_{0};
+  std::atomic<bool> stopped_{false};
 };
 
 }  // namespace bimetal::progress

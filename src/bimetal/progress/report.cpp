@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "bimetal/base/atomic_file.h"
-#include "bimetal/progress/fastest_alone.h"
+#include "bimetal/base/files.h"
+#include "bimetal/progress/together.h"
 
 namespace bimetal::progress {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <thread>
 
-#include "bimetal/progress/meter.h"
+#include "bimetal/progress/observer.h"
 
 namespace bimetal::progress {
 

@@ -1,11 +1,78 @@
 #include "bimetal/progress/worker_summary.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
 #include "bimetal/comm/exchange.h"
 
 namespace bimetal::progress {
+namespace {
+
+// What a rank asks for, as a sum of these.
+constexpr int kStop = 1, kSave = 2;
+
+// Every figure travels as a float64: exact for counts up to 2^53, and one array for the fabric.
+RankFigures decode(std::span<const double> numbers) {
+  return {.batch = static_cast<std::int64_t>(numbers[0]),
+          .compute_seconds = numbers[1],
+          .sum_seconds = numbers[11],
+          .loss_sum = numbers[2],
+          .fit = static_cast<Fit>(static_cast<std::uint8_t>(numbers[3])),
+          .stop_requested = (static_cast<int>(numbers[4]) & kStop) != 0,
+          .save_due = (static_cast<int>(numbers[4]) & kSave) != 0,
+          .gradient_norm = numbers[5],
+          .communicate_seconds = numbers[6],
+          .wait_seconds = numbers[7],
+          .bytes_sent = static_cast<std::uint64_t>(numbers[8]),
+          .shadow = {.batch = static_cast<std::int64_t>(numbers[9]), .seconds = numbers[10]}};
+}
+
+}  // namespace
+
+FigureExchange::FigureExchange(comm::Group group)
+    : group_(std::move(group)),
+      gathered_(kNumbers * static_cast<std::size_t>(group_.size())),
+      figures_(static_cast<std::size_t>(group_.size())) {}
+
+void FigureExchange::start(const RankFigures& mine, Deadline deadline) {
+  mine_ = {static_cast<double>(mine.batch),
+           mine.compute_seconds,
+           mine.loss_sum,
+           static_cast<double>(mine.fit),
+           static_cast<double>((mine.stop_requested ? kStop : 0) | (mine.save_due ? kSave : 0)),
+           mine.gradient_norm,
+           mine.communicate_seconds,
+           mine.wait_seconds,
+           static_cast<double>(mine.bytes_sent),
+           static_cast<double>(mine.shadow.batch),
+           mine.shadow.seconds,
+           mine.sum_seconds};
+  work_ = group_.all_gather(comm::buffer(std::span<const double>(mine_)),
+                            comm::buffer(std::span<double>(gathered_)), deadline);
+}
+
+std::span<const RankFigures> FigureExchange::wait() {
+  work_.wait();
+  return decode_all();
+}
+
+std::span<const RankFigures> FigureExchange::take(std::span<const double> numbers) {
+  if (numbers.size() != gathered_.size()) {
+    throw Error(ErrorCode::InvalidArgument, "the figures of a step are of another number of ranks");
+  }
+  std::ranges::copy(numbers, gathered_.begin());
+  return decode_all();
+}
+
+std::span<const RankFigures> FigureExchange::decode_all() {
+  for (std::size_t rank = 0; rank < figures_.size(); ++rank) {
+    figures_[rank] = decode(std::span(gathered_).subspan(rank * kNumbers, kNumbers));
+  }
+  return figures_;
+}
+
 namespace {
 
 comm::Bytes encode_summary(const WorkerSummary& summary) {

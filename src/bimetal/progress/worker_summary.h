@@ -1,14 +1,80 @@
 #pragma once
 // What each rank tells all others at a run's end, so that every rank holds the whole report.
 
+#include <array>
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "bimetal/comm/group.h"
 
 namespace bimetal::progress {
+
+// What the ranks tell each other once per step: a few numbers each, all-gathered behind the
+// gradients, so that every rank takes the same decision before the optimizer changes anything.
+
+/// How a rank's share fitted into its memory.
+enum class Fit : std::uint8_t {
+  fits,
+  try_smaller_pieces,  ///< it did not, but will be computed in smaller micro-batches next time
+  too_large,           ///< it did not, and micro-batches cannot be made smaller: less work, please
+  try_recomputing,     ///< it did not, but will be with activations computed again next time
+};
+
+/// What a rank without samples has measured beside the others' work; 0 samples: nothing.
+struct ShadowFigures {
+  std::int64_t batch = 0;
+  double seconds = 0;  ///< as RankFigures::compute_seconds
+};
+
+struct RankFigures {
+  std::int64_t batch = 0;      ///< weight of this rank's samples: their number where each weighs 1
+  double compute_seconds = 0;  ///< forward, backward and the previous step's update
+  /// Of these, waiting in the sums of ranks that compute one replica together: a part of what that
+  /// takes, and no work.
+  double sum_seconds = 0;
+  double loss_sum = 0;  ///< of its samples
+  Fit fit = Fit::fits;
+  bool stop_requested = false;
+  bool save_due = false;  ///< by its clock, after this step
+  /// Of the summed gradients, where the step asks for it; not finite where they are not.
+  double gradient_norm = 0;
+  /// Of this rank since the run's start, up to the step before: for those who watch.
+  double communicate_seconds = 0, wait_seconds = 0;
+  std::uint64_t bytes_sent = 0;
+  ShadowFigures shadow = {};
+};
+
+/// The exchange of one step. One in flight at a time; its buffers live as long as it does.
+class FigureExchange {
+ public:
+  explicit FigureExchange(comm::Group group);
+
+  /// Issues the all-gather and returns at once. Collective, in the order of the group's calls.
+  void start(const RankFigures& mine, Deadline deadline);
+
+  /// One entry per rank; valid until the next start(). Rethrows the fabric's errors.
+  std::span<const RankFigures> wait();
+
+  /// What wait() has decoded, for a rank that has not got it; until the next start().
+  std::span<const double> numbers() const noexcept { return gathered_; }
+  /// In the place of start() and wait(): another rank's numbers(). Error(InvalidArgument) if they
+  /// are of another world.
+  std::span<const RankFigures> take(std::span<const double> numbers);
+
+ private:
+  static constexpr std::size_t kNumbers = 12;
+
+  std::span<const RankFigures> decode_all();
+
+  comm::Group group_;
+  std::array<double, kNumbers> mine_{};
+  std::vector<double> gathered_;
+  std::vector<RankFigures> figures_;
+  comm::Work work_;
+};
 
 struct WorkerSummary {
   std::string host;

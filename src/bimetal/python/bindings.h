@@ -3,6 +3,11 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <memory>
+
+#include "bimetal/c10d/backend.h"
+#include "bimetal/comm/group.h"
+
 namespace bimetal::python {
 
 /// Errors of ours arrive in Python as instances of the class given to set_error_class().
@@ -43,5 +48,26 @@ void bind_serving(pybind11::module_& module);
 
 /// LoopMonitor.
 void bind_monitor(pybind11::module_& module);
+
+// From torch's process groups to the fabric's.
+
+using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
+
+/// Error(InvalidArgument) for a backend that is none of ours.
+const comm::Group& group_of(const BackendPtr& backend);
+
+// How objects end that wait for other ranks meanwhile.
+
+/// For what others, who may need the interpreter's lock for their own end, are waited for.
+struct EndWithoutLock {
+  template <class Object>
+  void operator()(Object* object) const {
+    const pybind11::gil_scoped_release unlocked;
+    delete object;
+  }
+};
+
+template <class Object>
+using EndsWithoutLock = std::unique_ptr<Object, EndWithoutLock>;
 
 }  // namespace bimetal::python

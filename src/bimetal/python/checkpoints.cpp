@@ -13,9 +13,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/checkpoint/slices/shared_reader.h"
-#include "bimetal/python/backend_group.h"
 #include "bimetal/python/bindings.h"
-#include "bimetal/python/end_without_lock.h"
 
 namespace bimetal::python {
 namespace {

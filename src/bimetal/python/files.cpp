@@ -1,3 +1,5 @@
+#include "bimetal/base/files.h"
+
 #include <pybind11/stl.h>
 
 #include <cerrno>
@@ -7,12 +9,11 @@
 #include <optional>
 #include <string>
 
-#include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/os_files.h"
 #include "bimetal/base/temporary_path.h"
 #include "bimetal/python/bindings.h"
-#include "bimetal/rendezvous/member_record.h"
+#include "bimetal/rendezvous/survivors.h"
 
 namespace bimetal::python {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/net/own_address.h"
+#include "bimetal/net/endpoint.h"
 #include "bimetal/progress/progress_line.h"
 #include "bimetal/progress/progress_meter.h"
 #include "bimetal/python/bindings.h"
@@ -64,8 +64,7 @@ class LoopMonitor {
   /// Returns the line for a terminal. `samples_left`: of the whole run.
   std::string step(std::pair<std::int64_t, std::int64_t> epoch_of,
                    std::pair<std::int64_t, std::int64_t> step_of, double samples_left, double loss,
-                   const std::vector<std::int64_t>& shares,
-                   const std::vector<Figures>& ranks) {
+                   const std::vector<std::int64_t>& shares, const std::vector<Figures>& ranks) {
     workers_.resize(ranks.size());
     bool computed = true;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {

@@ -11,12 +11,10 @@
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/parameter_check.h"
 #include "bimetal/parallel/pipeline/loop_stage.h"
-#include "bimetal/parallel/pipeline/measured_cut.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
+#include "bimetal/parallel/pipeline/stage_seconds.h"
 #include "bimetal/parallel/schedule/schedule.h"
-#include "bimetal/python/backend_group.h"
 #include "bimetal/python/bindings.h"
-#include "bimetal/python/end_without_lock.h"
 
 namespace bimetal::python {
 namespace {

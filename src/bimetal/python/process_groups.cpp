@@ -8,7 +8,6 @@
 #include "bimetal/device/device.h"
 #include "bimetal/device/host.h"
 #include "bimetal/launch/local/launcher_watch.h"
-#include "bimetal/python/backend_group.h"
 #include "bimetal/python/bindings.h"
 
 namespace bimetal::python {

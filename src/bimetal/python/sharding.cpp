@@ -12,9 +12,7 @@
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/shard/hooked_model.h"
 #include "bimetal/parallel/shard/memory_weights.h"
-#include "bimetal/python/backend_group.h"
 #include "bimetal/python/bindings.h"
-#include "bimetal/python/end_without_lock.h"
 
 namespace bimetal::python {
 namespace {

@@ -6,16 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/balance/whole_parts.h"
+#include "bimetal/balance/deal.h"
 #include "bimetal/c10d/backend_error.h"
 #include "bimetal/parallel/data/broadcast.h"
-#include "bimetal/parallel/tensor/both_ways.h"
 #include "bimetal/parallel/tensor/cuts.h"
 #include "bimetal/parallel/tensor/group_ranks.h"
 #include "bimetal/parallel/tensor/sequence_ranks.h"
-#include "bimetal/python/backend_group.h"
 #include "bimetal/python/bindings.h"
-#include "bimetal/python/end_without_lock.h"
 
 namespace bimetal::python {
 namespace {

@@ -11,7 +11,7 @@
 
 #include <mutex>
 
-#include "bimetal/c10d/thread_entry.h"
+#include "bimetal/c10d/backend_error.h"
 #include "bimetal/python/bindings.h"
 
 namespace bimetal::python {

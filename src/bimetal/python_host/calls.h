@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/task/values.h"
+#include "bimetal/task/unit.h"
 
 namespace bimetal::python_host {
 

@@ -3,12 +3,87 @@
 #include <fmt/format.h>
 #include <pybind11/stl.h>
 
+#include <map>
+#include <memory>
+#include <string>
 #include <utility>
 
-#include "bimetal/device/place.h"
-#include "bimetal/python_host/hosted_optimizer.h"
+#include "bimetal/device/device.h"
 
 namespace bimetal::python_host {
+namespace py = pybind11;
+
+HostedDataset::HostedDataset(const py::object& dataset, torch::Dtype dtype)
+    : size_(py::cast<std::int64_t>(dataset.attr("size"))),
+      weights_(py::cast<std::vector<std::int64_t>>(dataset.attr("weights"))),
+      make_batch_(dataset.attr("batch")),
+      dtype_(dtype) {}
+
+std::int64_t HostedDataset::weight(std::int64_t sample) const {
+  return weights_.empty() ? 1 : weights_[static_cast<std::size_t>(sample)];
+}
+
+task::Values HostedDataset::batch(std::span<const std::int64_t> samples) const {
+  auto values = in_python("the data set's batch has failed", [&] {
+    py::list numbers;
+    for (const auto sample : samples) numbers.append(sample);
+    return values_of((*make_batch_)(numbers));
+  });
+  for (auto& value : values) {
+    if (value.is_floating_point()) value = value.to(dtype_);
+  }
+  return values;
+}
+
+namespace py = pybind11;
+
+namespace {
+
+using Fields = std::map<std::string, torch::Tensor>;
+
+}  // namespace
+
+HostedOptimizer::HostedOptimizer(const py::object& hosted, std::vector<torch::Tensor> parameters)
+    : ForeignOptimizer(parameters, py::cast<std::string>(hosted.attr("kind"))),
+      hosted_(hosted),
+      parameters_(std::move(parameters)) {}
+
+torch::Tensor HostedOptimizer::step(LossClosure closure) {
+  torch::Tensor loss;
+  if (closure) loss = closure();
+  take_restored();
+  in_python("the optimizer's step has failed", [&] { (*hosted_).attr("step")(); });
+  show_state();
+  return loss;
+}
+
+void HostedOptimizer::take_restored() {
+  const auto first = state().find(parameters_.front().unsafeGetTensorImpl());
+  if (first == state().end() || first->second.get() == shown_) return;
+  in_python("the optimizer cannot take the checkpoint's state", [&] {
+    py::list states;
+    for (const auto& parameter : parameters_) {
+      const auto found = state().find(parameter.unsafeGetTensorImpl());
+      states.append(found == state().end()
+                        ? Fields()
+                        : static_cast<const optim::ForeignState&>(*found->second).tensors);
+    }
+    (*hosted_).attr("restore")(states);
+  });
+}
+
+void HostedOptimizer::show_state() {
+  const auto states = in_python("the optimizer's state cannot be kept", [&] {
+    return py::cast<std::vector<Fields>>((*hosted_).attr("states")());
+  });
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    auto shown = std::make_unique<optim::ForeignState>();
+    shown->tensors = states[i];
+    if (i == 0) shown_ = shown.get();
+    state()[parameters_[i].unsafeGetTensorImpl()] = std::move(shown);
+  }
+}
+
 namespace {
 
 namespace py = pybind11;

@@ -2,15 +2,61 @@
 // A task written in Python: its model's units, its data sets, loss and metrics are Python's
 // callables, and everything that is done with them is the program's own.
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "bimetal/job/job_config.h"
-#include "bimetal/python_host/hosted_dataset.h"
+#include "bimetal/optim/fused.h"
+#include "bimetal/python_host/calls.h"
 #include "bimetal/task/catalog/job_task.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::python_host {
+
+// A data set written in Python.
+
+class HostedDataset final : public task::Dataset {
+ public:
+  /// `dataset`: bimetal.task.hosted.HostedDataset; `dtype`: of the floating-point tensors in
+  /// batches. With the interpreter's lock.
+  HostedDataset(const pybind11::object& dataset, torch::Dtype dtype);
+
+  std::int64_t size() const override { return size_; }
+  std::int64_t weight(std::int64_t sample) const override;
+  task::Values batch(std::span<const std::int64_t> samples) const override;
+
+ private:
+  std::int64_t size_;
+  std::vector<std::int64_t> weights_;  ///< empty: all weigh 1
+  Held make_batch_;
+  torch::Dtype dtype_;
+};
+
+// An optimizer of torch.optim, with its scheduler, as one that the program's step knows.
+
+/// Use from one thread, one without the interpreter's lock.
+class HostedOptimizer final : public optim::ForeignOptimizer {
+ public:
+  /// `hosted`: bimetal.task.hosted.HostedOptimizer over `parameters`. With the interpreter's
+  /// lock.
+  HostedOptimizer(const pybind11::object& hosted, std::vector<torch::Tensor> parameters);
+
+  /// One step of the optimizer and of its scheduler; state() then holds what both keep.
+  torch::Tensor step(LossClosure closure = nullptr) override;
+
+ private:
+  void take_restored();
+  void show_state();
+
+  Held hosted_;
+  std::vector<torch::Tensor> parameters_;
+  /// What this object has put into state(), for the first parameter: another one there means that
+  /// a checkpoint's has been put in its place.
+  const torch::optim::OptimizerParamState* shown_ = nullptr;
+};
 
 /// May be called by threads that do not hold the interpreter's lock, as every Task; not by those
 /// that do.

@@ -7,8 +7,7 @@
 
 #include "bimetal/cli/program.h"
 #include "bimetal/python_host/hosted_task.h"
-#include "bimetal/task/catalog/python_tasks.h"
-#include "bimetal/task/draws.h"
+#include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/dropout.h"
 
 namespace bimetal::python_host {

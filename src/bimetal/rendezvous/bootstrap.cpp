@@ -4,15 +4,16 @@
 
 #include <asio/ip/host_name.hpp>
 #include <map>
+#include <span>
+#include <string>
 #include <vector>
 
-#include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/net/solo_mesh.h"
+#include "bimetal/base/quantity.h"
+#include "bimetal/net/mesh.h"
 #include "bimetal/net/tcp/tcp_mesh.h"
-#include "bimetal/rendezvous/failure_note.h"
-#include "bimetal/rendezvous/member_record.h"
+#include "bimetal/rendezvous/survivors.h"
 
 namespace bimetal::rendezvous {
 namespace {
@@ -245,6 +246,19 @@ std::unique_ptr<net::Mesh> connect_mesh(Store& store, int rank, int size,
                                                          : options.host_name);
   }
   return Meeting(store, rank, size, options, deadline).connect();
+}
+
+void note_failure(Store& store, std::string_view key, const Error& failure, Deadline deadline) {
+  if (store.add(std::string(key) + "/notes", 1, deadline) > 1) return;
+  WireWriter out;
+  write_error(out, failure);
+  const auto& bytes = out.bytes();
+  store.set(key, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, deadline);
+}
+
+std::optional<Error> noted_failure(Store& store, std::string_view key, Deadline deadline) {
+  const auto note = store.try_get(key, deadline);
+  return note ? std::optional(read_error(std::as_bytes(std::span(*note)))) : std::nullopt;
 }
 
 }  // namespace bimetal::rendezvous

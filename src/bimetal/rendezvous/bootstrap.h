@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
+#include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
 #include "bimetal/net/advertise.h"
-#include "bimetal/net/encryption.h"
 #include "bimetal/net/mesh.h"
 #include "bimetal/net/tcp/peer_timeout.h"
 #include "bimetal/net/token.h"
@@ -51,5 +51,15 @@ std::string fault_key(std::string_view prefix = kFirstMesh);
 /// TcpMeshBuilder::connect.
 std::unique_ptr<net::Mesh> connect_mesh(Store& store, int rank, int size,
                                         const BootstrapOptions& options, Deadline deadline);
+
+// A failure left in the store, for those who would wait in vain otherwise: a process that has died
+// cannot tell them, but who has started it, or has seen it go, can.
+
+/// Leaves `failure` under `key`, unless there is one already: the first is the cause, later ones
+/// follow from it. Errors of the store.
+void note_failure(Store& store, std::string_view key, const Error& failure, Deadline deadline);
+
+/// What has been left there by now. Errors of the store; CorruptData for something else.
+std::optional<Error> noted_failure(Store& store, std::string_view key, Deadline deadline);
 
 }  // namespace bimetal::rendezvous

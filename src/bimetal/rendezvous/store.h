@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/net/encryption.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
 
@@ -64,5 +63,23 @@ class StoreServer {
 std::unique_ptr<Store> connect_store(
     const net::Endpoint& server, const net::Token& token, Deadline deadline,
     net::Encryption encryption = net::encryption_from_environment());
+
+// A store of somebody else's that can tell what there is, but should not be asked to wait.
+
+/// Waits by asking in turns: another store's own wait may hold its connection, and other threads
+/// with it. What is left to the derived class is set, try_get, add and local_address.
+class PolledStore : public Store {
+ public:
+  /// `name` stands for the store in messages.
+  explicit PolledStore(std::string name) : name_(std::move(name)) {}
+
+  std::string get(std::string_view key, Deadline deadline) final;
+
+ protected:
+  const std::string& name() const noexcept { return name_; }
+
+ private:
+  std::string name_;
+};
 
 }  // namespace bimetal::rendezvous

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "bimetal/net/seal.h"
+#include "bimetal/net/frame.h"
 
 namespace bimetal::rendezvous {
 

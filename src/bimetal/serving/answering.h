@@ -1,6 +1,6 @@
 #pragma once
 // What computes the answers of a server, on a thread of its own: batches of samples
-// (batch_answering.h), or texts (text_answering.h). Private to the server and its sessions.
+// (below), or texts (text_answering.h). Private to the server and its sessions.
 
 #include <atomic>
 #include <chrono>
@@ -9,7 +9,9 @@
 #include <exception>
 
 #include "bimetal/base/error.h"
+#include "bimetal/serving/batcher.h"
 #include "bimetal/serving/message.h"
+#include "bimetal/serving/server.h"
 
 namespace bimetal::serving {
 
@@ -31,5 +33,28 @@ class Answering {
 
 /// Why there is no answer, as a client is to be told.
 Error as_served_error(const std::exception& failure);
+
+// Answers requests of samples in batches. Private to server.cpp.
+
+class BatchAnswering final : public Answering {
+ public:
+  /// Both must outlive it. Error(Unsupported) for a model of which no sample fits a request.
+  BatchAnswering(const BatcherOptions& options, Model& model, Recorder& recorder);
+
+  Batcher& batcher() noexcept { return waiting_; }
+
+  void run(const std::atomic<bool>& stopping) override;
+  void set_clients(std::size_t clients) override { waiting_.set_clients(clients); }
+  void forget(std::uint64_t client) override;
+
+ private:
+  void answer(const Batch& batch);
+  void fail(const Batch& batch, const Error& why);
+
+  Model& model_;
+  const std::size_t classes_;
+  Recorder& recorder_;
+  Batcher waiting_;
+};
 
 }  // namespace bimetal::serving

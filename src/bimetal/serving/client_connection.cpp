@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "bimetal/base/log.h"
-#include "bimetal/net/link/credentials.h"
+#include "bimetal/net/link/session.h"
 #include "bimetal/rendezvous/store.h"
 
 namespace bimetal::serving {

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/net/link/frame_session.h"
+#include "bimetal/net/link/session.h"
 #include "bimetal/serving/client.h"
 
 namespace bimetal::serving {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "bimetal/base/wire_error.h"
+#include "bimetal/base/error.h"
 
 namespace bimetal::serving {
 namespace {

@@ -17,17 +17,57 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/base/counted.h"
 #include "bimetal/base/log.h"
-#include "bimetal/net/link/credentials.h"
+#include "bimetal/base/quantity.h"
+#include "bimetal/net/link/session.h"
 #include "bimetal/net/tcp/run_handlers.h"
 #include "bimetal/net/tcp/spawn.h"
-#include "bimetal/serving/batch_answering.h"
-#include "bimetal/serving/recorder.h"
+#include "bimetal/serving/answering.h"
 #include "bimetal/serving/session.h"
 #include "bimetal/serving/text_answering.h"
 
 namespace bimetal::serving {
+
+void Recorder::answered(std::int64_t samples, std::chrono::duration<double> latency) {
+  const std::scoped_lock lock(mutex_);
+  latencies_[counts_.requests++ % latencies_.size()] = latency.count();
+  counts_.samples += static_cast<std::uint64_t>(samples);
+}
+
+void Recorder::computed_batch() {
+  const std::scoped_lock lock(mutex_);
+  ++counts_.batches;
+}
+
+void Recorder::refused() {
+  const std::scoped_lock lock(mutex_);
+  ++counts_.refused;
+}
+
+void Recorder::set_clients(std::size_t clients) {
+  const std::scoped_lock lock(mutex_);
+  counts_.clients = clients;
+}
+
+Figures Recorder::figures() const {
+  std::vector<double> known;
+  Figures figures;
+  {
+    const std::scoped_lock lock(mutex_);
+    figures = counts_;
+    const auto count = std::min<std::size_t>(counts_.requests, latencies_.size());
+    known.assign(latencies_.begin(), latencies_.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+  if (known.empty()) return figures;
+  std::ranges::sort(known);
+  const auto at = [&](double part) {
+    return known[static_cast<std::size_t>(part * static_cast<double>(known.size() - 1) + 0.5)];
+  };
+  figures.latency_median_s = at(0.5);
+  figures.latency_p99_s = at(0.99);
+  return figures;
+}
+
 namespace {
 
 /// For clients to read that the server ends.

@@ -2,19 +2,38 @@
 // Answers what clients ask of a model. One thread moves bytes and another computes, so that neither
 // waits for the other, and nobody who starts a server is held up by it.
 
+#include <array>
+#include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/encryption.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
 #include "bimetal/serving/batcher.h"
 #include "bimetal/serving/message.h"
 
 namespace bimetal::serving {
+
+// Counts what a server does. Thread-safe.
+
+class Recorder {
+ public:
+  void answered(std::int64_t samples, std::chrono::duration<double> latency);
+  void computed_batch();
+  void refused();
+  void set_clients(std::size_t clients);
+  Figures figures() const;
+
+ private:
+  mutable std::mutex mutex_;
+  Figures counts_;
+  std::array<double, 1000> latencies_{};  ///< a ring of the last ones
+};
 
 /// Samples of one type, back to back; `values` holds samples · values_per_sample() of them.
 struct Samples {

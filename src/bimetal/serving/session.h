@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "bimetal/net/link/frame_session.h"
+#include "bimetal/net/link/session.h"
 #include "bimetal/serving/batcher.h"
 #include "bimetal/serving/message.h"
 

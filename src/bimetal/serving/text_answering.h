@@ -14,7 +14,6 @@
 #include <set>
 
 #include "bimetal/serving/answering.h"
-#include "bimetal/serving/recorder.h"
 #include "bimetal/serving/server.h"
 
 namespace bimetal::serving {

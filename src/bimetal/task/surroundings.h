@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "bimetal/task/draws.h"
+#include "bimetal/task/dropout.h"
 
 namespace bimetal::task {
 

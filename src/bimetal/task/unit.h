@@ -15,9 +15,23 @@
 #include <vector>
 
 #include "bimetal/task/batch_norm.h"
-#include "bimetal/task/values.h"
 
 namespace bimetal::task {
+
+// What flows through a model and out of a data set: tensors in an order that both sides know.
+
+/// A batch, a unit's inputs, or its outputs. Of a batch each tensor's first dimension is the
+/// samples.
+using Values = std::vector<torch::Tensor>;
+
+/// How many samples a batch holds: the first dimension of its first tensor; 0 of no tensors.
+std::int64_t samples_of(const Values& batch);
+
+/// Samples `begin` … `end - 1`; shares their memory.
+Values slice(const Values& batch, std::int64_t begin, std::int64_t end);
+
+/// The same values on `device`; `non_blocking`: as torch::Tensor::to has it.
+Values to_device(const Values& values, const torch::Device& device, bool non_blocking = false);
 
 struct NamedTensor {
   std::string name;  ///< in the whole model, as checkpoints have it: "conv1.weight"

@@ -7,8 +7,8 @@
 #include <span>
 #include <utility>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/device/out_of_memory.h"
 #include "bimetal/job/combinations.h"
 #include "bimetal/train/measure/step_probe.h"

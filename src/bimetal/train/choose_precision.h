@@ -6,7 +6,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/device/place.h"
+#include "bimetal/device/device.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/precision/loss_scaler.h"

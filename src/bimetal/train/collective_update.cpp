@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
-#include "bimetal/optim/merged_update.h"
+#include "bimetal/optim/fused.h"
 #include "bimetal/parallel/data/batch_statistics.h"
 #include "bimetal/train/profile/phase.h"
 
@@ -43,14 +43,14 @@ void require_trained(const torch::optim::Optimizer& optimizer,
   for (const auto& group : optimizer.param_groups()) {
     for (const auto& tensor : group.params()) {
       if (!tensor.requires_grad() || store.trains(tensor)) continue;
-      throw Error(ErrorCode::InvalidArgument,
-                  fmt::format("the optimizer has a tensor of shape [{}] that gets no gradient of a "
-                              "step: make it of {}",
-                              fmt::join(tensor.sizes(), ", "),
-                              store.in_shards()
-                                  ? "ShardedModel::pieces(), not of the model's parameters()"
-                                  : "the trained parameters that the model had when its "
-                                    "ParameterStore was made"));
+      throw Error(
+          ErrorCode::InvalidArgument,
+          fmt::format("the optimizer has a tensor of shape [{}] that gets no gradient of a "
+                      "step: make it of {}",
+                      fmt::join(tensor.sizes(), ", "),
+                      store.in_shards() ? "ShardedModel::pieces(), not of the model's parameters()"
+                                        : "the trained parameters that the model had when its "
+                                          "ParameterStore was made"));
     }
   }
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bimetal/parallel/parameter_store.h"
-#include "bimetal/progress/rank_figures.h"
+#include "bimetal/progress/worker_summary.h"
 #include "bimetal/task/batch_norm.h"
 #include "bimetal/train/gradient_stages.h"
 

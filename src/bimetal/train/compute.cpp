@@ -16,7 +16,7 @@
 #include "bimetal/base/log.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/out_of_memory.h"
-#include "bimetal/precision/autocast.h"
+#include "bimetal/precision/precision.h"
 #include "bimetal/train/profile/phase.h"
 
 namespace bimetal::train {

@@ -20,8 +20,8 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/precision/precision.h"
-#include "bimetal/progress/rank_figures.h"
-#include "bimetal/task/draws.h"
+#include "bimetal/progress/worker_summary.h"
+#include "bimetal/task/dropout.h"
 #include "bimetal/task/segments.h"
 #include "bimetal/task/task.h"
 

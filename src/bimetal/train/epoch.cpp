@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/c10d/form_islands.h"
+#include "bimetal/c10d/island.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/train/setup.h"
 

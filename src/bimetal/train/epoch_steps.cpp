@@ -7,13 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/base/counted.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/quantity.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/optim/schedule.h"
-#include "bimetal/parallel/mesh/named_error.h"
+#include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/train/epoch.h"
 #include "bimetal/train/notices.h"

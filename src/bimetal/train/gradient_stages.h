@@ -13,7 +13,7 @@
 
 #include "bimetal/optim/clip.h"
 #include "bimetal/precision/loss_scaler.h"
-#include "bimetal/progress/rank_figures.h"
+#include "bimetal/progress/worker_summary.h"
 
 namespace bimetal::train {
 

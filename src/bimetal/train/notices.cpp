@@ -5,7 +5,7 @@
 
 #include <system_error>
 
-#include "bimetal/base/to_error.h"
+#include "bimetal/base/error.h"
 #include "bimetal/device/out_of_memory.h"
 #include "bimetal/train/libtorch_state.h"
 

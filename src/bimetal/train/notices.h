@@ -10,7 +10,7 @@
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
 #include "bimetal/progress/observer.h"
-#include "bimetal/progress/rank_figures.h"
+#include "bimetal/progress/worker_summary.h"
 
 namespace bimetal::train {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/checkpoint/parts/kept_pieces.h"
+#include "bimetal/checkpoint/parts/part_slices.h"
 #include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/checkpoint/slices/shared_reader.h"
 #include "bimetal/parallel/shard/sharded_model.h"

@@ -10,7 +10,7 @@
 
 #include "bimetal/balance/balancer.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/data/batch_feed.h"
+#include "bimetal/data/prefetch.h"
 #include "bimetal/progress/journal.h"
 #include "bimetal/train/collective_update.h"
 #include "bimetal/train/replicas.h"

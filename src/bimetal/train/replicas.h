@@ -17,7 +17,7 @@
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/precision/precision.h"
 #include "bimetal/progress/observer.h"
-#include "bimetal/progress/rank_figures.h"
+#include "bimetal/progress/worker_summary.h"
 
 namespace bimetal::train {
 

@@ -6,7 +6,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/starting_point.h"
-#include "bimetal/data/batch_feed.h"
+#include "bimetal/data/prefetch.h"
 #include "bimetal/job/combinations.h"
 
 namespace bimetal::train {

@@ -9,14 +9,14 @@
 #include <optional>
 
 #include "bimetal/balance/cost_model.h"
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/best_checkpoint.h"
 #include "bimetal/data/sampler.h"
-#include "bimetal/device/place.h"
+#include "bimetal/device/device.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/precision/precision.h"
-#include "bimetal/progress/loss_trend.h"
 #include "bimetal/progress/observer.h"
+#include "bimetal/progress/progress_meter.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/rank_journal.h"
 #include "bimetal/train/trained_model.h"

@@ -15,7 +15,7 @@
 #include "bimetal/job/combinations.h"
 #include "bimetal/job/same_job.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
-#include "bimetal/task/catalog/python_tasks.h"
+#include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/model_state.h"
 
 namespace bimetal::train {

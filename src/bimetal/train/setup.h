@@ -5,7 +5,7 @@
 
 #include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/device/place.h"
+#include "bimetal/device/device.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/task.h"

@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
 #include "bimetal/parallel/tensor/tensor_store.h"
 #include "bimetal/train/profile/phase.h"

@@ -24,7 +24,7 @@ struct StepOptions {
   torch::Device device{torch::kCPU};
   double speed = 1.0;            ///< emulated: see device::pause_for_speed
   std::int64_t micro_batch = 0;  ///< as train.micro_batch
-  std::uint64_t seed = 0;        ///< of what units draw: task/draws.h
+  std::uint64_t seed = 0;        ///< of what units draw: task/dropout.h
   precision::Precision precision = precision::Precision::float32;
   std::string recompute = "none";  ///< as train.recompute
   UpdateOptions update = {};

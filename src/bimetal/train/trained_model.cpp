@@ -10,8 +10,8 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/optimizer_state.h"
-#include "bimetal/checkpoint/shared_checkpoint.h"
 #include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/comm/watched.h"

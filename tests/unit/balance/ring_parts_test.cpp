@@ -1,5 +1,3 @@
-#include "bimetal/balance/ring_parts.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "bimetal/balance/whole_parts.h"
+#include "bimetal/balance/deal.h"
 #include "bimetal/base/error.h"
 
 namespace bimetal::balance {

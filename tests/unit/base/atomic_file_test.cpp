@@ -1,5 +1,3 @@
-#include "bimetal/base/atomic_file.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -7,6 +5,7 @@
 #include <unistd.h>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/files.h"
 #include "support/errors.h"
 #include "support/forked_child.h"
 #include "support/temporary_folder.h"

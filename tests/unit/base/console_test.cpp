@@ -1,14 +1,13 @@
 // A real pseudo-terminal, as mpirun and people's terminals have it.
 
-#include "bimetal/base/console.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
 
-#include "bimetal/base/counted.h"
+#include "bimetal/base/log.h"
+#include "bimetal/base/quantity.h"
 #include "support/environment.h"
 
 namespace bimetal {

@@ -11,8 +11,6 @@
 #include <string>
 #include <system_error>
 
-#include "bimetal/base/to_error.h"
-
 namespace bimetal {
 namespace {
 
@@ -44,9 +42,9 @@ TEST(Error, ACodeIsReadInItsOwnCategory) {
   const std::error_code missing(ENOENT, std::system_category());
   EXPECT_STREQ(system_error("cannot open 'x'", missing).what(),
                "cannot open 'x': No such file or directory");
-  EXPECT_THAT(system_error("cannot make it", std::make_error_code(std::errc::too_many_files_open))
-                  .what(),
-              HasSubstr("ulimit -n"));
+  EXPECT_THAT(
+      system_error("cannot make it", std::make_error_code(std::errc::too_many_files_open)).what(),
+      HasSubstr("ulimit -n"));
   // A number that would be EMFILE as errno, and is none.
   const std::error_code foreign(EMFILE, std::iostream_category());
   EXPECT_EQ(std::string(system_error("cannot read it", foreign).what()),

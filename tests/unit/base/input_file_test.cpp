@@ -1,5 +1,3 @@
-#include "bimetal/base/input_file.h"
-
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -7,7 +5,8 @@
 #include <string>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/mapped_file.h"
+#include "bimetal/base/files.h"
+#include "bimetal/base/os_files.h"
 #include "support/errors.h"
 #include "support/forked_child.h"
 #include "support/temporary_folder.h"

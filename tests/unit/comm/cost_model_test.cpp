@@ -1,11 +1,10 @@
-#include "bimetal/comm/cost_model.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "bimetal/comm/algorithms/weighted.h"
+#include "bimetal/comm/algorithm.h"
+#include "bimetal/comm/algorithms/reduction.h"
 
 namespace bimetal::comm {
 namespace {

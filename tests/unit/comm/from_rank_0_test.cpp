@@ -1,5 +1,3 @@
-#include "bimetal/comm/from_rank_0.h"
-
 #include <gtest/gtest.h>
 
 #include <stdexcept>
@@ -23,7 +21,8 @@ std::vector<std::string> said_of(const Failure& failure) {
   std::vector<std::string> said(3);
   testing::run_ranks(3, [&](int rank, Group group) {
     try {
-      on_rank_0(group, [&] { throw failure; }, in_half_a_minute());
+      on_rank_0(
+          group, [&] { throw failure; }, in_half_a_minute());
     } catch (const Error& error) {
       said[static_cast<std::size_t>(rank)] =
           std::string(to_string(error.code())) + ": " + error.what();

@@ -1,5 +1,3 @@
-#include "bimetal/comm/transport.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +6,7 @@
 #include <string>
 
 #include "bimetal/base/error.h"
-#include "bimetal/comm/topology.h"
+#include "bimetal/comm/fabric.h"
 #include "support/errors.h"
 #include "support/thread_ranks.h"
 

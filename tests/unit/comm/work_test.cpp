@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "bimetal/comm/group/work_state.h"
-#include "bimetal/comm/wait_for_all.h"
 
 namespace bimetal::comm {
 namespace {

@@ -1,5 +1,3 @@
-#include "bimetal/data/held_out.h"
-
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -7,7 +5,7 @@
 #include <set>
 
 #include "bimetal/base/error.h"
-#include "bimetal/data/bootstrap.h"
+#include "bimetal/data/held_out.h"
 
 namespace bimetal::data {
 namespace {

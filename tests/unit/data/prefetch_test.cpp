@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/data/batch_feed.h"
-#include "bimetal/data/images/image_set.h"
+#include "bimetal/data/images/dataset.h"
 #include "support/errors.h"
 
 namespace bimetal::data {

@@ -1,5 +1,3 @@
-#include "bimetal/job/mesh_keys.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/job/job_bindings.h"
 #include "job_texts.h"
 
 namespace bimetal::job {

@@ -11,7 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/models/language/language_config.h"
-#include "bimetal/task/draws.h"
+#include "bimetal/task/dropout.h"
 #include "bimetal/task/past.h"
 #include "support/errors.h"
 

@@ -14,9 +14,8 @@
 #include <vector>
 
 #include "bimetal/models/language/language_model.h"
-#include "bimetal/models/language/operations.h"
 #include "bimetal/models/registry.h"
-#include "bimetal/task/draws.h"
+#include "bimetal/task/dropout.h"
 
 namespace bimetal::models {
 namespace {

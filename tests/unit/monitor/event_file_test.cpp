@@ -1,5 +1,3 @@
-#include "bimetal/monitor/event_file.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,6 +5,7 @@
 #include <ctime>
 
 #include "bimetal/base/error.h"
+#include "bimetal/monitor/scalar_log.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"
 

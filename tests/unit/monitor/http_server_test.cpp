@@ -1,3 +1,5 @@
+#include "bimetal/net/http/http_server.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,8 +9,6 @@
 #include "bimetal/base/error.h"
 #include "bimetal/monitor/http_client.h"
 #include "bimetal/monitor/monitor.h"
-#include "bimetal/monitor/monitor_token.h"
-#include "bimetal/net/http/http_server.h"
 #include "support/errors.h"
 #include "unit/net/raw_socket.h"
 

@@ -15,8 +15,8 @@
 #include <future>
 #include <thread>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/tcp_mesh.h"
 #include "support/errors.h"

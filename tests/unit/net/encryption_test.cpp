@@ -1,7 +1,5 @@
 // Encrypted connections: between two ranks, with a bad network in between, and the record format.
 
-#include "bimetal/net/encryption.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,6 +16,7 @@
 #include "bimetal/base/log.h"
 #include "bimetal/net/handshake.h"
 #include "bimetal/net/tcp/byte_stream.h"
+#include "bimetal/net/token.h"
 #include "support/errors.h"
 #include "support/tcp_proxy.h"
 #include "unit/net/mesh_harness.h"

@@ -4,8 +4,8 @@
 #include <map>
 #include <string>
 
-#include "bimetal/net/mpi/back_off.h"
-#include "bimetal/net/mpi/launch_environment.h"
+#include "bimetal/net/mpi/library.h"
+#include "bimetal/net/mpi/mpi_thread.h"
 
 namespace bimetal::net::mpi {
 namespace {

@@ -1,6 +1,8 @@
 // How a session ends: by a refusal that the other side gets to read, in silence, or for lack of
 // patience; and that it lives until then without anybody's holding it.
 
+#include "bimetal/net/link/session.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +13,6 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/net/link/frame_session.h"
 
 namespace bimetal::net {
 namespace {

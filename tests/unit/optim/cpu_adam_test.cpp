@@ -10,7 +10,6 @@
 #include <filesystem>
 
 #include "bimetal/base/error.h"
-#include "bimetal/optim/adam_update.h"
 #include "bimetal/optim/fused.h"
 #include "bimetal/optim/optimizers.h"
 #include "support/temporary_folder.h"

@@ -1,5 +1,3 @@
-#include "bimetal/optim/offload/disk_traffic.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -11,10 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/optim/cpu_adam.h"
-#include "bimetal/optim/offload/file_tensor.h"
 #include "bimetal/optim/offload/plain_copy.h"
 #include "bimetal/optim/offload/state_file.h"
 #include "support/temporary_folder.h"

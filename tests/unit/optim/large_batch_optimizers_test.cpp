@@ -9,10 +9,8 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/optim/lamb.h"
-#include "bimetal/optim/lars.h"
+#include "bimetal/optim/layer_wise.h"
 #include "bimetal/optim/part_of_step.h"
-#include "bimetal/optim/trust_ratio.h"
 
 namespace bimetal::optim {
 namespace {

@@ -7,7 +7,6 @@
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/optim/fused.h"
-#include "bimetal/optim/merged_update.h"
 #include "unit/optim/optimizers_alike.h"
 
 namespace bimetal::optim {

@@ -8,9 +8,9 @@
 #include "bimetal/plan/mesh/data_choice.h"
 #include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/mesh_advice.h"
+#include "bimetal/plan/mesh/own_parts.h"
 #include "bimetal/plan/mesh/stages_choice.h"
 #include "bimetal/plan/mesh/tensor_groups.h"
-#include "bimetal/plan/mesh/tensor_parts.h"
 #include "mesh_clusters.h"
 
 namespace bimetal::plan {

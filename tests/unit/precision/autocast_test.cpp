@@ -1,5 +1,3 @@
-#include "bimetal/precision/autocast.h"
-
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +7,7 @@
 #include <thread>
 
 #include "bimetal/base/error.h"
+#include "bimetal/precision/precision.h"
 
 namespace bimetal::precision {
 namespace {

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/models/registry.h"
 #include "bimetal/predict/predict.h"
 #include "bimetal/task/catalog/image_classification.h"
@@ -91,13 +91,12 @@ TEST(Evaluate, PausesForComputingAlone) {
   auto model = module->units();
   static constexpr double kWait = 0.3;
   double waited = 0;
-  model.units.push_back({.name = "waiting",
-                         .parameters = {},
-                         .forward = [&waited](const task::Values& inputs) {
-                           std::this_thread::sleep_for(std::chrono::duration<double>(kWait));
-                           waited += kWait;
-                           return inputs;
-                         }});
+  model.units.push_back(
+      {.name = "waiting", .parameters = {}, .forward = [&waited](const task::Values& inputs) {
+         std::this_thread::sleep_for(std::chrono::duration<double>(kWait));
+         waited += kWait;
+         return inputs;
+       }});
   const Stopwatch watch;
   evaluate_chunks(task, model, 0, 1, {.speed = 0.1, .waited = [&waited] { return waited; }});
   EXPECT_LT(watch.seconds(), 5 * kWait);  // with a pause for it, ten times

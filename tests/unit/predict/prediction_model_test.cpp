@@ -1,5 +1,3 @@
-#include "bimetal/predict/prediction_model.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/optim.h>
@@ -8,10 +6,11 @@
 
 #include <thread>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/predict/checkpoint_weights.h"
+#include "bimetal/predict/predict.h"
 #include "support/temporary_folder.h"
 
 namespace bimetal::predict {

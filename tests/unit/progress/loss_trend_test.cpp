@@ -1,13 +1,12 @@
-#include "bimetal/progress/loss_trend.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "bimetal/progress/fastest_alone.h"
-#include "bimetal/progress/history.h"
+#include "bimetal/progress/journal.h"
+#include "bimetal/progress/progress_meter.h"
+#include "bimetal/progress/together.h"
 
 namespace bimetal::progress {
 namespace {

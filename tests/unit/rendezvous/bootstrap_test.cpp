@@ -6,7 +6,6 @@
 #include <future>
 
 #include "bimetal/base/error.h"
-#include "bimetal/rendezvous/failure_note.h"
 #include "unit/rendezvous/soon.h"
 
 namespace bimetal::rendezvous {

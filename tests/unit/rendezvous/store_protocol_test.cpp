@@ -11,7 +11,7 @@
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/rendezvous/store_message.h"
-#include "bimetal/rendezvous/store_stream.h"
+#include "bimetal/rendezvous/store_server.h"
 #include "unit/rendezvous/soon.h"
 
 namespace bimetal::rendezvous {

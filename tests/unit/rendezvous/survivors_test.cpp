@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/rendezvous/failure_note.h"
+#include "bimetal/rendezvous/bootstrap.h"
 #include "support/errors.h"
 #include "unit/rendezvous/soon.h"
 

@@ -9,7 +9,7 @@
 #include <future>
 #include <list>
 
-#include "bimetal/net/link/frame_session.h"
+#include "bimetal/net/link/session.h"
 #include "bimetal/net/tcp/dial.h"
 #include "unit/serving/sum_server.h"
 

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "bimetal/base/error.h"
-#include "bimetal/task/draws.h"
 
 namespace bimetal::task {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/task/draws.h"
+#include "bimetal/task/dropout.h"
 
 namespace bimetal::task {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/solo_mesh.h"
+#include "bimetal/net/mesh.h"
 #include "bimetal/train/libtorch_state.h"
 #include "support/thread_ranks.h"
 

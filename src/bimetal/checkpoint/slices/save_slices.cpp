@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/safetensors.h"
-#include "bimetal/checkpoint/shared_checkpoint.h"
-#include "bimetal/checkpoint/slices/relay.h"
+#include "bimetal/checkpoint/slices/shared_reader.h"
 #include "bimetal/comm/exchange.h"
 
 namespace bimetal::checkpoint {

@@ -2,10 +2,13 @@
 // A checkpoint of which every rank reads the slices that it wants, whatever it was saved in and by
 // how many.
 
+#include <cstddef>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +16,45 @@
 #include "bimetal/comm/group.h"
 
 namespace bimetal::checkpoint {
+
+// Bytes of any number on their way from one rank to another, piece by piece: neither has more than
+// a piece of them in memory.
+
+/// Whoever receives wants no more: it has said why elsewhere.
+struct RelayRefused : std::exception {
+  const char* what() const noexcept override { return "the receiver has no use for more"; }
+};
+
+/// One end; the other is the peer's RelayIn. Waits for the peer with every piece, by kFileTimeout.
+/// Errors: the fabric's.
+class RelayOut {
+ public:
+  RelayOut(comm::Group group, int peer);
+  /// Throws RelayRefused.
+  void write(std::span<const std::byte> bytes);
+  /// That was all. Throws RelayRefused.
+  void end();
+
+ private:
+  void send_piece();
+
+  comm::Group group_;
+  int peer_;
+  std::vector<std::byte> piece_;
+};
+
+class RelayIn {
+ public:
+  RelayIn(comm::Group group, int peer);
+  /// False at the end.
+  bool next(std::vector<std::byte>& piece);
+  /// In place of next(): the end, though there is more.
+  void refuse();
+
+ private:
+  comm::Group group_;
+  int peer_;
+};
 
 /// Use from one thread.
 class SharedReader {
@@ -38,7 +80,7 @@ class SharedReader {
   /// Gives `wanted` of the model's tensor `name`, or of the optimizer's, in its own shape and on
   /// the CPU; the index must have it.
   struct Read {
-    std::function<torch::Tensor(const std::string& name, const Slice& wanted)> model, optimizer;
+    std::function<torch::Tensor(const std::string&name, const Slice&wanted)> model, optimizer;
   };
   /// Each rank takes what it wants, in the order that it likes. Collective. Errors:
   /// OpenCheckpoint's where a rank reads, the fabric's.

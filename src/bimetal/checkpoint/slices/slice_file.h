@@ -8,12 +8,15 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "bimetal/base/files.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
+#include "bimetal/checkpoint/safetensors_header.h"
 #include "bimetal/checkpoint/sha256.h"
 #include "bimetal/checkpoint/slices/tensor_index.h"
 
@@ -55,6 +58,29 @@ class SliceFile {
   std::unique_ptr<std::FILE, Close> file_;
   Sha256 sum_;
   std::uint64_t size_ = 0;
+};
+
+// A safetensors file of which parts are read, and none before it is asked for.
+
+/// Use from one thread.
+class SafetensorsFile {
+ public:
+  /// Reads the header, with read_safetensors' checks and errors.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  const SafetensorsHeader& header() const noexcept { return header_; }
+
+  /// Error(CorruptData) if there is no such tensor.
+  const TensorEntry& entry(const std::string& name) const;
+
+  /// As many elements as `out` holds, from the tensor's element `first` on, which it must have.
+  void read(const TensorEntry& entry, std::int64_t first, std::span<std::byte> out);
+
+ private:
+  std::string origin_;
+  InputFile file_;
+  SafetensorsHeader header_;
+  std::map<std::string, std::size_t> places_;  ///< of each tensor, in the header
 };
 
 }  // namespace bimetal::checkpoint

@@ -1,3 +1,5 @@
+#include "bimetal/checkpoint/checkpoint.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -5,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
-#include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/base/quantity.h"
 #include "bimetal/checkpoint/inspect.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"

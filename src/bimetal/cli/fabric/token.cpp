@@ -1,3 +1,5 @@
+#include "bimetal/net/token.h"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -10,8 +12,7 @@
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/launch/local/pipe.h"
-#include "bimetal/monitor/monitor_token.h"
-#include "bimetal/net/token.h"
+#include "bimetal/monitor/monitor.h"
 
 namespace bimetal::cli {
 namespace {

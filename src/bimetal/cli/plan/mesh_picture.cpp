@@ -1,15 +1,14 @@
-#include "bimetal/cli/plan/plan_output.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "bimetal/cli/plan/plan_output.h"
 #include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/plan/mesh/own_parts.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
 #include "bimetal/plan/mesh/stage_memory.h"
-#include "bimetal/plan/mesh/tensor_parts.h"
 #include "bimetal/plan/plan_advice.h"
 
 namespace bimetal::cli {

@@ -1,5 +1,3 @@
-#include "bimetal/cli/plan/plan_output.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,8 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/files.h"
+#include "bimetal/cli/plan/plan_output.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/plan/memory/memory_plan.h"

@@ -1,3 +1,5 @@
+#include "bimetal/predict/evaluate.h"
+
 #include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -7,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/base/atomic_file.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/files.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/cli/command.h"
@@ -25,9 +27,8 @@
 #include "bimetal/launch/fetch_url.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/launch/rank_environment.h"
-#include "bimetal/predict/evaluate.h"
 #include "bimetal/predict/predict.h"
-#include "bimetal/task/catalog/python_tasks.h"
+#include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/setup.h"
 
 namespace bimetal::cli {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "bimetal/base/atomic_file.h"
+#include "bimetal/base/files.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/predict/evaluated.h"
 #include "bimetal/cli/predict/mesh_of_use.h"
@@ -13,17 +13,15 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/fetch_url.h"
-#include "bimetal/parallel/tensor/tensor_task.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/predict/mesh/model_in_parts.h"
-#include "bimetal/predict/mesh/through_stages.h"
 #include "bimetal/train/replicas.h"
 #include "bimetal/train/setup.h"
 
 namespace bimetal::cli {
 namespace {
 
-train::TrainerOptions options_of(const launch::RankEnvironment& env,
-                                 const std::string& worker) {
+train::TrainerOptions options_of(const launch::RankEnvironment& env, const std::string& worker) {
   train::TrainerOptions options;
   options.worker = worker_of_use(job::parse_worker_spec(worker));
   options.local_rank = env.local_rank;

@@ -7,9 +7,9 @@
 #include <numeric>
 #include <utility>
 
-#include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
-#include "bimetal/job/mesh_keys.h"
+#include "bimetal/base/quantity.h"
+#include "bimetal/job/job_bindings.h"
 #include "bimetal/train/replicas.h"
 
 namespace bimetal::cli {

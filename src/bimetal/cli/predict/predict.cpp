@@ -1,3 +1,5 @@
+#include "bimetal/predict/predict.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -19,9 +21,8 @@
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/rank/rank_process.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/data/images/idx.h"
 #include "bimetal/data/images/image_file.h"
-#include "bimetal/predict/predict.h"
+#include "bimetal/data/images/image_formats.h"
 #include "bimetal/serving/client.h"
 
 namespace bimetal::cli {
@@ -103,9 +104,9 @@ Answer ask(const PredictArguments& arguments) {
   const bool picture = is_picture(arguments.images);
   auto images = picture ? torch::Tensor() : read_some(arguments.images, arguments);
   if (picture && !arguments.labels.empty()) {
-    throw Error(ErrorCode::InvalidArgument,
-                "--labels are of an IDX file of images, and " + arguments.images +
-                    " is one image: leave --labels out");
+    throw Error(ErrorCode::InvalidArgument, "--labels are of an IDX file of images, and " +
+                                                arguments.images +
+                                                " is one image: leave --labels out");
   }
   if (!arguments.labels.empty()) {
     answer.labels = read_some(arguments.labels, arguments).to(torch::kInt64);
@@ -202,7 +203,9 @@ void add_predict_options(CLI::App& command, PredictArguments& arguments) {
   command.add_option("address", arguments.address, "Who answers")
       ->required()
       ->type_name("ADDR:PORT");
-  command.add_option("images", arguments.images, "An IDX file of images, gzipped or not, or one JPEG or PNG")
+  command
+      .add_option("images", arguments.images,
+                  "An IDX file of images, gzipped or not, or one JPEG or PNG")
       ->required()
       ->type_name("FILE");
   command

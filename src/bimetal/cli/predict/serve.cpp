@@ -7,9 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "bimetal/base/counted.h"
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/quantity.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
@@ -18,9 +17,9 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/local/signal_watch.h"
-#include "bimetal/monitor/monitor_token.h"
+#include "bimetal/monitor/monitor.h"
 #include "bimetal/predict/checkpoint_weights.h"
-#include "bimetal/predict/language_writer.h"
+#include "bimetal/predict/generate.h"
 #include "bimetal/serving/http/http_front.h"
 #include "bimetal/serving/server.h"
 #include "bimetal/train/setup.h"

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/input_file.h"
+#include "bimetal/base/files.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
 

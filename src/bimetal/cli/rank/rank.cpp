@@ -19,7 +19,7 @@
 #include "bimetal/launch/fetch_url.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/monitor/monitor.h"
-#include "bimetal/progress/observers.h"
+#include "bimetal/progress/observer.h"
 #include "bimetal/progress/progress_line.h"
 #include "bimetal/progress/report.h"
 #include "bimetal/train/trainer.h"

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "bimetal/cli/terminal.h"
-#include "bimetal/net/own_address.h"
+#include "bimetal/net/endpoint.h"
 #include "bimetal/progress/clock_text.h"
-#include "bimetal/progress/fastest_alone.h"
+#include "bimetal/progress/together.h"
 
 namespace bimetal::cli {
 namespace {

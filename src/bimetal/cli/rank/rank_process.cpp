@@ -4,8 +4,8 @@
 
 #include <chrono>
 
-#include "bimetal/base/counted.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/quantity.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/launch/join_world.h"

@@ -14,9 +14,9 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/fetch_url.h"
-#include "bimetal/net/encryption.h"
+#include "bimetal/net/token.h"
 #include "bimetal/parallel/server/directory/directory.h"
-#include "bimetal/progress/observers.h"
+#include "bimetal/progress/observer.h"
 #include "bimetal/progress/progress_line.h"
 #include "bimetal/train/server/server_job.h"
 

@@ -1,5 +1,3 @@
-#include "bimetal/cli/start/run_job.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,13 +6,14 @@
 #include <cstdlib>
 #include <memory>
 
-#include "bimetal/base/counted.h"
 #include "bimetal/base/deadline.h"
+#include "bimetal/base/quantity.h"
 #include "bimetal/base/release.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/job_options.h"
+#include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/net/own_address.h"
+#include "bimetal/net/endpoint.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/train/server/server_job.h"
 
@@ -64,8 +63,8 @@ class Host {
     if (with_servers) {
       const int elsewhere = train::server_processes(ranks_.request.job.servers) - servers_here;
       if (elsewhere > 0) {
-        say(fmt::format("waiting for {} from elsewhere; {}",
-                        counted(elsewhere, "parameter server"), how_to_join(" --server")));
+        say(fmt::format("waiting for {} from elsewhere; {}", counted(elsewhere, "parameter server"),
+                        how_to_join(" --server")));
       }
       say(fmt::format("workers may come and go: {}", how_to_join()));
       say(fmt::format("ask the newest weights, once it trains: bimetal predict {} IMAGES",
@@ -170,8 +169,7 @@ CLI::Option* add_host_options(CLI::App& command, HostOptions& options) {
                      ->type_name("ADDR:PORT")
                      ->group(kGroup);
   command
-      .add_option("--world-size", options.world_size,
-                  "Workers over all machines, these included")
+      .add_option("--world-size", options.world_size, "Workers over all machines, these included")
       ->type_name("N")
       ->needs(listen)
       ->group(kGroup);

@@ -16,7 +16,7 @@
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/net/own_address.h"
+#include "bimetal/net/endpoint.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/train/server/server_job.h"

@@ -11,17 +11,16 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/job/mesh_keys.h"
+#include "bimetal/job/job_bindings.h"
 #include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/rendezvous/bootstrap.h"
-#include "bimetal/rendezvous/failure_note.h"
 #include "bimetal/rendezvous/survivors.h"
-#include "bimetal/task/catalog/python_tasks.h"
-#include "bimetal/train/server/server_job.h"
+#include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/replicas.h"
+#include "bimetal/train/server/server_job.h"
 
 namespace bimetal::cli {
 namespace {

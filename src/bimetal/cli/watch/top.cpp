@@ -9,17 +9,16 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/base/console.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/log.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/cli/watch/top_view.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/monitor/http_client.h"
-#include "bimetal/monitor/monitor_token.h"
-#include "bimetal/monitor/pages.h"
+#include "bimetal/monitor/monitor.h"
 #include "bimetal/monitor/status.h"
 #include "bimetal/net/endpoint.h"
 

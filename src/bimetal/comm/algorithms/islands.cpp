@@ -4,12 +4,14 @@
 #include <array>
 #include <optional>
 
-#include "bimetal/comm/algorithms/direct_exchange.h"
-#include "bimetal/comm/algorithms/weighted.h"
+#include "bimetal/comm/algorithms/direct.h"
+#include "bimetal/comm/algorithms/reduction.h"
+#include "bimetal/comm/algorithms/ring.h"
+#include "bimetal/comm/algorithms/tree.h"
+#include "bimetal/comm/fabric.h"
 #include "bimetal/comm/parts.h"
-#include "bimetal/comm/shm/channel_guard.h"
 #include "bimetal/comm/shm/lanes.h"
-#include "bimetal/comm/topology.h"
+#include "bimetal/comm/shm/team.h"
 
 namespace bimetal::comm {
 namespace {
@@ -116,6 +118,18 @@ class TwoLevels {
 void islands_all_reduce(Channel& channel, std::span<std::byte> data, const Islands& islands,
                         const std::vector<std::uint32_t>& weights, const Reduction& reduction) {
   TwoLevels(channel, data, islands, weights, reduction).run();
+}
+
+void two_level_all_reduce(Channel& channel, std::span<std::byte> data,
+                          const std::vector<std::vector<int>>& islands,
+                          const Reduction& reduction) {
+  auto inside = channel.among(island_of(islands, channel.rank()));
+  tree_reduce(inside, data, 0, reduction.dtype, reduction.op);
+  if (inside.rank() == 0) {
+    auto between = channel.among(first_ranks(islands));
+    ring_all_reduce(between, even_segments(data, between.size(), reduction.dtype), reduction);
+  }
+  tree_broadcast(inside, data, 0);
 }
 
 }  // namespace bimetal::comm

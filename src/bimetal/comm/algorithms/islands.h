@@ -2,7 +2,7 @@
 // All-reduce over islands (ranks that have memory in common): inside by shared memory, between by
 // messages. The data are cut into slices, called lanes, as many as the smallest island has ranks.
 // In every island the first ranks own one lane each. They reduce it inside, exchange it with the
-// owners of the same lane on the other islands (direct_exchange.h), and give it to the others
+// owners of the same lane on the other islands (direct.h), and give it to the others
 // inside.
 //
 // An island sends 2S(h-1)/h bytes each way to others, h being the number of islands, spread over
@@ -30,5 +30,14 @@ struct Islands {
 /// island, say how much of the exchange falls to each; the same on all ranks.
 void islands_all_reduce(Channel& channel, std::span<std::byte> data, const Islands& islands,
                         const std::vector<std::uint32_t>& weights, const Reduction& reduction);
+
+// All-reduce in two levels. Each island (the ranks of one host) reduces to its first rank. These
+// ranks exchange between the islands by a ring, and spread the result inside. A host's link carries
+// 2S(h-1)/h bytes for h hosts, in place of the 2S(n-1)/n of a ring over all n ranks.
+
+/// `data` becomes the reduction over all ranks, in the same bits on each. `islands` holds every
+/// rank once, and is the same on all ranks.
+void two_level_all_reduce(Channel& channel, std::span<std::byte> data,
+                          const std::vector<std::vector<int>>& islands, const Reduction& reduction);
 
 }  // namespace bimetal::comm

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bimetal/comm/algorithms/reduction.h"
-#include "bimetal/comm/gathered.h"
+#include "bimetal/comm/dtype.h"
 #include "bimetal/comm/mailbox/channel.h"
 
 namespace bimetal::comm {
@@ -36,5 +36,21 @@ void ring_all_gather_bytes(Channel& channel, std::span<const std::byte> own, Gat
 /// Before: every rank holds its own version of all segments. After: every rank holds the reduction
 /// of all, in the same bits. The one after the other of the two above, without a pause between.
 void ring_all_reduce(Channel& channel, const Segments& segments, const Reduction& reduction);
+
+// Chains: the ranks in a row, from the root on. Each passes on what it gets, part by part. Every
+// link carries a message at most once each way, whatever the number of ranks; at the root of a
+// binomial tree it is ⌈log₂n⌉ times. But a part takes n-1 steps to the end (the pipelined chain of
+// Worringen, "Pipelining and overlapping for MPI collective operations", 2003).
+
+/// Whether a chain is quicker than a tree: for long messages, from three ranks on. The same answer
+/// on all ranks.
+bool chain_suits(std::size_t bytes, int ranks);
+
+/// The root's `data` is copied to every rank.
+void chain_broadcast(Channel& channel, std::span<std::byte> data, int root);
+
+/// The root's `data` becomes the reduction over all ranks; elsewhere it is scratch.
+void chain_reduce(Channel& channel, std::span<std::byte> data, int root,
+                  const Reduction& reduction);
 
 }  // namespace bimetal::comm

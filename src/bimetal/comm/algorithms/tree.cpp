@@ -11,16 +11,16 @@ namespace {
 
 // Counting ranks from the root, a rank's parent is its number without the lowest set bit, and its
 // children are its number with one lower bit set.
-struct Place {
+struct TreePlace {
   std::optional<int> parent;
   std::vector<int> children;  // nearest first
 };
 
-Place place_in_tree(const Channel& channel, int root) {
+TreePlace place_in_tree(const Channel& channel, int root) {
   const int size = channel.size();
   const int number = (channel.rank() - root + size) % size;
   const auto rank_of = [&](int n) { return (n + root) % size; };
-  Place place;
+  TreePlace place;
   for (int bit = 1; bit < size; bit *= 2) {
     if (number & bit) {
       place.parent = rank_of(number ^ bit);

@@ -4,8 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "bimetal/comm/compress/block_scale.h"
-#include "bimetal/comm/compress/dense_codec.h"
+#include "bimetal/comm/compress/dense_reduction.h"
 
 namespace bimetal::comm {
 namespace {

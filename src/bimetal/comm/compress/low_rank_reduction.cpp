@@ -4,10 +4,10 @@
 #include <cmath>
 #include <vector>
 
-#include "bimetal/comm/algorithms/recursive_doubling.h"
+#include "bimetal/comm/algorithms/doubling.h"
 #include "bimetal/comm/algorithms/ring.h"
 #include "bimetal/comm/compress/compressed_reduction.h"
-#include "bimetal/comm/compress/error_feedback.h"
+#include "bimetal/comm/compress/compression.h"
 #include "bimetal/comm/compress/low_rank.h"
 
 namespace bimetal::comm {

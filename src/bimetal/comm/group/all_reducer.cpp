@@ -4,14 +4,13 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/comm/algorithms/halving_doubling.h"
-#include "bimetal/comm/algorithms/recursive_doubling.h"
+#include "bimetal/comm/algorithms/doubling.h"
+#include "bimetal/comm/algorithms/islands.h"
+#include "bimetal/comm/algorithms/reduction.h"
 #include "bimetal/comm/algorithms/ring.h"
 #include "bimetal/comm/algorithms/tree.h"
-#include "bimetal/comm/algorithms/two_level.h"
-#include "bimetal/comm/algorithms/weighted.h"
+#include "bimetal/comm/fabric.h"
 #include "bimetal/comm/link_probe.h"
-#include "bimetal/comm/topology.h"
 
 namespace bimetal::comm {
 namespace {

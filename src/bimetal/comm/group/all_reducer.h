@@ -11,7 +11,6 @@
 #include "bimetal/comm/algorithm.h"
 #include "bimetal/comm/algorithms/islands.h"
 #include "bimetal/comm/algorithms/reduction.h"
-#include "bimetal/comm/cost_model.h"
 #include "bimetal/comm/mailbox/channel.h"
 
 namespace bimetal::comm {

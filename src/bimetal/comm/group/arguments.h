@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "bimetal/comm/buffer.h"
 #include "bimetal/comm/dtype.h"
 
 namespace bimetal::comm {

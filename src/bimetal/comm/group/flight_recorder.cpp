@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "bimetal/base/atomic_file.h"
+#include "bimetal/base/files.h"
 #include "bimetal/base/json_string.h"
 #include "bimetal/base/log.h"
 #include "bimetal/base/unicode/utf8_path.h"

@@ -4,9 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/comm/algorithms/chain.h"
 #include "bimetal/comm/algorithms/direct.h"
-#include "bimetal/comm/algorithms/dissemination.h"
+#include "bimetal/comm/algorithms/doubling.h"
 #include "bimetal/comm/algorithms/ring.h"
 #include "bimetal/comm/algorithms/tree.h"
 #include "bimetal/comm/group.h"

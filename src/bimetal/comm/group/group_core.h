@@ -16,10 +16,9 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/comm/group/flight.h"
+#include "bimetal/comm/group/executor.h"
 #include "bimetal/comm/group/flight_recorder.h"
 #include "bimetal/comm/group/message_sender.h"
-#include "bimetal/comm/group/timer.h"
 #include "bimetal/comm/mailbox/abort_message.h"
 #include "bimetal/comm/mailbox/inbox.h"
 #include "bimetal/comm/mailbox/mailbox.h"

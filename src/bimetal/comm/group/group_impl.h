@@ -14,10 +14,9 @@
 #include "bimetal/comm/group/executor.h"
 #include "bimetal/comm/group/group_core.h"
 #include "bimetal/comm/mailbox/channel.h"
-#include "bimetal/comm/reduce/operands.h"
-#include "bimetal/comm/shm/arena.h"
+#include "bimetal/comm/reduce/reduce_operators.h"
+#include "bimetal/comm/shm/segment.h"
 #include "bimetal/comm/shm/team.h"
-#include "bimetal/comm/topology.h"
 
 namespace bimetal::comm {
 

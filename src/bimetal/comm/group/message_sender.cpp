@@ -7,7 +7,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/comm/call.h"
-#include "bimetal/comm/shm/segment_address.h"
+#include "bimetal/comm/shm/segment.h"
 
 namespace bimetal::comm {
 

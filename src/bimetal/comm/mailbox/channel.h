@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "bimetal/comm/group/flight.h"
+#include "bimetal/comm/group/flight_recorder.h"
 #include "bimetal/comm/group/group_core.h"
 
 namespace bimetal::comm {

@@ -6,7 +6,7 @@
 #include "bimetal/base/log.h"
 #include "bimetal/base/wire.h"
 #include "bimetal/comm/mailbox/mailbox.h"
-#include "bimetal/comm/shm/segment_address.h"
+#include "bimetal/comm/shm/segment.h"
 
 namespace bimetal::comm {
 

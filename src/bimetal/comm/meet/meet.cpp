@@ -10,9 +10,8 @@
 #include <tuple>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/encryption.h"
+#include "bimetal/net/endpoint.h"
 #include "bimetal/net/handshake.h"
-#include "bimetal/net/own_address.h"
 #include "bimetal/net/token.h"
 #include "bimetal/rendezvous/bootstrap.h"
 

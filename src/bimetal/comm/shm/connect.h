@@ -10,12 +10,30 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/comm/shm/arena.h"
+#include "bimetal/comm/fabric.h"
+#include "bimetal/comm/shm/segment.h"
 #include "bimetal/comm/shm/team.h"
-#include "bimetal/comm/topology.h"
-#include "bimetal/comm/transport.h"
+#include "bimetal/net/shm/shared_memory.h"
 
 namespace bimetal::comm {
+
+// The first message by which the ranks of a group find out which of them share memory
+// (docs/protocol.md, "Finding shared memory").
+
+/// What a rank wants and where its segment is.
+struct Offer {
+  Transport transport = Transport::automatic;
+  bool made = false;         ///< a segment
+  std::uint32_t island = 0;  ///< hash of its name; 0 for none
+  std::uint64_t bytes = 0;   ///< of it
+  net::SegmentAddress address;
+};
+
+std::vector<std::byte> encode_offer(const Offer& offer);
+
+/// Error(CorruptData) for less or more than an offer. Its transport is as it came: ranks compare
+/// it.
+Offer decode_offer(std::span<const std::byte> bytes);
 
 /// Gives every rank's message to every rank, in the order of the ranks. All are of one length.
 using Exchange = std::function<std::vector<std::vector<std::byte>>(std::span<const std::byte> own)>;

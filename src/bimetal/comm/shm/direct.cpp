@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "bimetal/base/error.h"
-#include "bimetal/comm/reduce/reduce_across.h"
-#include "bimetal/comm/shm/pieces.h"
+#include "bimetal/comm/reduce/reduce_kernels.h"
+#include "bimetal/comm/shm/lanes.h"
 
 namespace bimetal::comm {
 namespace {

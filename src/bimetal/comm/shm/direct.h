@@ -8,8 +8,8 @@
 #include <span>
 
 #include "bimetal/comm/call.h"
-#include "bimetal/comm/reduce/operands.h"
-#include "bimetal/comm/shm/arena.h"
+#include "bimetal/comm/reduce/reduce_operators.h"
+#include "bimetal/comm/shm/segment.h"
 #include "bimetal/comm/shm/team.h"
 
 namespace bimetal::comm {

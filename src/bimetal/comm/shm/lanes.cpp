@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "bimetal/comm/reduce/reduce_across.h"
+#include "bimetal/comm/reduce/reduce_kernels.h"
 
 namespace bimetal::comm {
 

@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "bimetal/base/error.h"
-#include "bimetal/comm/reduce/reduce_across.h"
+#include "bimetal/comm/reduce/reduce_kernels.h"
 #include "bimetal/comm/shm/direct.h"
-#include "bimetal/comm/shm/pieces.h"
+#include "bimetal/comm/shm/lanes.h"
 
 namespace bimetal::comm {
 namespace {

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "bimetal/comm/call.h"
-#include "bimetal/comm/reduce/operands.h"
-#include "bimetal/comm/shm/arena.h"
+#include "bimetal/comm/reduce/reduce_operators.h"
+#include "bimetal/comm/shm/segment.h"
 #include "bimetal/comm/shm/team.h"
 
 namespace bimetal::comm {

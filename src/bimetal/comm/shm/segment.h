@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "bimetal/base/wire.h"
 #include "bimetal/comm/call.h"
 #include "bimetal/net/frame.h"
 #include "bimetal/net/shm/bell.h"
@@ -69,6 +71,47 @@ struct Segment {
   PostedCall calls[kCalls];
   std::atomic<std::uint64_t> pair_counts[kCalls][kMaxTeam];  ///< all_to_all: elements for each rank
   alignas(4096) std::byte slots[kSlots][kSlotBytes];
+};
+
+// Where a segment is, as ranks tell each other: 64 bytes (docs/protocol.md, "Finding shared
+// memory").
+
+inline constexpr std::size_t kAddressBytes = 64;
+
+void write_address(WireWriter& writer, const net::SegmentAddress& address);
+
+/// Error(CorruptData) for less.
+net::SegmentAddress read_address(WireReader& reader);
+
+// Users' memory that all ranks of a team see: one segment of each rank, all of one size.
+
+class Arena {
+ public:
+  /// Where the users' memory begins in its segment, so that it begins at a page.
+  static constexpr std::size_t kOffset = 4096;
+  static constexpr std::size_t segment_bytes(std::size_t users) { return kOffset + users; }
+
+  /// `number` is the same on all ranks. `segments[r]` is rank r's.
+  Arena(std::uint64_t number, int rank, std::vector<net::SharedMemory> segments)
+      : number_(number), rank_(rank), segments_(std::move(segments)) {}
+
+  std::uint64_t number() const noexcept { return number_; }
+
+  /// A rank's memory as this process sees it.
+  std::span<std::byte> of(int rank) const { return segments_[rank].bytes().subspan(kOffset); }
+  std::span<std::byte> own() const { return of(rank_); }
+
+  /// Whether this rank's `bytes` lie here.
+  bool holds(std::span<const std::byte> bytes) const {
+    const auto memory = own();
+    return bytes.data() >= memory.data() &&
+           bytes.data() + bytes.size() <= memory.data() + memory.size();
+  }
+
+ private:
+  const std::uint64_t number_;
+  const int rank_;
+  const std::vector<net::SharedMemory> segments_;
 };
 
 }  // namespace bimetal::comm

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "bimetal/comm/reduce/reduce_across.h"
+#include "bimetal/comm/reduce/reduce_kernels.h"
 
 namespace bimetal::comm {
 namespace {

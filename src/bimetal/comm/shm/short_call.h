@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "bimetal/comm/call.h"
-#include "bimetal/comm/reduce/operands.h"
+#include "bimetal/comm/reduce/reduce_operators.h"
 #include "bimetal/comm/shm/team.h"
 
 namespace bimetal::comm {

@@ -13,6 +13,7 @@
 
 #include "bimetal/comm/call.h"
 #include "bimetal/comm/failure.h"
+#include "bimetal/comm/mailbox/channel.h"
 #include "bimetal/comm/shm/segment.h"
 #include "bimetal/net/shm/bell.h"
 #include "bimetal/net/shm/shared_memory.h"
@@ -121,6 +122,18 @@ class ShmTeam {
   std::vector<std::uint64_t> checked_;                       // calls of each rank compared so far
   std::array<Step, Segment::kSlots> free_after_{};
   std::size_t next_slot_ = 0;
+};
+
+// The wait in shared memory of a call that its group watches.
+
+class ChannelGuard : public WaitGuard {
+ public:
+  /// `channel` has the team's ranks.
+  explicit ChannelGuard(Channel& channel) : channel_(channel) {}
+  std::optional<Failure> still_waiting(int rank) override { return channel_.still_waiting(rank); }
+
+ private:
+  Channel& channel_;
 };
 
 }  // namespace bimetal::comm

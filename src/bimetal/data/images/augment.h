@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "bimetal/task/draws.h"
+#include "bimetal/task/dropout.h"
 
 namespace bimetal::data {
 

@@ -4,14 +4,16 @@
 #include <fmt/ranges.h>
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/data/images/cifar.h"
-#include "bimetal/data/images/idx.h"
+#include "bimetal/data/images/augment.h"
 #include "bimetal/data/images/image_folders.h"
+#include "bimetal/data/images/image_formats.h"
+#include "bimetal/task/dropout.h"
 
 namespace bimetal::data {
 namespace {
@@ -184,6 +186,20 @@ TrainTest load_dataset(const DatasetFiles& dataset, const LoadOptions& options) 
 
 TrainTest load_dataset(const std::string& name, const fs::path& path) {
   return load_dataset(find_dataset(name, path));
+}
+
+task::Values ImageSet::batch(std::span<const std::int64_t> samples) const {
+  const auto indices = torch::empty({static_cast<std::int64_t>(samples.size())}, torch::kInt64);
+  std::ranges::copy(samples, indices.mutable_data_ptr<std::int64_t>());
+  const auto draws = task::current_draws();
+  if (augment_ == Augment::No || !draws) {
+    auto batch = make_batch(images_, indices, dtype_);
+    return {std::move(batch.x), std::move(batch.y)};
+  }
+  check_indices(images_, indices);
+  return {
+      normalised(augmented(images_.images, samples, *draws), images_.mean, images_.stddev, dtype_),
+      images_.labels.index_select(0, indices)};
 }
 
 }  // namespace bimetal::data

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bimetal/data/dataset_files.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::data {
 
@@ -62,5 +64,28 @@ TrainTest load_dataset(const DatasetFiles& dataset, const LoadOptions& options =
 /// The same in one call. Names known: "fashion-mnist", "mnist", "cifar-10", "images". Errors: those
 /// of find_dataset, too.
 TrainTest load_dataset(const std::string& name, const std::filesystem::path& path);
+
+// Labelled images as samples of a task.
+
+enum class Augment { No, Yes };
+
+/// A batch is {x, y} of make_batch(): [b, C, H, W] of `dtype`, normalised, and the labels, int64
+/// [b]. With Augment::Yes the images are cropped and flipped (augment.h) where a task::DrawScope
+/// says for which seed and epoch.
+class ImageSet final : public task::Dataset {
+ public:
+  ImageSet(ImageDataset images, torch::Dtype dtype, Augment augment = Augment::No)
+      : images_(std::move(images)), dtype_(dtype), augment_(augment) {}
+
+  std::int64_t size() const override { return images_.size(); }
+  task::Values batch(std::span<const std::int64_t> samples) const override;
+
+  const ImageDataset& images() const noexcept { return images_; }
+
+ private:
+  ImageDataset images_;
+  torch::Dtype dtype_;
+  Augment augment_;
+};
 
 }  // namespace bimetal::data

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/input_file.h"
+#include "bimetal/base/files.h"
 
 namespace bimetal::data {
 namespace {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -154,6 +155,19 @@ TrainTest read_image_folders(const fs::path& folder, const LoadOptions& options)
   sets.test = read_files(files_in(folder / "test", classes), options, sets.left_out);
   sets.train.classes = sets.test.classes = static_cast<std::int64_t>(classes.size());
   return sets;
+}
+
+torch::Tensor middle_square(const torch::Tensor& image, std::int64_t size) {
+  const auto height = image.size(1), width = image.size(2), least = std::min(height, width);
+  const auto to = [&](std::int64_t side) { return std::max(size, size * side / least); };
+  const auto resized = at::_upsample_bilinear2d_aa(image.unsqueeze(0), {to(height), to(width)},
+                                                   /*align_corners=*/false)[0];
+  const auto middle = [&](std::int64_t side) {
+    return static_cast<std::int64_t>(std::lround(static_cast<double>(side - size) / 2));
+  };
+  return resized.narrow(1, middle(resized.size(1)), size)
+      .narrow(2, middle(resized.size(2)), size)
+      .contiguous();
 }
 
 }  // namespace bimetal::data

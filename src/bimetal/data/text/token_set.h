@@ -10,7 +10,7 @@
 
 #include "bimetal/data/dataset_files.h"
 #include "bimetal/data/text/token_file.h"
-#include "bimetal/task/dataset.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::data {
 

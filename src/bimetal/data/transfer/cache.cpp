@@ -2,15 +2,167 @@
 
 #include <fmt/format.h>
 
+#include <compare>
+#include <condition_variable>
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <random>
 #include <system_error>
+#include <thread>
+#include <utility>
 
-#include "bimetal/base/atomic_file.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/files.h"
+#include "bimetal/base/log.h"
 
 namespace bimetal::data {
+
+/// What the lock's file says: how often the work has been done, and how far its holder is.
+struct LockNote {
+  std::uint64_t times_done = 0, done = 0, expected = 0;
+  auto operator<=>(const LockNote&) const = default;
+};
+
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLookAgain{50};
+constexpr milliseconds kTellEvery{250};
+
+/// Zeros where it says nothing yet.
+LockNote read_note(const fs::path& file) {
+  LockNote note;
+  std::ifstream(file) >> note.times_done >> note.done >> note.expected;
+  return note;
+}
+
+/// In place, since the lock is that of this very file; always of the same length. What cannot be
+/// written is missed by those who wait, and by nobody else.
+void write_note(const fs::path& file, const LockNote& note) {
+  std::ofstream out(file, std::ios::in | std::ios::out);
+  out << fmt::format("{:020} {:020} {:020}\n", note.times_done, note.done, note.expected);
+}
+
+void make_file(const fs::path& file) {
+  std::error_code error;
+  fs::create_directories(file.parent_path(), error);
+  if (!error && std::ofstream(file, std::ios::app)) return;
+  throw Error(
+      ErrorCode::System,
+      fmt::format("cannot write '{}', by which processes take turns; set BIMETAL_CACHE to a "
+                  "folder that can be written to",
+                  file.string()));
+}
+
+/// Moves a meter as somebody else's does.
+class Follower {
+ public:
+  Follower(progress::Meter& meter, milliseconds patience)
+      : meter_(meter), patience_(patience), end_(Deadline::after(patience)) {}
+
+  void follow(const LockNote& note, const fs::path& file) {
+    if (note != seen_) {
+      if (note.expected > seen_.expected) meter_.expect(note.expected - seen_.expected);
+      if (note.done > seen_.done) meter_.advance(note.done - seen_.done);
+      seen_ = note;
+      end_ = Deadline::after(patience_);
+    }
+    meter_.require_going();
+    if (!end_.expired()) return;
+    throw Error(ErrorCode::Timeout,
+                fmt::format("another process is to bring the data into the same cache, and has not "
+                            "got on for {} s (it holds '{}'); end it if it hangs",
+                            std::chrono::duration<double>(patience_).count(), file.string()));
+  }
+
+ private:
+  progress::Meter& meter_;
+  const milliseconds patience_;
+  Deadline end_;
+  LockNote seen_;
+};
+
+}  // namespace
+
+/// Writes down how far the holder is, while it works.
+class CacheLock::Teller {
+ public:
+  Teller(fs::path file, std::uint64_t times_done, const progress::Meter& meter)
+      : file_(std::move(file)), meter_(meter), before_(meter.done(), meter.expected()) {
+    note_.times_done = times_done;
+    write_note(file_, note_);
+    thread_ = std::thread([this] { tell(); });
+  }
+  ~Teller() {
+    {
+      const std::scoped_lock lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Teller(const Teller&) = delete;
+  Teller& operator=(const Teller&) = delete;
+
+  void mark_done() {
+    const std::scoped_lock lock(mutex_);
+    ++note_.times_done;
+    write_note(file_, note_);
+  }
+
+ private:
+  void tell() {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, kTellEvery, [this] { return ended_; })) {
+      auto now = note_;
+      now.done = meter_.done() - before_.first;
+      now.expected = meter_.expected() - before_.second;
+      if (now != note_) write_note(file_, note_ = now);
+    }
+  }
+
+  const fs::path file_;
+  const progress::Meter& meter_;
+  const std::pair<std::uint64_t, std::uint64_t> before_;  ///< of the holder's: not its work here
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  LockNote note_;
+  bool ended_ = false;
+  std::thread thread_;
+};
+
+CacheLock::CacheLock(const Cache& cache, const std::string& name, milliseconds patience,
+                     progress::Meter& meter)
+    : file_(cache.lock_file(name)) {
+  make_file(file_);
+  times_done_ = read_note(file_).times_done;
+  Follower follower(meter, patience);
+  for (;;) {
+    claim_ = std::make_unique<PathClaim>(file_);
+    if (claim_->outcome() == PathClaim::Outcome::held) break;
+    if (claim_->outcome() == PathClaim::Outcome::unsupported) {
+      log(LogLevel::info, "no locks in {}: processes may do the same work there", file_.string());
+      return;
+    }
+    if (claim_->outcome() == PathClaim::Outcome::gone) make_file(file_);
+    follower.follow(read_note(file_), file_);
+    std::this_thread::sleep_for(kLookAgain);
+  }
+  const auto now = read_note(file_).times_done;
+  done_meanwhile_ = now != times_done_;
+  teller_ = std::make_unique<Teller>(file_, now, meter);
+}
+
+CacheLock::~CacheLock() = default;
+
+void CacheLock::mark_done() {
+  if (teller_) teller_->mark_done();
+}
+
 namespace {
 
 namespace fs = std::filesystem;

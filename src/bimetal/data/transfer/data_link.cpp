@@ -7,10 +7,9 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/data/transfer/checksums.h"
-#include "bimetal/data/transfer/data_delivery.h"
-#include "bimetal/data/transfer/file_pieces.h"
-#include "bimetal/data/transfer/file_stamp.h"
+#include "bimetal/data/transfer/content.h"
+#include "bimetal/data/transfer/data_copies.h"
+#include "bimetal/data/transfer/file_transfer.h"
 #include "bimetal/progress/running_task.h"
 
 namespace bimetal::data {

@@ -17,7 +17,7 @@
 #include "bimetal/data/transfer/file_transfer.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/parallel/server/link/link_server.h"
-#include "bimetal/progress/meter.h"
+#include "bimetal/progress/observer.h"
 
 namespace bimetal::data {
 

@@ -1,11 +1,18 @@
 #include "bimetal/data/transfer/file_transfer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <span>
 #include <utility>
 
-#include "bimetal/data/transfer/file_pieces.h"
+#include "bimetal/base/error.h"
+#include "bimetal/base/os_files.h"
+#include "bimetal/base/temporary_path.h"
+#include "bimetal/base/url.h"
+#include "bimetal/data/transfer/cache.h"
 
 namespace bimetal::data {
 namespace {
@@ -100,6 +107,71 @@ void receive_files(comm::Group group, const fs::path& folder, const std::vector<
                    progress::Meter& meter, const TransferOptions& options) {
   Pieces pieces(std::move(group), options);
   for (const auto& sent : files) receive_file(pieces, folder / sent.name, sent.size, meter);
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::FILE* open_file(const fs::path& path, const char* mode) {
+  if (std::FILE* file = std::fopen(path.c_str(), mode)) return file;
+  throw system_error(fmt::format("cannot {} '{}'", *mode == 'r' ? "read" : "write", path.string()),
+                     errno);
+}
+
+}  // namespace
+
+PieceReader::PieceReader(fs::path path) : path_(std::move(path)), file_(open_file(path_, "rb")) {}
+
+void PieceReader::read(std::span<std::byte> piece) {
+  errno = 0;
+  if (std::fread(piece.data(), 1, piece.size(), file_.get()) == piece.size()) return;
+  if (std::ferror(file_.get())) {
+    throw system_error(fmt::format("cannot read '{}'", path_.string()), errno);
+  }
+  throw Error(ErrorCode::CorruptData,
+              fmt::format("'{}' became shorter while it was sent; leave the data alone while a job "
+                          "starts",
+                          path_.string()));
+}
+
+PieceWriter::PieceWriter(fs::path path) : path_(std::move(path)), file_(open_file(path_, "wb")) {}
+
+void PieceWriter::write(std::span<const std::byte> piece) {
+  if (std::fwrite(piece.data(), 1, piece.size(), file_.get()) == piece.size()) return;
+  throw system_error(fmt::format("cannot write '{}'", path_.string()), errno);
+}
+
+void PieceWriter::sync() {
+  sync_file(file_.get(), path_);
+}
+
+std::filesystem::path fetch_dataset(const Cache& cache, const std::string& url,
+                                    const std::vector<std::string>& names, const Fetch& fetch,
+                                    std::chrono::milliseconds patience, progress::Meter& meter) {
+  if (!fetch) {
+    throw Error(ErrorCode::Unsupported,
+                fmt::format("'{}' is a URL, which this program does not fetch: name a folder",
+                            without_secrets(url)));
+  }
+  if (names.empty()) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("folders of images are not fetched from a URL such as '{}': unpack them "
+                    "into a folder, and name that as [data] path",
+                    without_secrets(url)));
+  }
+  const auto folder = cache.url_folder(digest_of(url));
+  CacheLock turn(cache, folder.filename().string(), patience, meter);
+  if (turn.done_meanwhile() && std::filesystem::exists(folder)) return folder;
+  remove_leftovers(folder.parent_path(), folder.filename().string());
+  TemporaryPath fresh(folder, TemporaryPath::Kind::folder);
+  if (fetch({url, names, fresh.path(), folder, patience}, meter) == Fetched::complete) {
+    sync_directory(fresh.path());
+    fresh.move_into_place();
+  }
+  turn.mark_done();
+  return folder;
 }
 
 }  // namespace bimetal::data

@@ -2,13 +2,19 @@
 // Files from one rank to others, in pieces, so that memory is bounded whatever their size.
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/progress/meter.h"
+#include "bimetal/data/transfer/cache.h"
+#include "bimetal/progress/observer.h"
 
 namespace bimetal::data {
 
@@ -35,5 +41,68 @@ void send_files(comm::Group group, const std::filesystem::path& folder,
 void receive_files(comm::Group group, const std::filesystem::path& folder,
                    const std::vector<SentFile>& files, progress::Meter& meter,
                    const TransferOptions& options = {});
+
+// Files read and written in pieces, on their way between machines.
+
+/// Errors are Error(System) and name the file.
+class PieceReader {
+ public:
+  explicit PieceReader(std::filesystem::path path);
+
+  /// The next bytes, as many as `piece` has. Error(CorruptData) if the file has no more.
+  void read(std::span<std::byte> piece);
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  friend class PieceWriter;
+
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+/// A new file. Errors are Error(System) and name it.
+class PieceWriter {
+ public:
+  explicit PieceWriter(std::filesystem::path path);
+
+  void write(std::span<const std::byte> piece);
+
+  /// Brings all of it to the disk.
+  void sync();
+
+ private:
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, PieceReader::Close> file_;
+};
+
+// Data sets that lie at a URL. Who talks to the other side is the caller's choice
+// (launch/fetch_url.h asks Python's fsspec); here is how what comes is kept.
+
+struct FetchRequest {
+  std::string url;                 ///< of the folder; may hold secrets
+  std::vector<std::string> names;  ///< each lies there as NAME or NAME.gz
+  std::filesystem::path into;      ///< an empty folder to fill
+  std::filesystem::path current;   ///< what an earlier fetch has filled; may not exist
+  std::chrono::milliseconds patience{
+      std::chrono::minutes(1)};  ///< longest silence of the other side
+};
+
+enum class Fetched {
+  unchanged,  ///< `current` is as it is at the URL; nothing was fetched
+  complete,   ///< all files are whole in `into`, and on the disk
+};
+
+/// Errors are Error; their messages hold none of the URL's secrets.
+using Fetch = std::function<Fetched(const FetchRequest&, progress::Meter&)>;
+
+/// Brings the dataset's files from `url` into the cache, or finds that they are there unchanged,
+/// and returns their folder. Interrupted at any point it leaves what was there before. Of several
+/// processes that want the same at the same time one does it, and the others wait for it. Errors:
+/// Unsupported without `fetch`; those of CacheLock and of `fetch`.
+std::filesystem::path fetch_dataset(const Cache& cache, const std::string& url,
+                                    const std::vector<std::string>& names, const Fetch& fetch,
+                                    std::chrono::milliseconds patience, progress::Meter& meter);
 
 }  // namespace bimetal::data

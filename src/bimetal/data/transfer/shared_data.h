@@ -9,7 +9,7 @@
 
 #include "bimetal/comm/group.h"
 #include "bimetal/data/dataset_files.h"
-#include "bimetal/data/transfer/fetch.h"
+#include "bimetal/data/transfer/file_transfer.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/progress/observer.h"
 

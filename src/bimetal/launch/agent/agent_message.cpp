@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "bimetal/base/wire_error.h"
+#include "bimetal/base/error.h"
 
 namespace bimetal::launch {
 namespace {

@@ -19,7 +19,6 @@
 #include <system_error>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/to_error.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/system/environment.h"
 
@@ -233,8 +232,7 @@ std::filesystem::path own_program() {
   auto path = std::filesystem::read_symlink("/proc/self/exe", error);
   if (!error) return path;
   throw system_error(
-      "cannot find this program's own path, which /proc/self/exe tells; is /proc mounted?",
-      error);
+      "cannot find this program's own path, which /proc/self/exe tells; is /proc mounted?", error);
 #endif
 }
 

@@ -13,8 +13,8 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/launch/port_check.h"
 #include "bimetal/net/advertise.h"
+#include "bimetal/net/endpoint.h"
 #include "bimetal/net/mpi/mpi_mesh.h"
-#include "bimetal/net/own_address.h"
 #include "bimetal/net/token.h"
 
 namespace bimetal::launch {

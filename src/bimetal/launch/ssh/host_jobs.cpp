@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "bimetal/net/own_address.h"
+#include "bimetal/net/endpoint.h"
 
 namespace bimetal::launch {
 namespace {

@@ -9,7 +9,6 @@
 #include <set>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/unicode/byte_order_mark.h"
 #include "bimetal/base/unicode/utf8_path.h"
 
 namespace bimetal::launch {

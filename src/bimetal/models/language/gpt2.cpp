@@ -1,5 +1,3 @@
-#include "bimetal/models/language/gpt2.h"
-
 #include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -7,6 +5,7 @@
 #include <utility>
 
 #include "bimetal/models/language/attention.h"
+#include "bimetal/models/language/language_model.h"
 #include "bimetal/models/language/unit_parts.h"
 #include "bimetal/task/past.h"
 #include "bimetal/task/tensor_ranks.h"

@@ -1,11 +1,10 @@
-#include "bimetal/models/language/llama.h"
-
 #include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <utility>
 
 #include "bimetal/models/language/attention.h"
+#include "bimetal/models/language/language_model.h"
 #include "bimetal/models/language/unit_parts.h"
 #include "bimetal/task/past.h"
 #include "bimetal/task/tensor_ranks.h"

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "bimetal/net/endpoint.h"
+#include "bimetal/net/noise.h"
 
 namespace bimetal::net {
 namespace {
@@ -173,6 +174,21 @@ std::optional<HttpAnswerHead> parse_answer(std::string_view head) {
     if (!answer.length) return std::nullopt;
   }
   return answer;
+}
+
+BearerCheck::BearerCheck(const Token& token) : open_(token.empty()), hash_(hash_of(token.text())) {}
+
+bool BearerCheck::admits(std::string_view bearer) const {
+  const auto hash = hash_of(bearer);
+  return open_ || sodium_memcmp(hash.data(), hash_.data(), hash.size()) == 0;
+}
+
+BearerCheck::Hash BearerCheck::hash_of(std::string_view text) {
+  ensure_sodium();
+  Hash hash;
+  crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(text.data()),
+                     text.size(), nullptr, 0);
+  return hash;
 }
 
 }  // namespace bimetal::net

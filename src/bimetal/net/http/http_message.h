@@ -2,11 +2,14 @@
 // The part of HTTP/1.1 that Bimetal's pages and requests need (RFC 9110 and 9112): requests whose
 // body, if there is one, has a stated length, and one answer for each connection. Pure functions.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "bimetal/net/token.h"
 
 namespace bimetal::net {
 
@@ -59,5 +62,23 @@ struct HttpAnswerHead {
 
 /// `head` up to and with its empty line. Nothing for what is no answer of HTTP/1.x.
 std::optional<HttpAnswerHead> parse_answer(std::string_view head);
+
+// Checks that a client of an HTTP server knows its token.
+
+/// Compares secrets by way of their hashes, in a time that tells nothing about either.
+class BearerCheck {
+ public:
+  /// An empty token lets everybody in.
+  explicit BearerCheck(const Token& token);
+
+  bool admits(std::string_view bearer) const;
+
+ private:
+  using Hash = std::array<unsigned char, 32>;
+  static Hash hash_of(std::string_view text);
+
+  bool open_;
+  Hash hash_;
+};
 
 }  // namespace bimetal::net

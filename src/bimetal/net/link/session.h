@@ -8,6 +8,7 @@
 #include <asio/cancellation_signal.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -16,10 +17,31 @@
 #include <system_error>
 
 #include "bimetal/base/error.h"
+#include "bimetal/net/frame.h"
 #include "bimetal/net/handshake.h"
 #include "bimetal/net/tcp/byte_stream.h"
+#include "bimetal/net/tcp/dial.h"
+#include "bimetal/net/tcp/frame_writer.h"
+#include "bimetal/net/tcp/listener.h"
+#include "bimetal/net/token.h"
 
 namespace bimetal::net {
+
+// The credentials that a client shows to a job's servers, and those that the servers require.
+
+struct Credentials {
+  Token token;
+  Encryption encryption = Encryption::off;
+  std::string job_id;  ///< empty for what belongs to no job
+};
+
+/// For a Listener that lets in who has proved the token, belongs to this job and wants encryption
+/// if it does. What to do with it is left to be said.
+ListenerOptions listener_options(Service service, const Credentials& credentials);
+
+/// For dial(). `name` is the server's, for messages.
+DialRequest dial_request(Service service, Endpoint server, std::string name,
+                         const Credentials& credentials, Deadline deadline);
 
 enum class Side { client, server };
 
@@ -109,6 +131,42 @@ class Session : public std::enable_shared_from_this<Session> {
   bool reading_ = false;
   bool leaving_ = false;  ///< nothing that arrives counts any more
   bool closed_ = false;
+};
+
+// A session (session.h) whose messages are frames (net/frame.h). Parameter servers and prediction
+// servers use it with their clients.
+
+struct FrameSessionOptions {
+  std::chrono::milliseconds to_part{};  ///< as Session's
+  std::size_t batch_bytes = FrameWriter::kBatchBytes;
+  std::atomic<std::uint64_t>* bytes_sent = nullptr;  ///< added to, where somebody counts
+};
+
+class FrameSession : public Session {
+ protected:
+  FrameSession(asio::ip::tcp::socket socket, const SessionKeys& keys, Side side,
+               const FrameSessionOptions& options);
+
+  /// The header of the next message; heartbeats are passed over. Throws std::system_error where the
+  /// connection ends, Error for bytes that are no message's.
+  asio::awaitable<FrameHeader> next_frame();
+
+  /// Its payload, which has the length of `into`: checked, if is_open() still.
+  asio::awaitable<void> receive(FrameHeader header, std::span<std::byte> into);
+
+  /// A heartbeat, unless something goes out anyway.
+  void beat();
+
+  FrameWriter& writer() noexcept { return writer_; }
+  const FrameWriter& writer() const noexcept { return writer_; }
+
+  asio::awaitable<std::error_code> send_messages() override { return writer_.run(); }
+  void finish_sending() override { writer_.finish(); }
+  void drop_unsent(const Error& why) override { writer_.fail(std::make_exception_ptr(why)); }
+
+ private:
+  std::atomic<std::uint64_t> uncounted_{0};
+  FrameWriter writer_;
 };
 
 }  // namespace bimetal::net

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
 
 #include "bimetal/base/log.h"
 #include "bimetal/net/mpi/bindings.h"
-#include "bimetal/net/mpi/launch_environment.h"
 
 namespace bimetal::net::mpi {
 namespace {
@@ -85,6 +85,39 @@ std::unique_ptr<Library> load_library() {
                           "found: {}; install the one that your mpirun belongs to (Debian: "
                           "libopenmpi3 or libmpich12), or say where it is by {}",
                           tried, kVariable));
+}
+
+namespace {
+
+std::optional<int> count_in(const std::optional<std::string>& text) {
+  if (!text) return std::nullopt;
+  int value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  const bool whole = error == std::errc() && end == text->data() + text->size();
+  return whole && value > 0 ? std::optional(value) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<LaunchEnvironment> launch_environment(const Variables& variables) {
+  if (const auto size = count_in(variables("OMPI_COMM_WORLD_SIZE"))) {
+    return LaunchEnvironment{Family::open_mpi, size};
+  }
+  if (const auto size = count_in(variables("PMI_SIZE"))) {
+    return LaunchEnvironment{Family::mpich, size};
+  }
+  // Slurm's PMIx serves both families, and counts its tasks in a variable of its own.
+  if (variables("PMIX_RANK")) {
+    return LaunchEnvironment{Family::unknown, count_in(variables("SLURM_STEP_NUM_TASKS"))};
+  }
+  return std::nullopt;
+}
+
+std::optional<LaunchEnvironment> launch_environment() {
+  return launch_environment([](const char* name) -> std::optional<std::string> {
+    const char* value = std::getenv(name);
+    return value ? std::optional<std::string>(value) : std::nullopt;
+  });
 }
 
 }  // namespace bimetal::net::mpi

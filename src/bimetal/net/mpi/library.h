@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -72,9 +73,26 @@ class Library {
   virtual void test(std::span<const Handle> requests, std::vector<Completion>& ended) = 0;
 };
 
-/// The library of the MPI that has started this process (see launch_environment.h), or the one that
+/// The library of the MPI that has started this process (launch_environment()), or the one that
 /// BIMETAL_MPI_LIBRARY names. Error(Unsupported) with all names tried if there is none, or if it is
 /// of a kind whose binary interface is not known here.
 std::unique_ptr<Library> load_library();
+
+// What mpirun, mpiexec or srun tell their processes in the environment, before MPI itself is asked.
+
+enum class Family { open_mpi, mpich, unknown };
+
+struct LaunchEnvironment {
+  Family family = Family::unknown;  ///< whose launcher it was
+  std::optional<int> world_size;    ///< how many processes it says it has started
+};
+
+/// Value of a variable, or nothing where it is not set. Stands for the process's environment.
+using Variables = std::function<std::optional<std::string>(const char* name)>;
+
+/// Nothing if no launcher of MPI has left its variables: OMPI_COMM_WORLD_SIZE (Open MPI), PMI_SIZE
+/// (MPICH and its kin, srun --mpi=pmi2), PMIX_RANK (srun --mpi=pmix).
+std::optional<LaunchEnvironment> launch_environment(const Variables& variables);
+std::optional<LaunchEnvironment> launch_environment();
 
 }  // namespace bimetal::net::mpi

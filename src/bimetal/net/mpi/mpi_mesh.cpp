@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/net/encryption.h"
-#include "bimetal/net/mpi/launch_environment.h"
+#include "bimetal/net/mpi/library.h"
 #include "bimetal/net/mpi/path.h"
+#include "bimetal/net/token.h"
 
 namespace bimetal::net {
 namespace {

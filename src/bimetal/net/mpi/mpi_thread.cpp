@@ -12,7 +12,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/net/mpi/launch_environment.h"
+#include "bimetal/net/mpi/library.h"
 
 namespace bimetal::net::mpi {
 namespace {

@@ -7,6 +7,8 @@
 // with every library. A program that has started MPI by itself keeps the right to end it. It must
 // then have asked for MPI_THREAD_MULTIPLE.
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -16,10 +18,38 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/net/mpi/back_off.h"
 #include "bimetal/net/mpi/library.h"
 
 namespace bimetal::net::mpi {
+
+// How long a thread that can only poll may sleep before it polls again.
+
+/// MPI cannot wake a sleeping thread when a message comes. So: ask without a pause at first (giving
+/// way in between would be worse: on a busy machine a thread that yields waits for the others' time
+/// slices to end, one that sleeps is woken before them), then sleep for an eighth of the time that
+/// nothing has happened, which makes an answer late by an eighth at most, and 1 ms at most, which
+/// keeps an idle rank below a hundredth of a core.
+class BackOff {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  static constexpr std::chrono::microseconds kAtOnce{50};
+  static constexpr std::chrono::microseconds kShortest{10};
+  static constexpr std::chrono::microseconds kLongest{1000};
+
+  /// Something has happened.
+  void reset(Clock::time_point now = Clock::now()) { since_ = now; }
+
+  /// How long to sleep now; 0: not at all.
+  std::chrono::microseconds pause(Clock::time_point now = Clock::now()) const {
+    const auto idle = std::chrono::duration_cast<std::chrono::microseconds>(now - since_);
+    if (idle < kAtOnce) return std::chrono::microseconds(0);
+    return std::clamp(idle / 8, kShortest, kLongest);
+  }
+
+ private:
+  Clock::time_point since_ = Clock::now();
+};
 
 /// Who this process is among those that mpirun has started.
 struct World {

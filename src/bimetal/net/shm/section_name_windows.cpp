@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "bimetal/net/sodium.h"
+#include "bimetal/net/noise.h"
 
 namespace bimetal::net {
 namespace {

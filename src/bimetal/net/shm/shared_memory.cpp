@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/sodium.h"
+#include "bimetal/net/noise.h"
 
 namespace bimetal::net {
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/net/noise.h"
 #include "bimetal/net/shm/shared_memory.h"
-#include "bimetal/net/sodium.h"
 
 namespace bimetal::net {
 namespace {

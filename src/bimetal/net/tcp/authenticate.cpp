@@ -8,7 +8,7 @@
 #include <asio/write.hpp>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/sodium.h"
+#include "bimetal/net/noise.h"
 #include "bimetal/net/tcp/sockets.h"
 
 namespace bimetal::net {

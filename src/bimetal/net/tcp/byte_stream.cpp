@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/tcp/transfer.h"
+#include "bimetal/net/tcp/connection.h"
 
 namespace bimetal::net {
 namespace {

@@ -8,8 +8,8 @@
 #include <asio/use_awaitable.hpp>
 #include <utility>
 
+#include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/to_error.h"
 #include "bimetal/net/tcp/peer_timeout.h"
 #include "bimetal/net/tcp/sockets.h"
 #include "bimetal/net/tcp/spawn.h"
@@ -276,10 +276,10 @@ void Connection::on_goodbye() {
 void Connection::on_stream_end(const std::error_code& error) {
   const bool orderly = error == asio::error::eof;
   const std::string silence = last_silence();
-  const char* const why = silence.empty()
-                              ? "its process has probably ended or was killed"
-                              : "it has probably given this side up (fabric.peer_timeout_s), or its "
-                                "process has ended";
+  const char* const why =
+      silence.empty() ? "its process has probably ended or was killed"
+                      : "it has probably given this side up (fabric.peer_timeout_s), or its "
+                        "process has ended";
   lose(Error(ErrorCode::PeerLost,
              orderly ? fmt::format("{} is gone: its connection closed without a goodbye{}; {}",
                                    options_.peer_name, silence, why)

@@ -9,10 +9,13 @@
 #include <asio/steady_timer.hpp>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 
 #include "bimetal/net/handshake.h"
 #include "bimetal/net/mesh.h"
@@ -21,6 +24,14 @@
 #include "bimetal/net/tcp/path_watch.h"
 
 namespace bimetal::net {
+
+// How many bytes Asio asks of the system at once. Its own completion conditions stop at 64 KiB per
+// call, which costs a third of the throughput on a fast path.
+
+/// A completion condition: the whole transfer, in calls as large as the buffers.
+inline std::size_t as_much_as_fits(const std::error_code& error, std::size_t) {
+  return error ? 0 : std::numeric_limits<std::size_t>::max();
+}
 
 struct ConnectionOptions {
   int peer = -1;          ///< the peer's rank

@@ -6,7 +6,7 @@
 #include <exception>
 #include <new>
 
-#include "bimetal/base/to_error.h"
+#include "bimetal/base/error.h"
 
 namespace bimetal::net {
 

@@ -7,7 +7,7 @@
 #include <exception>
 #include <utility>
 
-#include "bimetal/base/to_error.h"
+#include "bimetal/base/error.h"
 
 namespace bimetal::net {
 

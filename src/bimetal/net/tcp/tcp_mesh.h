@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/net/encryption.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/mesh.h"
 #include "bimetal/net/token.h"

@@ -5,8 +5,8 @@
 #include <exception>
 #include <utility>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/listener.h"
 #include "bimetal/net/tcp/peer_timeout.h"
@@ -275,10 +275,9 @@ std::unique_ptr<Mesh> TcpMeshBuilder::connect(const std::vector<std::vector<Endp
   impl.listeners.clear();
   impl.io->restart();
   impl.io->poll();
-  return std::make_unique<TcpMesh>(
-      impl.rank, std::move(impl.io), std::move(impl.connections), std::move(impl.hosts),
-      std::move(impl.bytes_sent),
-      tick_interval(impl.options));
+  return std::make_unique<TcpMesh>(impl.rank, std::move(impl.io), std::move(impl.connections),
+                                   std::move(impl.hosts), std::move(impl.bytes_sent),
+                                   tick_interval(impl.options));
 }
 
 }  // namespace bimetal::net

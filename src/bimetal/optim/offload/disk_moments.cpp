@@ -6,8 +6,8 @@
 #include <array>
 #include <span>
 
-#include "bimetal/base/stopwatch.h"
-#include "bimetal/optim/offload/file_tensor.h"
+#include "bimetal/base/deadline.h"
+#include "bimetal/optim/offload/state_file.h"
 
 namespace bimetal::optim {
 namespace {

@@ -12,7 +12,6 @@
 #include <memory>
 #include <vector>
 
-#include "bimetal/optim/offload/disk_traffic.h"
 #include "bimetal/optim/offload/state_file.h"
 
 namespace bimetal::optim {

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/optim/offload/state_file.h"
 
 namespace bimetal::optim {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "bimetal/optim/offload/disk_traffic.h"
+#include "bimetal/optim/offload/state_file.h"
 
 namespace bimetal::optim {
 

@@ -4,18 +4,39 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <torch/csrc/api/include/torch/types.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <exception>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/error.h"
 
 namespace bimetal::optim {
+
+void TransferMeter::begin() {
+  const std::lock_guard lock(mutex_);
+  if (running_++ == 0) since_ = Clock::now();
+}
+
+void TransferMeter::end(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  total_.bytes += bytes;
+  if (--running_ > 0) return;
+  total_.seconds += std::chrono::duration<double>(Clock::now() - since_).count();
+}
+
+Transferred TransferMeter::total() const {
+  const std::lock_guard lock(mutex_);
+  return total_;
+}
+
 namespace {
 
 /// Of any system.
@@ -153,6 +174,35 @@ void StateFile::forget_cached() const noexcept {
 #ifdef POSIX_FADV_DONTNEED
   posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
 #endif
+}
+
+FileTensor::FileTensor(std::shared_ptr<StateFile> file, std::uint64_t offset, std::int64_t count,
+                       torch::ScalarType dtype)
+    : file_(std::move(file)),
+      offset_(offset),
+      tensor_(torch::from_blob(
+          file_->mapped() + offset, {count}, [file = file_](void*) {}, torch::dtype(dtype))) {}
+
+void FileTensor::bring() noexcept {
+  if (!file_ || tensor_.numel() == 0 || coming_.valid()) return;
+  try {
+    coming_ =
+        std::async(std::launch::async, [file = file_, offset = offset_, bytes = tensor_.nbytes()] {
+          file->bring_mapped(offset, bytes);
+        });
+  } catch (const std::exception&) {
+    // No thread to be had: it is read when it is due.
+  }
+}
+
+void FileTensor::arrive() noexcept {
+  if (!file_) return;
+  if (coming_.valid()) return std::exchange(coming_, {}).wait();
+  file_->bring_mapped(offset_, tensor_.nbytes());
+}
+
+void FileTensor::let_go() const noexcept {
+  if (file_) file_->let_go_of_mapped(offset_, tensor_.nbytes());
 }
 
 }  // namespace bimetal::optim

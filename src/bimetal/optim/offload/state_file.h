@@ -1,14 +1,72 @@
 #pragma once
 // A file that holds what does not fit into memory, for as long as this process lives.
 
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 
-#include "bimetal/optim/offload/disk_traffic.h"
-
 namespace bimetal::optim {
+
+// How much goes to and from a disk, and how long that takes.
+
+struct Transferred {
+  std::uint64_t bytes = 0;
+  double seconds = 0;  ///< in which any of it was on its way
+};
+
+/// Of what is kept in a file, so far. Transfers run beside other work and beside each other.
+struct DiskTraffic {
+  std::uint64_t kept_bytes = 0;  ///< the file's
+  Transferred read, written;
+  double wait_seconds = 0;  ///< in which a step did nothing but wait for them
+};
+
+/// Of transfers one way. Safe from any threads.
+class TransferMeter {
+ public:
+  /// Counts `bytes` once `transfer` has moved them; where several run at once their time counts
+  /// once. Rethrows its errors, without the bytes.
+  template <typename Transfer>
+  void during(std::uint64_t bytes, const Transfer& transfer) {
+    begin();
+    try {
+      transfer();
+    } catch (...) {
+      end(0);
+      throw;
+    }
+    end(bytes);
+  }
+
+  Transferred total() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void begin();
+  void end(std::uint64_t bytes);
+
+  mutable std::mutex mutex_;  ///< guards what follows
+  int running_ = 0;
+  Clock::time_point since_;  ///< when the first of those running began
+  Transferred total_;
+};
+
+/// Of an optimizer.
+class KeepsOnDisk {
+ public:
+  virtual ~KeepsOnDisk() = default;
+  /// Of its state in updates; nothing where it is not on a disk.
+  virtual std::optional<DiskTraffic> disk_traffic() const = 0;
+};
 
 /// Has no name once it is open, so that the system removes it however the process ends. All its
 /// bytes are reserved at once, and 0 at first: a disk that is too small is found out before
@@ -51,6 +109,36 @@ class StateFile {
   int descriptor_ = -1;
   std::byte* mapped_ = nullptr;
   mutable TransferMeter brought_;
+};
+
+// A tensor whose memory is part of a file: the system brings it in as it is looked at.
+
+/// Where the next tensor begins: what any disk's block and any system's page is a part of.
+constexpr std::uint64_t kFileTensorAlignment = 64 << 10;
+
+/// Use from one thread.
+class FileTensor {
+ public:
+  FileTensor() = default;
+  /// `count` elements must lie in the file from `offset` on, which is a multiple of
+  /// kFileTensorAlignment for bring() and let_go().
+  FileTensor(std::shared_ptr<StateFile> file, std::uint64_t offset, std::int64_t count,
+             torch::ScalarType dtype);
+
+  /// Flat, on the CPU; it keeps the file. Undefined of one made without arguments.
+  const torch::Tensor& tensor() const noexcept { return tensor_; }
+  /// Starts to read what is not in memory, without waiting; a thread does it.
+  void bring() noexcept;
+  /// Returns once it has been read, beside whatever else since bring(), or now.
+  void arrive() noexcept;
+  /// Gives its memory back; what was written is in the file.
+  void let_go() const noexcept;
+
+ private:
+  std::shared_ptr<StateFile> file_;
+  std::uint64_t offset_ = 0;
+  torch::Tensor tensor_;
+  std::shared_future<void> coming_;  ///< valid from bring() to arrive()
 };
 
 }  // namespace bimetal::optim

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::parallel {

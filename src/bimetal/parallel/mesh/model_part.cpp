@@ -1,8 +1,10 @@
 #include "bimetal/parallel/mesh/model_part.h"
 
+#include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
+#include <string>
 #include <utility>
 
 #include "bimetal/parallel/shard/flat_parameters.h"
@@ -60,6 +62,21 @@ ModelPart take_hollow_part(const Mesh& mesh, const task::Model& whole,
                         TensorModel::Values::later);
   give_memory(part.stage.model.named_parameters());
   return part;
+}
+
+Error named(const Error& error, const MeshShape& shape, int own) {
+  std::string text = error.what();
+  const auto says = [&, said = text](const std::string& place) {
+    return said.find(place) != std::string::npos;
+  };
+  const int about = error.rank().value_or(own);
+  if (about != own && about >= 0 && about < shape.ranks()) {
+    const auto place = name_of(shape, about);
+    if (!says(place)) text += fmt::format("; rank {} is {}", about, place);
+  }
+  const auto place = name_of(shape, own);
+  if (!says(place)) text = fmt::format("{} (rank {}): {}", place, own, text);
+  return {error.code(), text, error.rank()};
 }
 
 }  // namespace bimetal::parallel

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "bimetal/base/error.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/parallel/tensor/cuts.h"
@@ -45,5 +46,11 @@ ModelPart take_part(const Mesh& mesh, const task::Model& whole,
 ModelPart take_hollow_part(const Mesh& mesh, const task::Model& whole,
                            const std::vector<std::size_t>& begins, const StageCuts& cuts,
                            std::chrono::milliseconds timeout);
+
+// Adds the places of ranks in the mesh to errors of a step.
+
+/// `error` with the place of rank `own`, which has got it, and that of the rank that it is about,
+/// where it does not say these: "stage 0 of 2 (rank 0): …; rank 1 is stage 1 of 2".
+Error named(const Error& error, const MeshShape& shape, int own);
 
 }  // namespace bimetal::parallel

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "bimetal/base/error.h"
-#include "bimetal/comm/compress/dense_codec.h"
+#include "bimetal/comm/compress/dense_reduction.h"
 
 namespace bimetal::parallel::pipeline {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bimetal/comm/compress/compression.h"
-#include "bimetal/comm/topology.h"
+#include "bimetal/comm/fabric.h"
 #include "bimetal/parallel/mesh/mesh.h"
 
 namespace bimetal::parallel::pipeline {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bimetal/comm/compress/compression.h"
-#include "bimetal/task/values.h"
+#include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::pipeline {
 

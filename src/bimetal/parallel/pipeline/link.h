@@ -12,9 +12,9 @@
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/activation_codec.h"
 #include "bimetal/parallel/pipeline/description.h"
-#include "bimetal/parallel/pipeline/lost_gradients.h"
+#include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/parallel/pipeline/wait_for_peer.h"
-#include "bimetal/task/values.h"
+#include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::pipeline {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bimetal/device/device.h"
-#include "bimetal/parallel/pipeline/compute_watch.h"
+#include "bimetal/parallel/pipeline/stage_seconds.h"
 #include "bimetal/parallel/pipeline/step_run.h"
 
 namespace bimetal::parallel::pipeline {

@@ -15,7 +15,7 @@
 #include "bimetal/parallel/pipeline/link.h"
 #include "bimetal/parallel/schedule/deal.h"
 #include "bimetal/parallel/schedule/schedule.h"
-#include "bimetal/task/values.h"
+#include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::pipeline {
 

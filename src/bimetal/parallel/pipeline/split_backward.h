@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "bimetal/task/values.h"
+#include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::pipeline {
 

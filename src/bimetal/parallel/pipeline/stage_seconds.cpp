@@ -67,4 +67,16 @@ std::vector<std::vector<double>> stage_seconds(const MeasuredUnits& measured,
   return seconds;
 }
 
+std::vector<std::size_t> measured_cut(const MeasuredUnits& measured, const MeshShape& shape,
+                                      int chunks, int micro_batches,
+                                      const schedule::FittingEnds& fitting) {
+  return schedule::cut(
+             {.seconds = stage_seconds(measured, shape),
+              .send = measured.send,
+              .fitting = fitting,
+              .micro_batches = micro_batches > 0 ? micro_batches : 4 * shape.pipeline_ranks(),
+              .chunks = chunks})
+      .begins;
+}
+
 }  // namespace bimetal::parallel::pipeline

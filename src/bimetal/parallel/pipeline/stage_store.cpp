@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::parallel::pipeline {

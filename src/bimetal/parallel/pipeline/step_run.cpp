@@ -1,16 +1,16 @@
 #include "bimetal/parallel/pipeline/step_run.h"
 
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/api/include/torch/autograd.h>
 #include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/out_of_memory.h"
-#include "bimetal/parallel/pipeline/compute_watch.h"
+#include "bimetal/parallel/pipeline/stage_seconds.h"
 
 namespace bimetal::parallel::pipeline {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/schedule/in_flight.h"
+#include "bimetal/parallel/schedule/simulate.h"
 
 namespace bimetal::parallel::schedule {
 namespace {

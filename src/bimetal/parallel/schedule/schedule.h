@@ -102,7 +102,7 @@ std::vector<std::int64_t> micro_batch_sizes(std::int64_t samples, int micro_batc
 /// Activations that a stage (of p, counted from 0) keeps at most, of m micro-batches: gpipe m, 1f1b
 /// and zero_bubble min(m, p − stage) and min(m, p). With windows p is their sum, and `stage` that
 /// of the stages before. Interleaved, over v chunks, m · v or 2 (p − stage) + (v − 1) p − 1 of a
-/// chunk: how many of which, in_flight.h tells.
+/// chunk: how many of which, simulate.h tells.
 std::vector<Action> schedule(Kind kind, int stage, const Shape& shape);
 
 /// Those of all stages.

@@ -10,6 +10,13 @@
 
 namespace bimetal::parallel::schedule {
 
+// Which activations a list of actions keeps at a time.
+
+/// Of each of `chunks` chunks, how many micro-batches are between forward and the end of backward
+/// where that is most: every moment of the list at which no other has as many or more of each. With
+/// one chunk that is one number; with several it depends on their sizes which moment is fullest.
+std::vector<std::vector<int>> fullest_moments(std::span<const Action> actions, int chunks);
+
 /// Of one micro-batch in one piece of the model, on the device that has it. Seconds and bytes of
 /// any unit.
 struct PieceCost {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/server/ledger/gradient_age.h"
 #include "bimetal/parallel/server/ledger/ledger.h"
+#include "bimetal/parallel/server/ledger/worker_speed.h"
 #include "bimetal/parallel/server/link/message.h"
 
 namespace bimetal::parallel::server {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/net/encryption.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
 #include "bimetal/parallel/server/coordinator.h"

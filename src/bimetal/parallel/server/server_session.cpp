@@ -5,8 +5,8 @@
 #include <bit>
 #include <utility>
 
-#include "bimetal/parallel/server/ledger/gradient_age.h"
 #include "bimetal/parallel/server/ledger/ledger.h"
+#include "bimetal/parallel/server/ledger/worker_speed.h"
 #include "bimetal/parallel/server/shard_store.h"
 
 namespace bimetal::parallel::server {

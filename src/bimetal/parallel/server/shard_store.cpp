@@ -8,7 +8,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/optim/part_of_step.h"
-#include "bimetal/parallel/server/codec/finite.h"
+#include "bimetal/parallel/server/codec.h"
 #include "bimetal/parallel/server/ledger/ledger.h"
 #include "bimetal/parallel/tensor_buffer.h"
 

@@ -16,8 +16,7 @@
 
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/optim/clip.h"
-#include "bimetal/parallel/server/codec/pull_codec.h"
-#include "bimetal/parallel/server/codec/push_form.h"
+#include "bimetal/parallel/server/codec.h"
 #include "bimetal/parallel/server/link/message.h"
 #include "bimetal/parallel/server/shard_plan.h"
 #include "bimetal/parallel/server/tensor_pool.h"

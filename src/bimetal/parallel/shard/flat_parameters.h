@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/optim/offload/file_tensor.h"
+#include "bimetal/optim/offload/state_file.h"
 #include "bimetal/parallel/shard/flat_plan.h"
 
 namespace bimetal::parallel::shard {
@@ -86,7 +86,7 @@ class FlatParameters {
 
   FlatPlan plan_;
   std::vector<torch::Tensor> parameters_;
-  std::int64_t begin_;  ///< of the rank's part
+  std::int64_t begin_;     ///< of the rank's part
   torch::Tensor to_come_;  ///< the memory of `whole_` meanwhile
   torch::Tensor whole_, own_;
   optim::FileTensor in_file_;

@@ -4,6 +4,7 @@
 // Trillion Parameter Models", SC 2020, §5), with shards as unequal as the ranks. Pure: every rank
 // computes the same plan from the same arguments, so it is never sent.
 
+#include <c10/core/TensorImpl.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <cstddef>
@@ -11,7 +12,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
+
+#include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::shard {
 
@@ -68,5 +72,27 @@ struct Range {
 
 /// What `rank` has of a slot; count 0: nothing.
 Range kept_of(const FlatPlan& plan, const FlatPlan::Slot& slot, int rank);
+
+// Where each trained parameter is used. The plan of flat tensors is made from this.
+
+/// Index into a list of trained parameters.
+using Places = std::unordered_map<const c10::TensorImpl*, std::size_t>;
+
+Places places_of(const std::vector<task::NamedTensor>& trained);
+
+/// What of parameters is whole, and when (level 3).
+struct WholeForm {
+  /// Type of float32 parameters that one unit alone uses, and only for products (task/unit.h),
+  /// while they are gathered: autocast would make copies of them in that type. Nothing: their own.
+  std::optional<torch::ScalarType> half = {};
+  /// Parameters of fewer elements that one unit alone uses stay whole; 0: none do.
+  std::int64_t keep_below = 0;
+};
+
+/// Of each of `trained`: its type and size, the first unit of `model` that uses it, whether
+/// others do, too, and its form.
+std::vector<ParameterPlace> describe(const task::Model& model,
+                                     const std::vector<task::NamedTensor>& trained,
+                                     const WholeForm& form = {});
 
 }  // namespace bimetal::parallel::shard

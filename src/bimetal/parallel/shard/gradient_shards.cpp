@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/marked_wait.h"
+#include "bimetal/parallel/exchange_span.h"
 
 namespace bimetal::parallel::shard {
 namespace {

@@ -21,7 +21,7 @@
 #include "bimetal/parallel/exchange_span.h"
 #include "bimetal/parallel/group_room.h"
 #include "bimetal/parallel/shard/flat_plan.h"
-#include "bimetal/parallel/shard/part_exchange.h"
+#include "bimetal/parallel/shard/shard_copies.h"
 
 namespace bimetal::parallel::shard {
 

@@ -10,9 +10,9 @@
 #include "bimetal/base/error.h"
 #include "bimetal/c10d/backend_error.h"
 #include "bimetal/parallel/data/broadcast.h"
-#include "bimetal/parallel/shard/fences.h"
-#include "bimetal/parallel/shard/part_exchange.h"
+#include "bimetal/parallel/shard/shard_copies.h"
 #include "bimetal/parallel/shard/sharded_model_impl.h"
+#include "bimetal/parallel/shard/unit_gathers.h"
 
 namespace bimetal::parallel::shard {
 

@@ -19,8 +19,7 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/parameter_store.h"
 #include "bimetal/parallel/shard/flat_plan.h"
-#include "bimetal/parallel/shard/kept_memory.h"
-#include "bimetal/parallel/shard/parameter_places.h"
+#include "bimetal/parallel/shard/memory_weights.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::shard {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "bimetal/parallel/shard/part_exchange.h"
+#include "bimetal/parallel/shard/shard_copies.h"
 #include "bimetal/parallel/shard/sharded_model_impl.h"
 
 namespace bimetal::parallel::shard {

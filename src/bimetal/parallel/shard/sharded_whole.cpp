@@ -7,8 +7,8 @@
 
 #include <utility>
 
-#include "bimetal/optim/merged_update.h"
-#include "bimetal/parallel/shard/part_exchange.h"
+#include "bimetal/optim/fused.h"
+#include "bimetal/parallel/shard/shard_copies.h"
 #include "bimetal/parallel/shard/sharded_model_impl.h"
 
 namespace bimetal::parallel::shard {

@@ -12,7 +12,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/marked_wait.h"
+#include "bimetal/parallel/exchange_span.h"
 #include "bimetal/parallel/shard/sharded_model_impl.h"
 
 namespace bimetal::parallel::shard {

@@ -11,9 +11,27 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/exchange_span.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
-#include "bimetal/parallel/shard/part_exchange.h"
+#include "bimetal/parallel/shard/shard_copies.h"
+#include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::shard {
+
+// Callbacks at the boundaries of a unit, in forward and backward.
+
+struct UnitBoundaries {
+  std::function<void()> before_forward, after_forward;
+  std::function<void()> before_backward;
+  /// Once the gradients of the unit's inputs are there; not called where none of them needs one.
+  std::function<void()> after_backward;
+};
+
+/// The same values, the tensors of which need a gradient; `call` comes in backward, once those of
+/// all of them are there.
+task::Values at_backward(const task::Values& values, std::function<void()> call);
+
+/// The same unit, in which they are called: in backward, recomputed or not, by identity functions
+/// around it. Exceptions pass through. Use from one thread.
+task::Unit fence(task::Unit unit, UnitBoundaries boundaries);
 
 /// Every rank gathers the same flat tensors in the same order, whatever it computes and however it
 /// recomputes: a pass has a script, which asking for a unit carries on with as far as that. What

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/parallel/marked_wait.h"
+#include "bimetal/parallel/exchange_span.h"
 
 namespace bimetal::parallel::shard {
 

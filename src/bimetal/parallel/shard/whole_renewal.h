@@ -8,7 +8,7 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/shard/flat_plan.h"
-#include "bimetal/parallel/shard/part_exchange.h"
+#include "bimetal/parallel/shard/shard_copies.h"
 
 namespace bimetal::parallel::shard {
 

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "bimetal/balance/whole_parts.h"
+#include "bimetal/balance/deal.h"
 #include "bimetal/base/error.h"
 
 namespace bimetal::parallel::tensor {

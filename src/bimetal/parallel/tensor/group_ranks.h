@@ -1,6 +1,8 @@
 #pragma once
 // Tensor ranks that are a group of the fabric.
 
+#include <torch/csrc/api/include/torch/types.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -62,5 +64,13 @@ class GroupRanks final : public task::TensorRanks, public std::enable_shared_fro
   std::chrono::milliseconds timeout_;
   mutable std::atomic<double> seconds_ = 0;
 };
+
+// An exchange between ranks as a step of autograd's graph.
+
+using Exchanged = std::function<torch::Tensor(const torch::Tensor&)>;
+
+/// there(x), whose gradient by x is back(gradient by it), whose own is there() again: the second is
+/// the first's adjoint. Both run without gradients of their own, and live as long as the graph.
+torch::Tensor both_ways(const torch::Tensor& x, Exchanged there, Exchanged back);
 
 }  // namespace bimetal::parallel::tensor

@@ -9,9 +9,9 @@
 #include <numeric>
 #include <utility>
 
-#include "bimetal/balance/whole_parts.h"
+#include "bimetal/balance/deal.h"
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/tensor/both_ways.h"
+#include "bimetal/parallel/tensor/group_ranks.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::parallel::tensor {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bimetal/parallel/tensor/group_ranks.h"
-#include "bimetal/task/values.h"
+#include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::tensor {
 

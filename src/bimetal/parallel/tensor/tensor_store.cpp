@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/tensor_buffer.h"
 

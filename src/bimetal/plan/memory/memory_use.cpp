@@ -343,7 +343,7 @@ class StepWalk {
 };
 
 /// Steps that are measured before training are those of a rank alone; where there are shards they
-/// leave the update out (train/measure/rehearsal.h).
+/// leave the update out (train/measure/step_probe.h).
 MemoryUse rehearsal_use(ModelFacts facts, const Keeping& keeping, const RankLoad& load,
                         double program) {
   if (keeping.level > 0) facts.state_bytes = 0;

@@ -12,9 +12,9 @@
 #include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/mesh_advice.h"
 #include "bimetal/plan/mesh/mesh_search.h"
+#include "bimetal/plan/mesh/own_parts.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
 #include "bimetal/plan/mesh/tensor_groups.h"
-#include "bimetal/plan/mesh/tensor_parts.h"
 
 namespace bimetal::plan {
 namespace {

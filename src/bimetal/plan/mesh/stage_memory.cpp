@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "bimetal/parallel/schedule/in_flight.h"
+#include "bimetal/parallel/schedule/simulate.h"
 
 namespace bimetal::plan {
 

@@ -9,9 +9,8 @@
 #include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/own_parts.h"
+#include "bimetal/plan/mesh/pipeline_cut.h"
 #include "bimetal/plan/mesh/tensor_groups.h"
-#include "bimetal/plan/mesh/tensor_parts.h"
-#include "bimetal/plan/mesh/wished_pipeline.h"
 
 namespace bimetal::plan {
 namespace {

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "bimetal/plan/mesh/data_choice.h"
+#include "bimetal/plan/mesh/own_parts.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
 #include "bimetal/plan/mesh/stage_memory.h"
-#include "bimetal/plan/mesh/tensor_parts.h"
 
 namespace bimetal::plan {
 namespace {

@@ -11,7 +11,7 @@
 #include "bimetal/parallel/pipeline/runner.h"
 #include "bimetal/parallel/schedule/deal.h"
 #include "bimetal/parallel/tensor_buffer.h"
-#include "bimetal/predict/mesh/through_stages.h"
+#include "bimetal/predict/mesh/model_in_parts.h"
 
 namespace bimetal::predict {
 namespace {

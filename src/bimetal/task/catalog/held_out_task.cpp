@@ -4,9 +4,7 @@
 
 #include <utility>
 
-#include "bimetal/data/bootstrap.h"
 #include "bimetal/data/held_out.h"
-#include "bimetal/data/subset.h"
 
 namespace bimetal::task {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "bimetal/data/transfer/content.h"
-#include "bimetal/device/place.h"
+#include "bimetal/device/device.h"
 
 namespace bimetal::task {
 namespace {
@@ -24,7 +24,8 @@ std::string fact(const char* name, const data::ImageDataset& set) {
 }
 
 checkpoint::ModelDescription describe(const std::string& model, std::int64_t hidden,
-                                      std::int64_t norm_group, const data::ImageDataset& set, const std::string& dtype) {
+                                      std::int64_t norm_group, const data::ImageDataset& set,
+                                      const std::string& dtype) {
   return {.name = model,
           .hidden = hidden,
           .norm_group = norm_group,

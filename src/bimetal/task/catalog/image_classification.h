@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/data/images/image_set.h"
+#include "bimetal/data/images/dataset.h"
 #include "bimetal/task/catalog/job_task.h"
 
 namespace bimetal::task {
@@ -14,8 +14,8 @@ namespace bimetal::task {
 /// A batch is {images [b, C, H, W], labels int64 [b]}, the model's output {logits [b, classes]}.
 class ImageClassification final : public JobTask {
  public:
-  /// `model`, `hidden` and `norm_group`: as models::make_model takes them; `dtype`: "float32" or "float64", of
-  /// the images in batches; `augment`: of those that are trained on.
+  /// `model`, `hidden` and `norm_group`: as models::make_model takes them; `dtype`: "float32" or
+  /// "float64", of the images in batches; `augment`: of those that are trained on.
   ImageClassification(const std::string& model, std::int64_t hidden, data::TrainTest data,
                       const std::string& dtype, data::Augment augment = data::Augment::No,
                       std::int64_t norm_group = 0);

@@ -4,11 +4,12 @@
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "bimetal/checkpoint/model_description.h"
+#include "bimetal/checkpoint/model_file.h"
 #include "bimetal/data/dataset_files.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/task/task.h"
@@ -44,5 +45,29 @@ class JobTask : public Task {
 /// models::make_model.
 std::shared_ptr<const JobTask> make_task(const job::JobConfig& job,
                                          const data::DatasetFiles& files);
+
+// How much a task's model computes.
+
+/// Operations of each unit's forward for a sample of the training data
+/// (models/language/language_model.h); empty where that is not known, as it is of language models
+/// alone.
+std::vector<double> unit_operations(const JobTask& task);
+
+// Tasks written in Python. What makes them is not in this library but in the extension module that
+// runs the program inside of Python (python_host/), which announces itself here.
+
+/// Makes the task that job.model.python names. Errors: InvalidArgument with Python's traceback.
+using PythonTaskMaker = std::function<std::shared_ptr<const JobTask>(const job::JobConfig& job)>;
+
+/// Before any task is made; empty: this process has no Python (any more). Not for several threads.
+void set_python_task_maker(PythonTaskMaker maker);
+
+bool has_python_task_maker() noexcept;
+
+/// True if the job's task is written in Python, and so brings its own data.
+bool is_python_task(const job::JobConfig& job) noexcept;
+
+/// By the maker. Error(Unsupported) if there is none.
+std::shared_ptr<const JobTask> make_python_task(const job::JobConfig& job);
 
 }  // namespace bimetal::task

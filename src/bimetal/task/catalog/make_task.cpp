@@ -1,14 +1,13 @@
 #include <fmt/format.h>
 
 #include "bimetal/base/error.h"
-#include "bimetal/data/bootstrap.h"
-#include "bimetal/device/place.h"
+#include "bimetal/data/held_out.h"
+#include "bimetal/device/device.h"
 #include "bimetal/models/language/language_config.h"
 #include "bimetal/task/catalog/held_out_task.h"
 #include "bimetal/task/catalog/image_classification.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/catalog/language_modeling.h"
-#include "bimetal/task/catalog/python_tasks.h"
 
 namespace bimetal::task {
 namespace {

@@ -12,10 +12,10 @@
 
 #include "bimetal/device/device.h"
 #include "bimetal/parallel/data/gradient_hooks.h"
-#include "bimetal/parallel/shard/fences.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
-#include "bimetal/precision/autocast.h"
-#include "bimetal/task/draws.h"
+#include "bimetal/parallel/shard/unit_gathers.h"
+#include "bimetal/precision/precision.h"
+#include "bimetal/task/dropout.h"
 
 namespace bimetal::train {
 

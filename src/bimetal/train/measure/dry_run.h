@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/measure/unit_measure.h"
 

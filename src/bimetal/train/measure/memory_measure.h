@@ -5,7 +5,7 @@
 #include <string>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/device/place.h"
+#include "bimetal/device/device.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/plan/memory/memory_plan.h"
 #include "bimetal/precision/precision.h"

@@ -12,17 +12,17 @@
 #include <span>
 #include <utility>
 
-#include "bimetal/balance/whole_parts.h"
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/balance/deal.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/device/device.h"
 #include "bimetal/parallel/data/gradient_hooks.h"
 #include "bimetal/parallel/pipeline/split_backward.h"
-#include "bimetal/parallel/tensor/both_ways.h"
 #include "bimetal/parallel/tensor/cuts.h"
+#include "bimetal/parallel/tensor/group_ranks.h"
 #include "bimetal/parallel/tensor/sequence_ranks.h"
-#include "bimetal/parallel/tensor/tensor_task.h"
-#include "bimetal/precision/autocast.h"
-#include "bimetal/task/draws.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
+#include "bimetal/precision/precision.h"
+#include "bimetal/task/dropout.h"
 #include "bimetal/task/tensor_ranks.h"
 
 namespace bimetal::train {

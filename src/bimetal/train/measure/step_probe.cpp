@@ -9,7 +9,7 @@
 #include <exception>
 #include <limits>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/host_allocator.h"

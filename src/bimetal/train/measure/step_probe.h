@@ -16,7 +16,7 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/precision/precision.h"
-#include "bimetal/progress/rank_figures.h"
+#include "bimetal/progress/worker_summary.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/compute.h"
 

@@ -7,13 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/host_allocator.h"
 #include "bimetal/device/out_of_memory.h"
 #include "bimetal/optim/optimizers.h"
-#include "bimetal/parallel/shard/parameter_places.h"
-#include "bimetal/plan/mesh/tensor_parts.h"
+#include "bimetal/parallel/shard/flat_plan.h"
+#include "bimetal/plan/mesh/own_parts.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/measure/dry_run.h"
 #include "bimetal/train/measure/part_measure.h"

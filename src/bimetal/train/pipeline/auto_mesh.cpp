@@ -13,7 +13,7 @@
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host_allocator.h"
 #include "bimetal/job/combinations.h"
-#include "bimetal/job/mesh_keys.h"
+#include "bimetal/job/job_bindings.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/plan/memory/memory_plan.h"

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/pipeline/measured_cut.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
+#include "bimetal/parallel/pipeline/stage_seconds.h"
 #include "bimetal/plan/model_facts.h"
 #include "bimetal/train/replicas.h"
 #include "bimetal/train/setup.h"

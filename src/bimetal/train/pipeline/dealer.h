@@ -8,7 +8,7 @@
 
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/schedule/deal.h"
-#include "bimetal/progress/rank_figures.h"
+#include "bimetal/progress/worker_summary.h"
 
 namespace bimetal::train {
 

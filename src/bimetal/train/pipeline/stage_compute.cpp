@@ -9,9 +9,9 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/device/out_of_memory.h"
-#include "bimetal/parallel/marked_wait.h"
-#include "bimetal/precision/autocast.h"
-#include "bimetal/predict/mesh/through_stages.h"
+#include "bimetal/parallel/exchange_span.h"
+#include "bimetal/precision/precision.h"
+#include "bimetal/predict/mesh/model_in_parts.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/profile/phase.h"
 
@@ -135,9 +135,8 @@ int StageCompute::asked_micro_batches(std::int64_t samples) const {
 /// Shares differ: one that is smaller than the others has fewer. A task's code need not take empty
 /// micro-batches.
 int StageCompute::micro_batches(std::int64_t samples) const {
-  return parallel::schedule::micro_batches_filled(options_.schedule,
-                                                  mesh_->shape().pipeline_ranks(),
-                                                  asked_micro_batches(samples), samples);
+  return parallel::schedule::micro_batches_filled(
+      options_.schedule, mesh_->shape().pipeline_ranks(), asked_micro_batches(samples), samples);
 }
 
 Compute::Outcome StageCompute::try_run(std::int64_t samples,

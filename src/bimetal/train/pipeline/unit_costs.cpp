@@ -8,12 +8,12 @@
 #include <memory>
 #include <optional>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/host_allocator.h"
 #include "bimetal/device/out_of_memory.h"
-#include "bimetal/precision/autocast.h"
-#include "bimetal/task/draws.h"
+#include "bimetal/precision/precision.h"
+#include "bimetal/task/dropout.h"
 #include "bimetal/train/measure/dry_run.h"
 
 namespace bimetal::train {

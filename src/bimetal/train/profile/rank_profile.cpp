@@ -14,7 +14,7 @@
 
 #include "bimetal/base/json_string.h"
 #include "bimetal/base/wire.h"
-#include "bimetal/parallel/marked_wait.h"
+#include "bimetal/parallel/exchange_span.h"
 
 namespace bimetal::train {
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/base/atomic_file.h"
+#include "bimetal/base/files.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/train/profile/rank_profile.h"
 

@@ -10,12 +10,11 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/data/transfer/cache.h"
-#include "bimetal/data/transfer/cache_lock.h"
-#include "bimetal/data/transfer/data_delivery.h"
+#include "bimetal/data/transfer/data_copies.h"
 #include "bimetal/data/transfer/data_link.h"
 #include "bimetal/data/transfer/shared_data.h"
 #include "bimetal/progress/together.h"
-#include "bimetal/task/catalog/python_tasks.h"
+#include "bimetal/task/catalog/job_task.h"
 
 namespace bimetal::train {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "bimetal/base/release.h"
-#include "bimetal/device/place.h"
+#include "bimetal/device/device.h"
 
 namespace bimetal::train {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "bimetal/net/endpoint.h"
 #include "bimetal/parallel/server/parameter_server.h"
-#include "bimetal/predict/job_weights.h"
+#include "bimetal/predict/checkpoint_weights.h"
 #include "bimetal/serving/server.h"
 #include "bimetal/train/server/server_job.h"
 

@@ -13,13 +13,12 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/data/transfer/data_link.h"
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_store.h"
 #include "bimetal/predict/evaluate.h"
-#include "bimetal/progress/loss_trend.h"
+#include "bimetal/progress/progress_meter.h"
 #include "bimetal/train/server/job_data.h"
 #include "bimetal/train/server/job_predictions.h"
 #include "bimetal/train/server/server_figures.h"

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/checkpoint/admitted_save.h"
-#include "bimetal/checkpoint/shared_checkpoint.h"
+#include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/progress/together.h"
 #include "bimetal/serving/message.h"
 #include "bimetal/train/server/server_process.h"
@@ -148,12 +148,12 @@ void ServerProcess::save_now() {
   state_.torch_rng = checkpoint::random_state();
   // Another process may have come to lead, and saved, since the question above: this one may have
   // been stopped while it wrote.
-  const auto path = checkpoint::save_checkpoint(
-      job_.checkpoint.dir, model_, *optimizer_, state_, job_.checkpoint.keep,
-      [this](const checkpoint::LastSave& newest) {
-        require_own(newest);
-        require_lead();
-      });
+  const auto path =
+      checkpoint::save_checkpoint(job_.checkpoint.dir, model_, *optimizer_, state_,
+                                  job_.checkpoint.keep, [this](const checkpoint::LastSave& newest) {
+                                    require_own(newest);
+                                    require_lead();
+                                  });
   observer_.on_checkpoint(path.string(), state_.step);
 }
 

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/solo_mesh.h"
+#include "bimetal/net/mesh.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/optim/schedule.h"
 #include "bimetal/progress/together.h"
-#include "bimetal/task/catalog/python_tasks.h"
+#include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/server/server_process.h"
 #include "bimetal/train/server/server_setup.h"
 
@@ -89,9 +89,9 @@ data::DatasetFiles ServerProcess::find_data() {
 
 std::unique_ptr<data::DataServer> ServerProcess::send_data() {
   if (task::is_python_task(job_)) return nullptr;
-  auto server = std::make_unique<data::DataServer>(
-      net::Endpoint{run_.listen_host, 0}, run_.credentials, files_,
-      run_.trainer.host_name, milliseconds_of(job_.parallel.timeout_s));
+  auto server = std::make_unique<data::DataServer>(net::Endpoint{run_.listen_host, 0},
+                                                   run_.credentials, files_, run_.trainer.host_name,
+                                                   milliseconds_of(job_.parallel.timeout_s));
   run_.directory->publish_data(server->endpoint());
   return server;
 }

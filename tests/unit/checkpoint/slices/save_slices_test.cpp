@@ -19,7 +19,6 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/stopwatch.h"
 #include "bimetal/checkpoint/inspect.h"
 #include "bimetal/checkpoint/slices/shared_reader.h"
 #include "support/forked_child.h"

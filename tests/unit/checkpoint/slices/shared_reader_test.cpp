@@ -14,11 +14,10 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 #include "bimetal/checkpoint/optimizer_state.h"
-#include "bimetal/checkpoint/shared_checkpoint.h"
 #include "bimetal/comm/exchange.h"
-#include "bimetal/comm/from_rank_0.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"
 #include "support/thread_ranks.h"

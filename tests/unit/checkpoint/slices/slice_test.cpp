@@ -1,7 +1,5 @@
 // Parts of tensors: where their elements are, and what two of them have in common.
 
-#include "bimetal/checkpoint/slices/slice.h"
-
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -10,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "bimetal/checkpoint/parts/kept_pieces.h"
 #include "bimetal/checkpoint/parts/part_slices.h"
+#include "bimetal/checkpoint/slices/tensor_index.h"
 
 namespace bimetal::checkpoint {
 namespace {

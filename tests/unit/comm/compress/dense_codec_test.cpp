@@ -1,11 +1,10 @@
-#include "bimetal/comm/compress/dense_codec.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <span>
 
 #include "bimetal/base/error.h"
+#include "bimetal/comm/compress/dense_reduction.h"
 #include "support/errors.h"
 #include "unit/comm/compress/sample_values.h"
 

@@ -1,10 +1,10 @@
-#include "bimetal/comm/group/timer.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <future>
 #include <vector>
+
+#include "bimetal/comm/group/executor.h"
 
 namespace bimetal::comm {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "bimetal/comm/mailbox/abort_message.h"
-#include "bimetal/comm/shm/segment_address.h"
+#include "bimetal/comm/shm/segment.h"
 #include "unit/comm/mailbox/mailbox_fixture.h"
 
 namespace bimetal::comm {

@@ -1,12 +1,11 @@
-#include "bimetal/comm/reduce/reduce_across.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <random>
 #include <vector>
 
-#include "bimetal/comm/reduce/half.h"
+#include "bimetal/comm/reduce/reduce_kernels.h"
+#include "bimetal/comm/reduce/reduce_operators.h"
 
 namespace bimetal::comm {
 namespace {

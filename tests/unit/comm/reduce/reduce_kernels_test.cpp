@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "bimetal/comm/buffer.h"
-#include "bimetal/comm/reduce/half.h"
+#include "bimetal/comm/dtype.h"
+#include "bimetal/comm/reduce/reduce_operators.h"
 
 namespace bimetal::comm {
 namespace {

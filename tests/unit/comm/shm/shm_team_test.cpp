@@ -8,10 +8,10 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/comm/algorithms/chain.h"
+#include "bimetal/comm/algorithms/ring.h"
+#include "bimetal/comm/fabric.h"
 #include "bimetal/comm/shm/lanes.h"
 #include "bimetal/comm/shm/team.h"
-#include "bimetal/comm/transport.h"
 
 namespace bimetal::comm {
 namespace {

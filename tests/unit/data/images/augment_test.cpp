@@ -7,7 +7,7 @@
 #include <array>
 #include <vector>
 
-#include "bimetal/data/images/image_set.h"
+#include "bimetal/data/images/dataset.h"
 
 namespace bimetal::data {
 namespace {

@@ -1,5 +1,3 @@
-#include "bimetal/data/images/idx.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -7,6 +5,7 @@
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "bimetal/data/images/image_formats.h"
 #include "support/errors.h"
 #include "unit/data/idx_files.h"
 

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/data/transfer/cache_lock.h"
 #include "support/environment.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "bimetal/base/error.h"
-#include "bimetal/data/transfer/checksums.h"
 #include "support/environment.h"
 #include "support/errors.h"
 #include "unit/data/idx_files.h"

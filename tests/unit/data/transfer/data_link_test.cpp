@@ -9,7 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/net/solo_mesh.h"
+#include "bimetal/net/mesh.h"
 #include "bimetal/train/server/job_data.h"
 #include "support/environment.h"
 #include "support/errors.h"

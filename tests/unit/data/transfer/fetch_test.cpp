@@ -1,9 +1,8 @@
-#include "bimetal/data/transfer/fetch.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "bimetal/base/error.h"
+#include "bimetal/data/transfer/file_transfer.h"
 #include "support/environment.h"
 #include "support/temporary_folder.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/mesh/named_error.h"
+#include "bimetal/parallel/mesh/model_part.h"
 #include "support/errors.h"
 
 namespace bimetal::parallel {

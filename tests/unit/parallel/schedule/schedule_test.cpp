@@ -8,7 +8,6 @@
 #include <string>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/schedule/in_flight.h"
 #include "bimetal/parallel/schedule/simulate.h"
 #include "support/errors.h"
 

@@ -7,7 +7,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
-#include "bimetal/comm/compress/dense_codec.h"
+#include "bimetal/comm/compress/dense_reduction.h"
 #include "bimetal/parallel/server/client/client.h"
 #include "bimetal/parallel/server/link/who_leads.h"
 #include "bimetal/parallel/server/parameter_server.h"

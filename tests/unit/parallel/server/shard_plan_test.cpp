@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/server/shard_weights.h"
 
 namespace bimetal::parallel::server {
 namespace {

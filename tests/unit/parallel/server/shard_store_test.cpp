@@ -9,7 +9,7 @@
 #include <cstring>
 #include <limits>
 
-#include "bimetal/parallel/server/codec/finite.h"
+#include "bimetal/parallel/server/codec.h"
 #include "bimetal/parallel/server/tensor_pool.h"
 
 namespace bimetal::parallel::server {

@@ -14,7 +14,7 @@
 #include "bimetal/optim/cpu_adam.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/shard/whole_renewal.h"
-#include "bimetal/precision/autocast.h"
+#include "bimetal/precision/precision.h"
 #include "bimetal/task/model_state.h"
 #include "support/thread_ranks.h"
 

@@ -17,7 +17,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/huggingface.h"
-#include "bimetal/device/place.h"
+#include "bimetal/device/device.h"
 #include "bimetal/models/language/language_model.h"
 #include "bimetal/predict/mesh/model_in_parts.h"
 #include "support/temporary_folder.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/job/mesh_keys.h"
+#include "bimetal/job/job_bindings.h"
 #include "bimetal/train/pipeline/stage_run.h"
 #include "bimetal/train/replicas.h"
 #include "support/errors.h"
@@ -76,9 +76,9 @@ TEST(ChooseCuts, WhatReplicasComeToIsRefusedInTheWordsOfTheKeys) {
   job.mesh.stage_tensor = {1, 2};
   job.mesh.schedule = "interleaved";
   require_possible(job, shape_of(job.mesh, 3));
-  EXPECT_THAT(text_of(ErrorCode::Unsupported,
-                      [&] { require_possible(job, shape_of(job.mesh, 6)); }),
-              HasSubstr("take \"1f1b\", or mesh.replicas = 1"));
+  EXPECT_THAT(
+      text_of(ErrorCode::Unsupported, [&] { require_possible(job, shape_of(job.mesh, 6)); }),
+      HasSubstr("take \"1f1b\", or mesh.replicas = 1"));
 }
 
 /// Of its evaluations: they tell whether activations were shortened on the way.

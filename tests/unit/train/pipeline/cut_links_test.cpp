@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "bimetal/parallel/pipeline/measured_cut.h"
+#include "bimetal/parallel/pipeline/stage_seconds.h"
 #include "bimetal/train/pipeline/unit_costs.h"
 #include "support/in_process_mesh.h"
 #include "support/thread_ranks.h"

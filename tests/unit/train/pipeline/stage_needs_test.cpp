@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bimetal/parallel/pipeline/measured_cut.h"
+#include "bimetal/parallel/pipeline/stage_seconds.h"
 
 namespace bimetal::train {
 namespace {

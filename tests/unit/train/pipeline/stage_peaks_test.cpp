@@ -11,7 +11,7 @@
 
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/plan/mesh/stage_memory.h"
-#include "bimetal/precision/autocast.h"
+#include "bimetal/precision/precision.h"
 #include "bimetal/task/segments.h"
 #include "bimetal/train/measure/dry_run.h"
 #include "bimetal/train/measure/unit_measure.h"

@@ -15,10 +15,9 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/compress/compression.h"
-#include "bimetal/net/encryption.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
-#include "bimetal/parallel/server/codec/push_codec.h"
+#include "bimetal/parallel/server/codec.h"
 #include "bimetal/parallel/server/link/message.h"
 #include "bimetal/parallel/server/shard_plan.h"
 

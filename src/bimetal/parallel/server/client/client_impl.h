@@ -19,7 +19,7 @@
 
 #include "bimetal/parallel/server/client/client.h"
 #include "bimetal/parallel/server/client/server_link.h"
-#include "bimetal/parallel/server/codec/push_codec.h"
+#include "bimetal/parallel/server/codec.h"
 
 namespace bimetal::parallel::server {
 

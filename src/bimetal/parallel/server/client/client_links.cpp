@@ -14,7 +14,7 @@
 #include "bimetal/net/tcp/run_handlers.h"
 #include "bimetal/net/tcp/spawn.h"
 #include "bimetal/parallel/server/client/client_impl.h"
-#include "bimetal/parallel/server/codec/pull_codec.h"
+#include "bimetal/parallel/server/codec.h"
 
 namespace bimetal::parallel::server {
 namespace {
@@ -243,8 +243,8 @@ asio::awaitable<void> Client::Impl::watch() {
       const auto [patience, set_by] = patience_with(*server);
       if (silence <= patience) continue;
       server->link->close();
-      server->on_closed(Error(ErrorCode::PeerLost,
-                              fmt::format("nothing was heard of it within {}", set_by)));
+      server->on_closed(
+          Error(ErrorCode::PeerLost, fmt::format("nothing was heard of it within {}", set_by)));
     }
     {
       const std::scoped_lock lock(arrivals.mutex);

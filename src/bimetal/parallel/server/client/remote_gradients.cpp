@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "bimetal/base/stopwatch.h"
+#include "bimetal/base/deadline.h"
 
 namespace bimetal::parallel::server {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "bimetal/base/error.h"
-#include "bimetal/comm/compress/dense_codec.h"
+#include "bimetal/comm/compress/dense_reduction.h"
 
 namespace bimetal::parallel::server {
 

@@ -8,7 +8,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/rendezvous/failure_note.h"
+#include "bimetal/rendezvous/bootstrap.h"
 
 namespace bimetal::parallel::server {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/server/link/link_rate.h"
-#include "bimetal/parallel/server/shard_weights.h"
+#include "bimetal/parallel/server/shard_plan.h"
 
 namespace bimetal::parallel::server {
 namespace {
@@ -55,7 +55,8 @@ auto wait_for(const Weighing& weighing, Deadline deadline, Look look) -> decltyp
                   fmt::format("parameter server {} is lost: it ended before the job began", server),
                   server);
     }
-    if (weighing.directory.stopped()) throw Error(ErrorCode::Aborted, "stopped before the job began");
+    if (weighing.directory.stopped())
+      throw Error(ErrorCode::Aborted, "stopped before the job began");
     if (deadline.expired()) return {};
     std::this_thread::sleep_for(kLookForWeights);
   }
@@ -108,8 +109,8 @@ std::string measured_here(const Weighing& weighing) {
   const auto servers = rate_servers(weighing);
   for (std::size_t server = 0; server < servers.size(); ++server) {
     const auto name = fmt::format("server {} ({})", server, net::to_string(servers[server]));
-    const auto rate = measure_rate(servers[server], name, weighing.credentials,
-                                       Deadline::after(kForOneServer));
+    const auto rate =
+        measure_rate(servers[server], name, weighing.credentials, Deadline::after(kForOneServer));
     text += fmt::format("{} {} ", rate.up, rate.down);
   }
   return text.substr(0, text.size() - 1);

@@ -15,11 +15,30 @@
 #include <string_view>
 #include <vector>
 
-#include "bimetal/parallel/server/ledger/position.h"
-#include "bimetal/parallel/server/ledger/prefetch_gain.h"
 #include "bimetal/parallel/server/ledger/worker_speed.h"
 
 namespace bimetal::parallel::server {
+
+// How far a job has come: which samples its parameters have learnt from. The copy of server 0 needs
+// it to take over. docs/parameter_server.md, "When a server dies".
+
+/// Samples of one epoch, in the sampler's order.
+struct SampleRun {
+  std::int64_t epoch = 0;
+  std::int64_t offset = 0;
+  std::int64_t count = 0;
+
+  friend bool operator==(const SampleRun&, const SampleRun&) = default;
+};
+
+struct Position {
+  std::int64_t steps_done = 0;
+  std::int64_t epoch = 0;
+  std::int64_t offset = 0;         ///< within the epoch's order: all before it have been used
+  std::vector<SampleRun> visited;  ///< async: used although some before them have not been
+
+  friend bool operator==(const Position&, const Position&) = default;
+};
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
@@ -35,7 +54,7 @@ Consistency consistency_of(std::string_view name);
 /// Whether workers get leases ahead of the end of what they have, so that their parameters can come
 /// while gradients leave. Never in sync, where a lease needs the parameters of the one before.
 enum class Prefetch : std::uint8_t {
-  automatic,  ///< those that gain by it: prefetch_gain.h
+  automatic,  ///< those that gain by it: worker_speed.h
   on,         ///< all
   off,
 };

@@ -16,8 +16,7 @@
 #include <string>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/link/credentials.h"
-#include "bimetal/net/link/frame_session.h"
+#include "bimetal/net/link/session.h"
 #include "bimetal/parallel/server/link/message.h"
 #include "bimetal/parallel/server/link/shared_path.h"
 

@@ -1,14 +1,14 @@
 #pragma once
 // The bandwidth between a worker and a server, measured on a connection like those of the job,
 // before there is a plan of the shards. The weights of the servers follow from it
-// (shard_weights.h).
+// (shard_plan.h).
 
 #include <string>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/parallel/server/link/link_server.h"
-#include "bimetal/parallel/server/shard_weights.h"
+#include "bimetal/parallel/server/shard_plan.h"
 
 namespace bimetal::parallel::server {
 

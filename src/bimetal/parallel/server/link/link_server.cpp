@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/to_error.h"
 #include "bimetal/net/tcp/run_handlers.h"
 
 namespace bimetal::parallel::server {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "bimetal/base/wire_error.h"
+#include "bimetal/base/error.h"
 
 namespace bimetal::parallel::server {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/server/ledger/position.h"
+#include "bimetal/parallel/server/ledger/ledger.h"
 
 namespace bimetal::parallel::server {
 

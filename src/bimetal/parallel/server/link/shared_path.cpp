@@ -6,7 +6,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
-#include "bimetal/comm/transport.h"
+#include "bimetal/comm/fabric.h"
 
 namespace bimetal::parallel::server {
 namespace {

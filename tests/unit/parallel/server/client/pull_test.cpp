@@ -4,9 +4,9 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/base/error.h"
-#include "bimetal/comm/compress/dense_codec.h"
+#include "bimetal/comm/compress/dense_reduction.h"
 #include "bimetal/parallel/server/client/server_link.h"
-#include "bimetal/parallel/server/codec/pull_codec.h"
+#include "bimetal/parallel/server/codec.h"
 
 namespace bimetal::parallel::server {
 namespace {

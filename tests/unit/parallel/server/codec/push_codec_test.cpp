@@ -1,7 +1,5 @@
 // Shortened gradients from the worker's codec into a server's store.
 
-#include "bimetal/parallel/server/codec/push_codec.h"
-
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/optim.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/server/codec.h"
 #include "bimetal/parallel/server/shard_store.h"
 
 namespace bimetal::parallel::server {

@@ -1,8 +1,6 @@
-#include "bimetal/parallel/server/ledger/prefetch_gain.h"
-
 #include <gtest/gtest.h>
 
-#include "bimetal/parallel/server/ledger/gradient_age.h"
+#include "bimetal/parallel/server/ledger/worker_speed.h"
 
 namespace bimetal::parallel::server {
 namespace {
