@@ -10,6 +10,8 @@
 #include "bimetal/base/error.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/net/mesh.h"
+#include "bimetal/parallel/server/directory/directory.h"
+#include "bimetal/rendezvous/bootstrap.h"
 #include "bimetal/train/server/job_data.h"
 #include "support/environment.h"
 #include "support/errors.h"
@@ -52,7 +54,11 @@ class DataLink : public ::testing::Test {
     auto alone = comm::make_group(net::make_solo_mesh("mac"), {});
     train::TrainerOptions options;
     options.host_name = "mac";
-    const train::DataSender sender{[this] { return at_; }, with};
+    ps::ServerDirectory directory({.store = store_.endpoint(),
+                                   .token = own().token,
+                                   .deadline = Deadline::after(seconds(20))});
+    directory.publish_data(at_);
+    const train::DataSender sender{&directory, with};
     return train::find_job_data(alone, job_, options, sender, told_);
   }
   Error error_of_find(const ps::Credentials& with = own()) {
@@ -76,6 +82,7 @@ class DataLink : public ::testing::Test {
     return job;
   }();
   std::unique_ptr<DataServer> server_;
+  const rendezvous::StoreServer store_{{"127.0.0.1", 0}, own().token};
   std::optional<net::Endpoint> at_ = net::Endpoint{};
   train::test::Recorder told_;
 };
