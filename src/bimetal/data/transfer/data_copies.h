@@ -3,8 +3,6 @@
 // No files are touched here.
 
 #include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,11 +10,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/exchange.h"
-#include "bimetal/data/transfer/cache.h"
 #include "bimetal/data/transfer/content.h"
-#include "bimetal/data/transfer/file_transfer.h"
-#include "bimetal/job/job_config.h"
-#include "bimetal/progress/observer.h"
 
 namespace bimetal::data {
 
@@ -65,42 +59,5 @@ Digest digest_of_copy(const Copy& copy);
 
 /// Bytes of a copy as it lies there: what is sent.
 std::uint64_t stored_bytes(const Copy& copy);
-
-// A data set on its way into the cache of a machine that has none, whatever carries it there.
-
-struct Delivery {
-  std::string dataset;
-  std::vector<SentFile> files;
-  std::vector<Content> contents;
-  std::filesystem::path target;  ///< in the receiver's cache; empty where nothing is received
-  std::string receiver;          ///< for messages: "rank 1 on pc2"
-};
-
-/// What `copy`, all of whose contents are known, is sent as: its files are named by the dataset,
-/// never by what comes over the network. Error(CorruptData) if it is no copy of that dataset.
-Delivery delivery_of(const Copy& copy, const std::string& dataset, const Cache* cache,
-                     std::string receiver);
-
-/// Whether the cache holds the whole data set, undamaged.
-bool in_cache(const Delivery& delivery, progress::Meter& meter);
-
-/// `receive` fills an empty folder with the files, through to the disk; they are checked and moved
-/// into the cache: complete, or not there at all. Errors: System for a disk that is full,
-/// CorruptData for files that are not what they should be, and those of `receive`.
-void keep_delivery(const Delivery& delivery, progress::Meter& meter,
-                   const std::function<void(const std::filesystem::path&)>& receive);
-
-/// Why a receiver is not sent what it misses; nothing if it is. `bytes`: how much that is.
-std::optional<std::string> forbidden(const job::DataConfig& config);
-std::optional<std::string> too_large(const job::DataConfig& config, std::uint64_t bytes);
-Error not_sent(const std::string& receiver, const std::string& why_not, const std::string& missing,
-               std::optional<int> rank = std::nullopt);
-
-/// "no data on … (why): … sends 29.5 MiB to be kept there".
-std::string sending_note(const std::string& receivers, const std::string& missing,
-                         const std::string& sender, std::uint64_t bytes);
-
-/// "29.5 MiB", "1.2 GiB".
-std::string size_text(std::uint64_t bytes);
 
 }  // namespace bimetal::data

@@ -9,6 +9,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/data/transfer/content.h"
 #include "bimetal/data/transfer/data_copies.h"
+#include "bimetal/data/transfer/data_delivery.h"
 #include "bimetal/data/transfer/file_transfer.h"
 #include "bimetal/progress/running_task.h"
 

@@ -11,6 +11,7 @@
 
 #include "bimetal/data/transfer/cache.h"
 #include "bimetal/data/transfer/data_copies.h"
+#include "bimetal/data/transfer/data_delivery.h"
 #include "bimetal/data/transfer/file_transfer.h"
 
 namespace bimetal::data {

@@ -11,6 +11,8 @@
 
 #include <chrono>
 #include <cmath>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -157,8 +159,10 @@ TEST(TextInPartsOfHuggingFace, IsThatOfOneDevice) {
   }
 }
 
-/// The error of the rank that fails first; the others' follow from it.
+/// The error of the rank that fails by itself; the others' follow from it.
 Error refusal(int stages, const std::filesystem::path& run, PartOptions options = {}) {
+  std::mutex lock;
+  std::optional<Error> own;
   try {
     testing::run_ranks(stages, [&](int /*rank*/, comm::Group group) {
       const parallel::Mesh mesh(group, {.stages = stages});
@@ -167,12 +171,16 @@ Error refusal(int stages, const std::filesystem::path& run, PartOptions options 
       try {
         generate(by, kLookedAt, kPrompt, kSampling);
       } catch (const Error& error) {
+        if (error.code() != ErrorCode::Aborted) {
+          const std::lock_guard held(lock);
+          if (!own) own = error;
+        }
         group.abort(error.what());
         throw;
       }
     });
   } catch (const Error& error) {
-    return error;
+    return own.value_or(error);
   }
   return {ErrorCode::Internal, "nothing was refused"};
 }
