@@ -21,7 +21,7 @@ HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 SHELL = ("", "sh", "bash")
 OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z0-9_-]*)")
 # Python's own: their options are in their files, as the program does not know them.
-PYTHON = {"tune": ("tune", "runs"), "ensemble": ("ensemble", "runs"), "data": ("data",), "ray": ("ray",), "doctor": ("command",)}
+PYTHON = {"tune": ("tune", "runs", "pool"), "ensemble": ("ensemble", "runs", "pool"), "data": ("data",), "ray": ("ray",), "doctor": ("command",)}
 
 
 def documents() -> list[pathlib.Path]:
