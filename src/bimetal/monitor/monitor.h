@@ -17,11 +17,6 @@
 
 namespace bimetal::monitor {
 
-// The pages of a monitor.
-
-inline constexpr const char* kStatusPath = "/status";    ///< for `bimetal top`: status.h
-inline constexpr const char* kMetricsPath = "/metrics";  ///< for Prometheus
-
 struct MonitorOptions {
   std::optional<net::Endpoint> listen = {};  ///< port 0: a free one
   net::Token job_token = {};                 ///< needed beyond loopback, and asked for there alone
@@ -60,12 +55,5 @@ class Monitor final : public progress::Observer {
   std::int64_t step_ = 0, logged_step_ = 0;
   std::optional<net::HttpServer> server_;  // last: it asks the recorder
 };
-
-// The secret by which a monitor is read from beyond loopback.
-
-/// HTTP sends a bearer token as it is, and whoever listens on the network could join the job with
-/// it. So the monitor has a token of its own, from which the job's cannot be found: HMAC-SHA256 of
-/// "bimetal monitor" under the job's token, as 64 hexadecimal digits. Empty for an empty one.
-net::Token monitor_token(const net::Token& job);
 
 }  // namespace bimetal::monitor

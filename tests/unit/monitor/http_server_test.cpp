@@ -9,6 +9,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/monitor/http_client.h"
 #include "bimetal/monitor/monitor.h"
+#include "bimetal/monitor/pages.h"
 #include "support/errors.h"
 #include "unit/net/raw_socket.h"
 

@@ -12,7 +12,7 @@
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/launch/local/pipe.h"
-#include "bimetal/monitor/monitor.h"
+#include "bimetal/monitor/pages.h"
 
 namespace bimetal::cli {
 namespace {

@@ -17,7 +17,7 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/local/signal_watch.h"
-#include "bimetal/monitor/monitor.h"
+#include "bimetal/monitor/pages.h"
 #include "bimetal/predict/checkpoint_weights.h"
 #include "bimetal/predict/generate.h"
 #include "bimetal/serving/http/http_front.h"

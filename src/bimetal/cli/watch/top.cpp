@@ -18,7 +18,7 @@
 #include "bimetal/cli/watch/top_view.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/monitor/http_client.h"
-#include "bimetal/monitor/monitor.h"
+#include "bimetal/monitor/pages.h"
 #include "bimetal/monitor/status.h"
 #include "bimetal/net/endpoint.h"
 
