@@ -108,6 +108,9 @@ TEST(InFlight, OfOneChunkIsTheMost) {
   EXPECT_THAT(fullest_moments(schedule(Kind::zero_bubble, 1, {2, 3}), 1),
               ElementsAre(ElementsAre(2)));
   EXPECT_THAT(fullest_moments({}, 2), ElementsAre(ElementsAre(0, 0)));
+  const std::vector<Action> fuller_later = {
+      {What::forward, 0, 0}, {What::backward, 0, 0}, {What::forward, 1, 0}, {What::forward, 2, 0}};
+  EXPECT_THAT(fullest_moments(fuller_later, 1), ElementsAre(ElementsAre(2)));
 }
 
 // F0 F1 F0.1 F1.1 F2 B0.1 F3 B1.1 F2.1 B0 …
