@@ -176,6 +176,8 @@ class Sampler(unittest.TestCase):
         self.assertEqual(len(rest), 6)
         sampler.set_epoch(1)  # over, so that it is begun anew
         self.assertEqual(sampler.state_dict(), {"epoch": 1, "offset": 0})
+        sampler.set_epoch(1, batches=3)  # all of it: the next one follows
+        self.assertEqual(sampler.state_dict(), {"epoch": 2, "offset": 0})
 
     def test_what_a_loop_has_under_way_is_given_up(self):
         for number, change in enumerate((lambda s: s.set_epoch(7), lambda s: s.load_state_dict({"epoch": 7, "offset": 4}),
