@@ -55,6 +55,46 @@ Layers layers() {
   return made;
 }
 
+/// One weight at two places, and one whose way leads past the inputs.
+Layers shared_weight() {
+  torch::manual_seed(2);
+  Layers made{{drawn({8, 8}), drawn({4, 8})}, {}};
+  made.run = [w = made.weights](const torch::Tensor& x) {
+    return torch::matmul(torch::tanh(torch::matmul(x, w[0])), w[0]) + torch::tanh(w[1]);
+  };
+  return made;
+}
+
+void expect_same_gradients(const Layers& layers, std::size_t computed_twice) {
+  const auto x = drawn({4, 8});
+  const auto upstream = torch::randn({4, 8}, torch::kFloat64);
+  auto tensors = layers.weights;
+  tensors.push_back(x);
+  layers.run(x).backward(upstream);
+  std::vector<torch::Tensor> expected;
+  for (auto& tensor : tensors) {
+    expected.push_back(tensor.grad().clone());
+    tensor.mutable_grad() = torch::Tensor();
+  }
+  SplitBackward split({layers.run(x)}, {upstream}, {x});
+  EXPECT_EQ(split.computed_twice(), computed_twice);
+  split.of_inputs();
+  EXPECT_TRUE(x.grad().equal(expected.back()));
+  for (const auto& weight : layers.weights) EXPECT_FALSE(weight.grad().defined());
+  split.of_weights();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(tensors[i].grad(), expected[i], 1e-13, 1e-14)) << i;
+  }
+}
+
+TEST(SplitBackward, GivesTheGradientsOfAWholeBackward) {
+  expect_same_gradients(layers(), 0);
+}
+
+TEST(SplitBackward, GivesThoseOfWeightsInSeveralPlaces) {
+  expect_same_gradients(shared_weight(), 1);
+}
+
 TEST(SplitBackward, ComputesNothingTwice) {
   const auto made = layers();
   const auto x = drawn({4, 8});
@@ -80,6 +120,17 @@ TEST(SplitBackward, ComputesNothingTwice) {
   EXPECT_EQ(whole, 6);
   EXPECT_EQ(of_inputs, 3);
   EXPECT_EQ(of_weights, 3);
+}
+
+TEST(SplitBackward, WithoutInputsAllIsTheSecondPart) {
+  const auto made = layers();
+  const auto x = torch::randn({4, 8}, torch::kFloat64);
+  const auto output = made.run(x);
+  SplitBackward split({output}, {torch::ones_like(output)}, {});
+  split.of_inputs();
+  EXPECT_FALSE(made.weights[0].grad().defined());
+  split.of_weights();
+  EXPECT_TRUE(made.weights[0].grad().defined());
 }
 
 }  // namespace
