@@ -296,10 +296,11 @@ class LoopMonitor:
         """Time counts from here on."""
 
     def stop(self) -> None: ...
-    def step(self, epoch_of: tuple[int, int], step_of: tuple[int, int], samples_left: float, loss: float, shares: list[int],
+    def step(self, epoch_of: tuple[int, int], step_of: tuple[int, int], batch: int, loss: float, shares: list[int],
              ranks: list[tuple[float, float, float, float, float]]) -> str:
-        """The line for a terminal. Of each rank: samples and seconds of compute in the step; since the loop's start seconds of waiting
-        and bytes sent; samples per second that it would do by itself. NaN for what is not known."""
+        """The line for a terminal. ``epoch_of``: from 0; ``batch``: what a step weighs on average. Of each rank: samples and seconds of
+        compute in the step; since the loop's start seconds of waiting and bytes sent; samples per second that it would do by itself.
+        NaN for what is not known."""
 
     def evaluated(self, epoch: int, loss: float, metrics: list[tuple[str, float]], data: str) -> str:
         """The line for a terminal."""

@@ -190,7 +190,7 @@ class Monitor:
         counted = sum(figures.loss_weight for figures in ranks)
         with contextlib.suppress(RuntimeError):  # what the store cannot tell ends no training
             self._set_places(len(ranks))
-        line = self._core.step((self._epoch, epochs), (done, epochs * steps), (epochs * steps - done) * sampler.work_of_step(),
+        line = self._core.step((step.epoch, epochs), (done, epochs * steps), sampler.work_of_step(),
                                sum(figures.loss for figures in ranks) / counted if counted else math.nan, sampler.shares,
                                [(figures.work, figures.seconds, figures.waited, figures.sent, sampler.alone_rate(rank))
                                 for rank, figures in enumerate(ranks)])

@@ -346,9 +346,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
         mine = batch.counts[self.rank]
         return float(self._tokens if mine and self._tokens is not None else mine)
 
-    def work_of_step(self) -> float:
+    def work_of_step(self) -> int:
         """What a step costs on average: samples, or tokens with ``lengths``."""
-        return float(self._sampler.mean_weight(self.global_batch) * self.accumulate)
+        return self._sampler.mean_weight(self.global_batch) * self.accumulate
 
     def alone_rate(self, rank: int) -> float:
         """Of that per second, what the rank would do by itself; 0 where it is not known."""

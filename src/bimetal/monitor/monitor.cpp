@@ -62,6 +62,11 @@ std::optional<net::Endpoint> Monitor::endpoint() const {
   return server_ ? std::optional(server_->endpoint()) : std::nullopt;
 }
 
+std::string Monitor::address() const {
+  const auto bound = endpoint();
+  return bound ? net::to_string({net::reachable_address(bound->host), bound->port}) : "";
+}
+
 net::HttpAnswer Monitor::page(std::string_view path) const {
   if (path == kMetricsPath) return {200, kPrometheusContentType, to_prometheus(recorder_.status())};
   if (path == kStatusPath) return {200, "application/json", to_json(recorder_.status())};

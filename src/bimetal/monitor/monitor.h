@@ -38,6 +38,8 @@ class Monitor final : public progress::Observer {
 
   /// Where the pages are, with the real port; nothing if nobody asked for them.
   std::optional<net::Endpoint> endpoint() const;
+  /// The same as other machines reach it, HOST:PORT; empty if nobody asked for them.
+  std::string address() const;
 
   void on_phase(const std::string& what) override;
   void on_data(const progress::DataProgress& progress) override;

@@ -24,8 +24,28 @@ double mean(double sum, std::int64_t count) {
 
 }  // namespace
 
+Progress progress_after(const StepDone& step, const RunPlan& plan,
+                        std::span<const WorkerState> workers, ProgressMeter& meter) {
+  meter.count(workers);
+  const auto rates = meter.recent(workers);
+  const auto samples_left = static_cast<double>((plan.steps - step.number) * plan.global_batch);
+  Progress progress{.epoch = step.epoch + 1,
+                    .epochs = plan.epochs,
+                    .step = step.number,
+                    .steps = plan.steps,
+                    .loss = mean(step.loss_sum, step.weight),
+                    .samples_per_s = rates.samples_per_s,
+                    .efficiency = rates.efficiency,
+                    .seconds_left = samples_left / std::max(rates.samples_per_s, 1e-9),
+                    .elapsed_s = meter.elapsed_seconds(),
+                    .counts = plan.counts,
+                    .shares = step.shares,
+                    .rank_samples_per_s = rates.alone};
+  for (const auto& worker : workers) progress.workers.push_back(worker.totals);
+  return progress;
+}
+
 Progress Journal::add(const StepDone& step, std::span<const WorkerState> workers) {
-  meter_.count(workers);
   if (step.epoch != epoch_) {
     epoch_ = step.epoch;
     epoch_loss_sum_ = 0;
@@ -34,21 +54,7 @@ Progress Journal::add(const StepDone& step, std::span<const WorkerState> workers
   epoch_loss_sum_ += step.loss_sum;
   epoch_weight_ += step.weight;
 
-  const auto rates = meter_.recent(workers);
-  const auto samples_left = static_cast<double>((plan_.steps - step.number) * plan_.global_batch);
-  Progress progress{.epoch = step.epoch + 1,
-                    .epochs = plan_.epochs,
-                    .step = step.number,
-                    .steps = plan_.steps,
-                    .loss = mean(step.loss_sum, step.weight),
-                    .samples_per_s = rates.samples_per_s,
-                    .efficiency = rates.efficiency,
-                    .seconds_left = samples_left / std::max(rates.samples_per_s, 1e-9),
-                    .elapsed_s = elapsed_seconds(),
-                    .counts = plan_.counts,
-                    .shares = step.shares,
-                    .rank_samples_per_s = rates.alone};
-  for (const auto& worker : workers) progress.workers.push_back(worker.totals);
+  auto progress = progress_after(step, plan_, workers, meter_);
   history_.add({.step = progress.step,
                 .elapsed_s = progress.elapsed_s,
                 .loss = progress.loss,

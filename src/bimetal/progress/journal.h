@@ -47,17 +47,21 @@ struct WorkerAtEnd {
   WorkerState state = {};
 };
 
+struct RunPlan {
+  std::int64_t epochs = 0;
+  std::int64_t steps = 0;          ///< optimizer steps planned in all
+  std::int64_t global_batch = 0;   ///< its weight on average
+  std::string counts = "samples";  ///< what weights count: "images", "tokens"
+};
+
+/// What a run tells after a step, which `meter` counts. `workers`: by number, as they are after it.
+Progress progress_after(const StepDone& step, const RunPlan& plan,
+                        std::span<const WorkerState> workers, ProgressMeter& meter);
+
 /// Use from one thread.
 class Journal {
  public:
-  struct Plan {
-    std::int64_t epochs = 0;
-    std::int64_t steps = 0;          ///< optimizer steps planned in all
-    std::int64_t global_batch = 0;   ///< its weight on average
-    std::string counts = "samples";  ///< what weights count: "images", "tokens"
-  };
-
-  explicit Journal(Plan plan) : plan_(std::move(plan)) {}
+  explicit Journal(RunPlan plan) : plan_(std::move(plan)) {}
 
   /// See ProgressMeter.
   void start_clock() { meter_.start(); }
@@ -79,7 +83,7 @@ class Journal {
   Report report(std::int64_t steps, std::span<const WorkerAtEnd> workers, double elapsed_s) const;
 
  private:
-  Plan plan_;
+  RunPlan plan_;
   ProgressMeter meter_;
   History history_;
   std::int64_t epoch_ = -1, epoch_weight_ = 0;

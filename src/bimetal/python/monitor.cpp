@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "bimetal/net/endpoint.h"
+#include "bimetal/progress/journal.h"
 #include "bimetal/progress/progress_line.h"
-#include "bimetal/progress/progress_meter.h"
 #include "bimetal/python/bindings.h"
 
 namespace bimetal::python {
@@ -46,11 +46,7 @@ class LoopMonitor {
   ~LoopMonitor() { close(); }
 
   /// Empty where nobody asked for pages.
-  std::string address() const {
-    const auto bound = monitor_ ? monitor_->endpoint() : std::nullopt;
-    if (!bound) return {};
-    return net::to_string({net::reachable_address(bound->host), bound->port});
-  }
+  std::string address() const { return monitor_ ? monitor_->address() : ""; }
 
   void set_workers(const std::vector<std::pair<std::string, std::string>>& host_and_device) {
     std::vector<progress::WorkerPlace> places;
@@ -61,9 +57,9 @@ class LoopMonitor {
   void start() { meter_.start(); }
   void stop() { meter_.stop(); }
 
-  /// Returns the line for a terminal. `samples_left`: of the whole run.
+  /// Returns the line for a terminal. `epoch_of`: from 0; `batch`: what a step weighs on average.
   std::string step(std::pair<std::int64_t, std::int64_t> epoch_of,
-                   std::pair<std::int64_t, std::int64_t> step_of, double samples_left, double loss,
+                   std::pair<std::int64_t, std::int64_t> step_of, std::int64_t batch, double loss,
                    const std::vector<std::int64_t>& shares, const std::vector<Figures>& ranks) {
     workers_.resize(ranks.size());
     bool computed = true;
@@ -72,21 +68,17 @@ class LoopMonitor {
       const auto& totals = workers_[rank].totals;
       computed = computed && (totals.samples == 0 || totals.compute_s > 0);
     }
-    meter_.count(workers_);
-    auto rates = meter_.recent(workers_);
-    progress::Progress progress{.epoch = epoch_of.first,
-                                .epochs = epoch_of.second,
-                                .step = step_of.first,
-                                .steps = step_of.second,
-                                .loss = loss,
-                                .samples_per_s = rates.samples_per_s,
-                                .efficiency = computed ? rates.efficiency : kUnknown,
-                                .seconds_left = samples_left / rates.samples_per_s,
-                                .elapsed_s = meter_.elapsed_seconds(),
-                                .counts = counts_,
-                                .shares = shares,
-                                .rank_samples_per_s = std::move(rates.alone)};
-    for (const auto& worker : workers_) progress.workers.push_back(worker.totals);
+    const progress::RunPlan plan{.epochs = epoch_of.second,
+                                 .steps = step_of.second,
+                                 .global_batch = batch,
+                                 .counts = counts_};
+    const progress::StepDone done{.number = step_of.first,
+                                  .epoch = epoch_of.first,
+                                  .weight = 1,
+                                  .loss_sum = loss,
+                                  .shares = shares};
+    auto progress = progress::progress_after(done, plan, workers_, meter_);
+    if (!computed) progress.efficiency = kUnknown;
     if (monitor_) monitor_->on_step(progress);
     return progress::progress_line(progress);
   }
@@ -140,8 +132,8 @@ void bind_monitor(py::module_& module) {
       .def("set_workers", &LoopMonitor::set_workers, py::arg("host_and_device"))
       .def("start", &LoopMonitor::start)
       .def("stop", &LoopMonitor::stop)
-      .def("step", &LoopMonitor::step, py::arg("epoch_of"), py::arg("step_of"),
-           py::arg("samples_left"), py::arg("loss"), py::arg("shares"), py::arg("ranks"))
+      .def("step", &LoopMonitor::step, py::arg("epoch_of"), py::arg("step_of"), py::arg("batch"),
+           py::arg("loss"), py::arg("shares"), py::arg("ranks"))
       .def("evaluated", &LoopMonitor::evaluated, py::arg("epoch"), py::arg("loss"),
            py::arg("metrics"), py::arg("data"))
       .def("close", &LoopMonitor::close);

@@ -28,7 +28,7 @@ struct Member {
 
 /// What a run writes down, whoever trains.
 struct RunJournal {
-  explicit RunJournal(const progress::Journal::Plan& plan)
+  explicit RunJournal(const progress::RunPlan& plan)
       : global_batch(plan.global_batch), journal(plan) {}
 
   std::int64_t global_batch;

@@ -31,7 +31,7 @@ void Run::begin() {
     observer.on_notice(*other);
   }
   planned_steps = checkpoint::planned_steps(job.train, task->training()->size(), state);
-  journal.emplace(progress::Journal::Plan{.epochs = job.train.epochs,
+  journal.emplace(progress::RunPlan{.epochs = job.train.epochs,
                                           .steps = planned_steps,
                                           .global_batch = batch_weight(),
                                           .counts = task->counts()});

@@ -78,9 +78,8 @@ monitor::MonitorOptions monitor_options(const job::MonitorConfig& config) {
 }
 
 void announce(const monitor::Monitor& monitor, Terminal& terminal) {
-  const auto bound = monitor.endpoint();
-  if (!bound) return;
-  const auto address = net::to_string({net::reachable_address(bound->host), bound->port});
+  const auto address = monitor.address();
+  if (address.empty()) return;
   terminal.print(fmt::format("monitor at {0}; watch it with: bimetal top {0}", address));
 }
 
