@@ -11,6 +11,7 @@
 #include "bimetal/launch/join_world.h"
 #include "bimetal/launch/local/status_pipe.h"
 #include "bimetal/launch/rank_environment.h"
+#include "bimetal/train/server/server_setup.h"
 
 namespace bimetal::cli {
 namespace {
@@ -71,8 +72,7 @@ launch::JoinOptions rejoin_options(const job::JobConfig& job) {
   options.join_timeout = milliseconds_of(job.parallel.timeout_s);
   options.group.timeout = milliseconds_of(job.parallel.timeout_s);
   options.group.transport = transport_of(job);
-  const double silence_s = job.fabric.peer_timeout_s;
-  if (silence_s > 0) options.peer_timeout = milliseconds_of(silence_s);
+  options.peer_timeout = train::peer_timeout_of(job);
   return options;
 }
 
