@@ -41,8 +41,6 @@ class JobFile:
     _lead: int = 0
     _keeps: bool = False
 
-    every_rank_resumes = False  # rank 0 reads the checkpoint and hands it on
-
     @classmethod
     def read(cls, path: str | os.PathLike[str], settings: Mapping[str, Any]) -> JobFile:
         """Raises bimetal.Error: ``invalid_argument`` for a file that can't be read or is no TOML; where the program is
@@ -148,8 +146,6 @@ class TrainLoop:
     timeout_s: float
     _last: dict[int, dict[str, Any]] = field(default_factory=dict)
     _history: list[dict[str, Any]] = field(default_factory=list)
-
-    every_rank_resumes = True
 
     def storage(self) -> pathlib.Path | None:
         return None

@@ -47,8 +47,6 @@ class GraphWatch {
   /// were still there two steps later. (The last one may be kept: it is replaced.)
   void saw(const torch::Tensor& loss);
 
-  bool has_warned() const noexcept { return warned_; }
-
  private:
   using Node = decltype(torch::autograd::Edge::function);
   using Graph = decltype(weakly(std::declval<Node>()));

@@ -79,8 +79,6 @@ class Mesh {
 
   const MeshShape& shape() const noexcept { return shape_; }
   const MeshPlace& place() const noexcept { return place_; }
-  bool first_stage() const noexcept { return place_.stage == 0; }
-  bool last_stage() const noexcept { return place_.stage + 1 == shape_.stages; }
 
   /// All ranks.
   const comm::Group& world() const noexcept { return world_; }
