@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <asio.hpp>
 
 #include "bimetal/base/error.h"
 
@@ -40,10 +39,6 @@ Door::Door(const net::Endpoint& listen, const net::Token& token, std::chrono::mi
       token_(token),
       silence_(silence),
       store_(rendezvous::connect_store(address_, token, soon())) {}
-
-void Door::show(const Roll& roll) {
-  store_->set(kRoll, encode_roll(roll), soon());
-}
 
 void Door::show_that_it_meets() {
   if (!next_sign_.expired()) return;
@@ -116,24 +111,13 @@ Answer knock_at(rendezvous::Store& store, const Knock& knock, std::chrono::milli
   }
 }
 
+void show(rendezvous::Store& store, const Roll& roll) {
+  store.set(kRoll, encode_roll(roll), soon());
+}
+
 std::optional<Roll> roll_at(rendezvous::Store& store, Deadline deadline) {
   const auto text = store.try_get(kRoll, deadline);
   return text ? std::optional(decode_roll(*text)) : std::nullopt;
-}
-
-Presence presence_at(const net::Endpoint& place, std::chrono::milliseconds patience) {
-  using asio::ip::tcp;
-  asio::io_context context;
-  tcp::socket socket(context);
-  std::error_code outcome;
-  const auto found = tcp::resolver(context).resolve(place.host, std::to_string(place.port), outcome);
-  if (outcome || found.empty()) return Presence::silent;
-  outcome = asio::error::timed_out;
-  socket.async_connect(found.begin()->endpoint(),
-                       [&](const std::error_code& error) { outcome = error; });
-  context.run_for(patience);
-  if (!outcome) return Presence::answers;
-  return outcome == asio::error::connection_refused ? Presence::refuses : Presence::silent;
 }
 
 }  // namespace bimetal::membership

@@ -39,9 +39,6 @@ class Door {
   rendezvous::Store& store() { return *store_; }
   const net::Token& token() const { return token_; }
 
-  /// What everybody may read here: who is in this epoch.
-  void show(const Roll& roll);
-
   /// For those who wait: the meeting has begun, and goes on.
   void show_that_it_meets();
 
@@ -76,11 +73,10 @@ Answer knock_at(rendezvous::Store& store, const Knock& knock, std::chrono::milli
                 std::optional<std::chrono::milliseconds> timeout,
                 const std::function<void()>& wait);
 
+/// Shows everybody at `store` who is in this epoch.
+void show(rendezvous::Store& store, const Roll& roll);
+
 /// Whom a member takes for the members of its epoch; nothing where it has not been in one yet.
 std::optional<Roll> roll_at(rendezvous::Store& store, Deadline deadline);
-
-/// Whether a process listens at `place`.
-enum class Presence { answers, refuses, silent };
-Presence presence_at(const net::Endpoint& place, std::chrono::milliseconds patience);
 
 }  // namespace bimetal::membership

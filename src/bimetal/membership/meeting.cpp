@@ -57,31 +57,21 @@ bool Meeting::look_after(const Member& member, bool before_this) {
   auto& next = next_look_.try_emplace(member.id, Deadline::at({})).first->second;
   if (!next.expired()) return false;
   next = Deadline::after(kLookEvery);
-  const auto presence = presence_at(member.door, kLookEvery);
-  bool gone = presence == Presence::refuses;
-  if (presence == Presence::silent) gone = waited > silence_;
-  if (presence == Presence::answers && waited > std::min({silence_, kToBeSure, timeout_})) {
-    gone = !answers_questions(member, before_this) || (waited > timeout_ && !elsewhere_);
+  bool gone = false;
+  try {
+    const auto soon = Deadline::after(std::min(silence_, kToBeSure));
+    const auto store = rendezvous::connect_store_at_once(member.door, door_.token(), soon);
+    const auto theirs = roll_at(*store, soon);
+    if (theirs && theirs->epoch > roll_.epoch) newer_ = theirs;
+    const bool should_have_come = waited > std::min({silence_, kToBeSure, timeout_});
+    elsewhere_ = elsewhere_ || newer_ || (before_this && should_have_come);
+    gone = waited > timeout_ && !elsewhere_;
+  } catch (const Error& error) {
+    // Nobody listens there; or the process is stopped, or its network is cut.
+    gone = error.code() == ErrorCode::PeerLost || waited > silence_;
   }
   if (gone) gone_.insert(member.id);
   return gone;
-}
-
-/// The system answers for a process that is stopped, too.
-bool Meeting::answers_questions(const Member& member, bool before_this) {
-  auto& next = next_question_.try_emplace(member.id, Deadline::at({})).first->second;
-  if (!next.expired()) return true;
-  next = Deadline::after(silence_);
-  try {
-    const auto soon = Deadline::after(silence_);
-    const auto store = rendezvous::connect_store(member.door, door_.token(), soon);
-    const auto theirs = roll_at(*store, soon);
-    if (theirs && theirs->epoch > roll_.epoch) newer_ = theirs;
-    elsewhere_ = elsewhere_ || newer_ || before_this;
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
 }
 
 std::optional<Error> Meeting::failure() const {

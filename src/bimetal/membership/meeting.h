@@ -69,7 +69,6 @@ class Meeting {
   bool has_come(const Member& member) const;
   const Visitor* visitor(std::uint64_t id) const;
   bool look_after(const Member& member, bool before_this);
-  bool answers_questions(const Member& member, bool before_this);
   std::vector<Member> members() const;
 
   Door& door_;
@@ -78,7 +77,7 @@ class Meeting {
   std::chrono::milliseconds silence_, timeout_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   std::set<std::uint64_t> suspected_, gone_;
-  std::map<std::uint64_t, Deadline> next_look_, next_question_;
+  std::map<std::uint64_t, Deadline> next_look_;
   std::optional<Roll> newer_;
   bool elsewhere_ = false;
   std::vector<Member> newcomers_;

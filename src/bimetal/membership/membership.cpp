@@ -12,7 +12,7 @@
 #include "bimetal/comm/exchange.h"
 #include "bimetal/membership/meeting.h"
 #include "bimetal/rendezvous/bootstrap.h"
-#include "bimetal/rendezvous/survivors.h"
+#include "bimetal/rendezvous/member_record.h"
 
 namespace bimetal::membership {
 namespace {
@@ -61,26 +61,38 @@ void Membership::found(comm::Group first) {
   roll_.epoch = options_.group.epoch;
   for (const auto& record : records) roll_.members.push_back(decode_knock(record).who);
   roll_.keeper = keeper_of(options_.keeper, roll_.members);
-  door_.show(roll_);
+  show_roll();
 }
 
 comm::Group Membership::join(std::vector<net::Endpoint> doors, const std::function<void()>& wait) {
+  over_ = true;  // unless it succeeds
   const auto until = Deadline::after(options_.patience);
   while (true) {
     for (const auto& door : doors) {
-      if (presence_at(door, options_.silence) != Presence::answers) continue;
-      const auto soon = Deadline::after(options_.silence);
-      const auto roll = roll_at(*rendezvous::connect_store(door, options_.token, soon), soon);
+      const auto roll = roll_behind(door);
       if (!roll) continue;
       roll_ = *roll;
       Round round{.until = until, .wait = wait};
-      return *meet(round);
+      auto group = *meet(round);
+      over_ = false;
+      return group;
     }
     if (until.expired()) {
       throw Error(ErrorCode::PeerLost, "no member of the job is there any more");
     }
     wait();
     std::this_thread::sleep_for(kBetweenTries);
+  }
+}
+
+/// Nothing if nobody is there.
+std::optional<Roll> Membership::roll_behind(const net::Endpoint& door) const {
+  try {
+    const auto soon = Deadline::after(options_.silence);
+    return roll_at(*rendezvous::connect_store_at_once(door, options_.token, soon), soon);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::PeerLost || error.code() == ErrorCode::Timeout) return {};
+    throw;
   }
 }
 
@@ -123,11 +135,14 @@ Change Membership::next(const std::optional<Error>& loss, std::span<const int> l
   std::erase_if(roll_.members, [&](const auto& one) {
     return std::ranges::find(left, one.id, &Member::id) != left.end();
   });
+  over_ = true;  // unless it succeeds
   auto group = *meet(round);
+  over_ = false;
   return change_from(before, std::move(group), left);
 }
 
 void Membership::fail(const Error& failure) noexcept {
+  if (over_ || roll_.members.size() < 2) return;
   try {
     failure_ = failure;
     Round round{.until = Deadline::after(kToTell), .wait = [] {}};
@@ -200,12 +215,8 @@ std::optional<comm::Group> Membership::attend(const Member& host, Round& round) 
   std::unique_ptr<rendezvous::Store> store;
   Answer answer;
   try {
-    if (presence_at(host.door, options_.silence) != Presence::answers) {
-      round.lost.insert(host.id);
-      return std::nullopt;
-    }
     const auto soon = Deadline::after(options_.silence);
-    store = rendezvous::connect_store(host.door, options_.token, soon);
+    store = rendezvous::connect_store_at_once(host.door, options_.token, soon);
     const auto theirs = roll_at(*store, soon);
     if (theirs && theirs->epoch > roll_.epoch) {
       roll_ = *theirs;
@@ -272,6 +283,17 @@ std::optional<comm::Group> Membership::preside(Round& round) {
   }
 }
 
+void Membership::show_roll() {
+  show(door_.store(), roll_);
+  if (!options_.board || roll_.members.front().id != self_.id) return;
+  try {
+    const auto soon = Deadline::after(options_.silence);
+    show(*rendezvous::connect_store_at_once(*options_.board, options_.token, soon), roll_);
+  } catch (const Error&) {
+    options_.board.reset();  // its machine is gone, as machines may
+  }
+}
+
 comm::Group Membership::connect(rendezvous::Store& store, int rank, const Roll& roll,
                                 const std::string& prefix) {
   rendezvous::BootstrapOptions bootstrap;
@@ -291,7 +313,7 @@ comm::Group Membership::connect(rendezvous::Store& store, int rank, const Roll& 
   group.barrier(deadline).wait();
   roll_ = roll;
   waits_ = false;
-  door_.show(roll_);
+  show_roll();
   return group;
 }
 

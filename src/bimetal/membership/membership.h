@@ -16,6 +16,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/error.h"
@@ -35,7 +36,7 @@ struct Options {
   net::Token token = {};
   std::string host = {};    ///< this machine's name
   std::string worker = {};  ///< what it computes on
-  std::string job = {};     ///< what is trained: equal on all members, or they are refused
+  std::string job = {};     ///< see train()
   /// Machine that decides where half of the members have lost the other half; empty: that of the
   /// first epoch's rank 0, or "either".
   std::string keeper = {};
@@ -48,6 +49,8 @@ struct Options {
   /// After which a silent one counts as gone.
   std::chrono::milliseconds silence{std::chrono::seconds(1)};
   comm::GroupOptions group = {};
+  /// A store in which rank 0 shows who is in the epoch, too, as long as it is there: a launcher's.
+  std::optional<net::Endpoint> board = {};
 };
 
 /// The group of a new epoch, and how it differs from the last one that this member was in.
@@ -71,6 +74,9 @@ class Membership {
   /// refuse it for; PeerLost if none is there.
   comm::Group join(std::vector<net::Endpoint> doors, const std::function<void()>& wait);
 
+  /// What is trained: equal on all members, or they are refused. Before join() and the first next().
+  void train(std::string job) { options_.job = std::move(job); }
+
   /// Whether somebody waits who may come in: at rank 0's door, to which the others send them. Asks
   /// its own store at most ten times a second.
   bool somebody_waits();
@@ -85,6 +91,8 @@ class Membership {
   /// for long. Does not throw.
   void fail(const Error& failure) noexcept;
 
+  /// Whether no further epoch can begin: next() has said why.
+  bool over() const noexcept { return over_; }
   const Roll& roll() const noexcept { return roll_; }
   std::uint64_t id() const noexcept { return self_.id; }
   net::Endpoint door() const { return door_.address(); }
@@ -97,6 +105,8 @@ class Membership {
   std::optional<comm::Group> meet(Round& round);
   std::optional<comm::Group> attend(const Member& host, Round& round);
   std::optional<comm::Group> preside(Round& round);
+  void show_roll();
+  std::optional<Roll> roll_behind(const net::Endpoint& door) const;
   comm::Group connect(rendezvous::Store& store, int rank, const Roll& roll,
                       const std::string& prefix);
   Change change_from(const Roll& before, comm::Group group, std::span<const Member> left) const;
@@ -107,7 +117,7 @@ class Membership {
   Roll roll_;
   std::optional<Error> failure_;
   Deadline next_look_ = Deadline::at({});
-  bool waits_ = false;
+  bool waits_ = false, over_ = false;
   int meetings_ = 0;
 };
 

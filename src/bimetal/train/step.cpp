@@ -42,8 +42,8 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
 }
 
 StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& plan,
-                             const std::function<task::Values()>& fetch, bool stop_requested,
-                             progress::ShadowFigures shadow, bool save_due) {
+                             const std::function<task::Values()>& fetch, progress::Wishes wishes,
+                             progress::ShadowFigures shadow) {
   if (!options_.stage) {
     const auto samples = plan.counts[static_cast<std::size_t>(lanes_.mine())];
     const Stopwatch waiting;
@@ -54,9 +54,8 @@ StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& 
   }
   store_->begin_step(plan.weight(), update_.stages().loss_scale());
   auto mine = compute(plan, fetch);
-  mine.stop_requested = stop_requested;
+  mine.wishes = wishes;
   mine.shadow = shadow;
-  mine.save_due = save_due;
   auto result = update_.run(step, mine, optimizer_);
   if (options_.stage) options_.stage->learn(result.figures);
   return result;
