@@ -85,6 +85,13 @@ comm::Group Membership::join(std::vector<net::Endpoint> doors, const std::functi
   }
 }
 
+/// The others may have gone on, or to the end, while this process was stopped.
+void Membership::look_at_board() {
+  if (!options_.board) return;
+  const auto theirs = roll_behind(*options_.board);
+  if (theirs && theirs->epoch > roll_.epoch) roll_ = *theirs;
+}
+
 /// Nothing if nobody is there.
 std::optional<Roll> Membership::roll_behind(const net::Endpoint& door) const {
   try {
@@ -136,6 +143,7 @@ Change Membership::next(const std::optional<Error>& loss, std::span<const int> l
     return std::ranges::find(left, one.id, &Member::id) != left.end();
   });
   over_ = true;  // unless it succeeds
+  if (loss) look_at_board();
   auto group = *meet(round);
   over_ = false;
   return change_from(before, std::move(group), left);
@@ -205,7 +213,7 @@ std::optional<comm::Group> Membership::meet(Round& round) {
     if (round.until.expired()) {
       throw Error(ErrorCode::PeerLost, "the other members of the job are not there any more");
     }
-    if (roll.find(self_.id) == nullptr) round.lost.clear();
+    if (roll.find(self_.id) == nullptr) round.lost = round.given_up = {};
     round.wait();
     std::this_thread::sleep_for(kBetweenTries);
   }

@@ -106,6 +106,7 @@ class Membership {
   std::optional<comm::Group> attend(const Member& host, Round& round);
   std::optional<comm::Group> preside(Round& round);
   void show_roll();
+  void look_at_board();
   std::optional<Roll> roll_behind(const net::Endpoint& door) const;
   comm::Group connect(rendezvous::Store& store, int rank, const Roll& roll,
                       const std::string& prefix);

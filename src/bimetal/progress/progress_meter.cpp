@@ -129,7 +129,7 @@ Rates ProgressMeter::recent(std::span<const WorkerState> workers) const {
   std::vector<double> alone;
   for (std::size_t i = 0; i < workers.size(); ++i) {
     const auto recent = i < recent_.size() ? recent_[i] : Recent();
-    all += recent.samples;
+    if (workers[i].here) all += recent.samples;
     const auto own = recent.compute_seconds > 0 ? recent.samples / recent.compute_seconds
                                                 : workers[i].expected_alone;
     alone.push_back(workers[i].here ? own : 0);

@@ -45,7 +45,7 @@ class Epochs {
         if (!epoch_) epoch_ = std::make_unique<Epoch>(run_, group_);
         auto report = epoch_->train();
         if (!epoch_->change()) return report;
-        if (left()) return {.world_size = group_.size(), .interrupted = true};
+        if (left()) return {.world_size = group_.size(), .left = true, .interrupted = true};
       } catch (const Error& error) {
         if (!follows_from_a_loss(error) || members_.over()) throw;
         loss = error;
@@ -88,6 +88,7 @@ class Epochs {
     const auto before = members_.roll();
     const auto change = members_.next(loss, leaving);
     group_ = change.group;
+    run_.observer.on_leading(group_.rank() == 0);  // it is the one that tells
     const bool saved = run_.whole() || change.lost.empty() || rescue(before, change);
     epoch_.reset();
     if (loss && !run_.options.goes_on) throw *loss;

@@ -33,6 +33,8 @@ Json history_of(const Run& run) {
   return {{"planned_steps", run.planned_steps},
           {"saved_step", run.saved_step},
           {"evaluated_step", run.evaluated_step},
+          {"save_owed", run.save_owed},
+          {"evaluation_owed", run.evaluation_owed},
           {"members", members}};
 }
 
@@ -42,7 +44,10 @@ void take_history(Run& run, const std::string& text) {
     run.planned_steps = history.at("planned_steps");
     run.saved_step = history.at("saved_step");
     run.evaluated_step = history.at("evaluated_step");
-    run.start_journal();
+    run.save_owed = history.at("save_owed");
+    run.evaluation_owed = history.at("evaluation_owed");
+    if (!run.journal) run.start_journal();
+    run.journal->members.clear();
     for (const auto& one : history.at("members")) {
       run.journal->members.push_back({.place = {one.at(0), one.at(1), one.at(2)},
                                       .totals = {.samples = one.at(3),
@@ -106,12 +111,12 @@ void share_whole_model(Run& run, const comm::Group& group, int root, bool follow
   learnt.begun = true;
 }
 
-void share_history(Run& run, const comm::Group& group, int root) {
-  const auto own = run.journal ? history_of(run).dump() : std::string();
+void share_history(Run& run, const comm::Group& group, int root, bool follows) {
+  const auto own = follows ? std::string() : history_of(run).dump();
   const auto bytes = std::as_bytes(std::span(own));
   const auto text = comm::broadcast_bytes(group, comm::Bytes(bytes.begin(), bytes.end()), root,
                                           Deadline::after(run.timeout()));
-  if (run.journal) return;
+  if (!follows) return;
   take_history(run, {reinterpret_cast<const char*>(text.data()), text.size()});
 }
 
@@ -159,8 +164,9 @@ void even_out(Run& run, comm::Group group, bool shards_lost) {
     return;
   }
   const int root = standing.furthest();
-  if (run.whole()) share_whole_model(run, group, root, standing.behind(group.rank()));
-  share_history(run, group, root);
+  const bool follows = standing.behind(group.rank());
+  if (run.whole()) share_whole_model(run, group, root, follows);
+  share_history(run, group, root, follows);
 }
 
 }  // namespace bimetal::train

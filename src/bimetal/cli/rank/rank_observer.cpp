@@ -188,6 +188,10 @@ void RankVoice::on_rescue(const progress::Rescue& rescue) {
 void RankVoice::end(const progress::Report& report) {
   if (!leads_ && !guest_) return;
   terminal_.clear();
+  if (report.left) {
+    terminal_.print("this worker has left the job, which the others go on with");
+    return;
+  }
   if (!leads_) {
     if (!report.workers.empty()) print_summary(terminal_, report);
     return;

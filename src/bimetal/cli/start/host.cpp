@@ -83,7 +83,7 @@ class Host {
     plan.store = address_;
     plan.token = token_;
     tell_of_failed_ranks(plan, ranks_, store_);
-    return run_shared_job(plan, ranks_.request.work, board_, signals_);
+    return run_shared_job(plan, ranks_.request, board_, signals_);
   }
 
  private:

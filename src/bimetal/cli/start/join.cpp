@@ -53,7 +53,7 @@ void require_same_version(const launch::JobOffer& offer, const std::string& host
 RankRequest request_here(const launch::JobOffer& offer, const JoinArguments& arguments) {
   auto request = parse_request(offer.request);
   if (!arguments.data_path.empty()) request.job.data.path = arguments.data_path;
-  request.joined = has_servers(request);
+  request.joined = true;
   return request;
 }
 
@@ -210,7 +210,7 @@ int GuestWatch::run(launch::LaunchPlan plan, launch::SignalWatch& signals) {
   plan.grace_after_over = kToEndThen;
   launch::LaunchResult result;
   try {
-    result = launch::run_ranks(plan, signals, [] { announce_stop(Work::train); });
+    result = launch::run_ranks(plan, signals, [] { announce_stop({}); });
   } catch (const launch::JobFailed& failure) {
     if (!says_it_is_alone(failure) || !over()) throw;
     if (job_ == Job::gone) throw gone_error(failure.what());
@@ -247,7 +247,7 @@ int join_command(const JoinArguments& arguments) {
   plan.world_size = offer.world_size;
   plan.store = host;
   plan.token = token;
-  if (ranks.request.joined) {
+  if (has_servers(ranks.request)) {
     plan.world_size = static_cast<int>(plan.ranks.size());
     terminal.print(fmt::format("joining {}{}; the job's progress is shown there", arguments.host,
                                as_what(ranks)));
@@ -256,7 +256,7 @@ int join_command(const JoinArguments& arguments) {
     }
     const Leaving leaving(board);
     tell_of_failed_ranks(plan, ranks, store);
-    return run_shared_job(plan, work, board, signals);
+    return run_shared_job(plan, ranks.request, board, signals);
   }
   if (work == Work::train && ranks.request.elastic && board.started()) {
     plan.first_rank = board.claim_later(static_cast<int>(workers.size()));
@@ -267,7 +267,7 @@ int join_command(const JoinArguments& arguments) {
     }
     const Leaving leaving(board);
     terminal.print(fmt::format("joining {}, which trains already", arguments.host));
-    return run_shared_job(plan, work, board, signals);
+    return run_shared_job(plan, ranks.request, board, signals);
   }
   plan.first_rank = board.claim(static_cast<int>(workers.size()), offer.world_size);
   const Leaving leaving(board);
@@ -278,7 +278,7 @@ int join_command(const JoinArguments& arguments) {
     return conclude({.interrupted = true});
   }
   tell_of_failed_ranks(plan, ranks, store);
-  return run_shared_job(plan, work, board, signals);
+  return run_shared_job(plan, ranks.request, board, signals);
 }
 
 }  // namespace

@@ -82,9 +82,9 @@ Error with_resume_hint(const launch::JobFailed& failure) {
 
 /// Ranks that train agree on their end, and all say so. Others just end, and the other machines are
 /// to know why.
-void tell_of_stop(Work work, launch::JobBoard& board) {
-  announce_stop(work);
-  if (work == Work::train) return;
+void tell_of_stop(const RankRequest& request, launch::JobBoard& board) {
+  announce_stop(request);
+  if (request.work == Work::train) return;
   try {
     board.fail({ErrorCode::Aborted, "stopped by Ctrl-C there"}, own_host_name());
   } catch (const Error&) {
@@ -121,18 +121,18 @@ int run_local_job(const LocalRanks& ranks, launch::SignalWatch& signals, const n
     tell_of_failed_ranks(plan, ranks, *store);
   }
   try {
-    return conclude(launch::run_ranks(plan, signals, [&] { announce_stop(ranks.request.work); }));
+    return conclude(launch::run_ranks(plan, signals, [&] { announce_stop(ranks.request); }));
   } catch (const launch::JobFailed& failure) {
     throw with_resume_hint(failure);
   }
 }
 
-int run_shared_job(const launch::LaunchPlan& plan, Work work, launch::JobBoard& board,
-                   launch::SignalWatch& signals) {
+int run_shared_job(const launch::LaunchPlan& plan, const RankRequest& request,
+                   launch::JobBoard& board, launch::SignalWatch& signals) {
   TroubleNote trouble(board);
   try {
     return conclude(
-        launch::run_ranks(trouble.watch(plan), signals, [&] { tell_of_stop(work, board); }));
+        launch::run_ranks(trouble.watch(plan), signals, [&] { tell_of_stop(request, board); }));
   } catch (const launch::JobFailed& failure) {
     trouble.leave();
     throw agreed_cause(failure, board, signals);
@@ -159,8 +159,14 @@ int conclude(const launch::LaunchResult& result) {
   return kInterrupted;
 }
 
-void announce_stop(Work work) {
-  if (work != Work::train) return;
+void announce_stop(const RankRequest& request) {
+  if (request.work != Work::train) return;
+  if (request.elastic && request.joined) {
+    print_to_errors(
+        "bimetal: leaving after this step; the others go on with the job; Ctrl-C again ends at "
+        "once");
+    return;
+  }
   print_to_errors(
       "bimetal: stopping after this step, with a checkpoint where the job has them; Ctrl-C again "
       "ends at once");

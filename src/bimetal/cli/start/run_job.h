@@ -22,14 +22,15 @@ int run_local_job(const LocalRanks& ranks, launch::SignalWatch& signals,
 /// Runs this machine's ranks of a job on several. If the job fails, every machine's terminal tells
 /// the same cause: the machine where it happened writes it to the board, the others read it there.
 /// Exit status, or throws Error, as run_local_job.
-int run_shared_job(const launch::LaunchPlan& plan, Work work, launch::JobBoard& board,
-                   launch::SignalWatch& signals);
+int run_shared_job(const launch::LaunchPlan& plan, const RankRequest& request,
+                   launch::JobBoard& board, launch::SignalWatch& signals);
 
 /// Tells the user how a job ended that did not fail, and returns the exit status.
 int conclude(const launch::LaunchResult& result);
 
-/// What the first Ctrl-C makes of such work, told when it comes. Work that saves nothing just ends.
-void announce_stop(Work work);
+/// What the first Ctrl-C makes of what is asked of ranks, told when it comes. Work that saves
+/// nothing just ends.
+void announce_stop(const RankRequest& request);
 
 // The machine on which a job of several was started serves the store, waits for the others, and runs
 // the first ranks (host.cpp).

@@ -21,6 +21,13 @@ constexpr int kRefusalsToldAtOnce = 10;
 constexpr std::chrono::seconds kTellRefusalsEvery{10};
 constexpr std::chrono::seconds kResolveTimeout{5};
 
+/// Whether the other side has ended the connection: a process that was killed, or has changed its
+/// mind.
+bool hung_up(const std::exception& error) {
+  const auto* const system = dynamic_cast<const std::system_error*>(&error);
+  return system != nullptr && system->code() == asio::error::eof;
+}
+
 }  // namespace
 
 struct Listener::State : std::enable_shared_from_this<State> {
@@ -66,7 +73,9 @@ asio::awaitable<void> Listener::State::serve(std::shared_ptr<State> self,
     } catch (const AnotherService& error) {
       log(LogLevel::info, "refused a connection from {}: {}", remote, error.what());
     } catch (const std::exception& error) {
-      if (!stopped) {
+      if (!stopped && !watchdog.barked() && hung_up(error)) {
+        log(LogLevel::info, "{} hung up before it had proved the token", remote);
+      } else if (!stopped) {
         note_refusal(remote,
                      watchdog.barked() ? "it did not prove the token in time" : error.what());
       }

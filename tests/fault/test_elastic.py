@@ -1,0 +1,181 @@
+"""Jobs whose workers are lost, leave, come, and come back: those who are there go on, each sample is used once, and the end is
+that of one worker whom nothing disturbs."""
+
+import json
+import os
+import signal
+import shutil
+
+import harness
+from exact_job import ExactJob
+from harness import TwoMachines
+
+STEPS = 40
+SLOW = "cpu:threads=1,speed=0.3"  # so that a job does not end before it is disturbed, however busy the machine is
+
+
+class ElasticJob(ExactJob):
+    def setUp(self):
+        super().setUp()
+        self.checkpoints = self.folder / "elastic"
+        self.report = self.folder / "report.json"
+
+    def write_elastic_job(self, name="elastic", **settings):
+        return self.write_exact_job(name, **{"train__steps": STEPS, "train__evaluate": False, "elastic__patience_s": 20, **settings})
+
+    def start_job(self, ranks, **settings):
+        job = self.train(self.write_elastic_job(**{"elastic__min_workers": 1, **settings}), "--report", self.report,
+                         workers=(SLOW,) * ranks)
+        self.wait_for_checkpoint(job)
+        return job
+
+    def assert_undisturbed_end(self, *jobs, repeated=0, **settings):
+        """All of `jobs` end well, at what one worker learns of each sample once."""
+        for job in jobs:
+            job.done()
+        self.run_to(self.write_elastic_job("alone", **settings), STEPS, ranks=1)
+        self.assert_same_end("elastic", STEPS)
+        if self.report.exists():
+            samples = sum(worker["samples"] for worker in json.loads(self.report.read_text())["workers"])
+            self.assertEqual(samples, (STEPS + repeated) * 64)
+        self.assert_no_half_checkpoint()
+        self.assert_nothing_left()
+
+
+class Elastic(ElasticJob):
+    def lose(self, *ranks):
+        job = self.start_job(3)
+        pids = self.ranks_of(job)
+        for rank in ranks:
+            os.kill(pids[rank], signal.SIGKILL)
+        self.assert_undisturbed_end(job)
+        self.assertEqual(job.out.count("lost:"), 1, job.out)
+        self.assertIn(f"{3 - len(ranks)} worker", job.out)
+
+    def test_the_first_rank_is_lost(self):
+        self.lose(0)
+
+    def test_the_last_rank_is_lost(self):
+        self.lose(2)
+
+    def test_two_are_lost_at_once(self):
+        self.lose(0, 1)
+
+    def test_one_after_the_other(self):
+        job = self.start_job(3)
+        pids = self.ranks_of(job)
+        os.kill(pids[1], signal.SIGKILL)
+        job.wait_for_output("2 workers go on")
+        os.kill(pids[0], signal.SIGKILL)
+        job.wait_for_output("1 worker goes on")
+        self.assert_undisturbed_end(job)
+
+    def test_a_stopped_rank_comes_back(self):
+        for rank in (0, 1):
+            with self.subTest(rank):
+                shutil.rmtree(self.checkpoints, ignore_errors=True)
+                job = self.start_job(3, parallel__timeout_s=3)
+                pid = self.ranks_of(job)[rank]
+                os.kill(pid, signal.SIGSTOP)
+                job.wait_for_output("2 workers go on")
+                os.kill(pid, signal.SIGCONT)
+                job.wait_for_output("joined:")
+                job.wait_for_output("3 workers go on")
+                self.assert_undisturbed_end(job)
+                shutil.rmtree(self.folder / "alone")
+                shutil.rmtree(self.folder / f"whole-elastic-{STEPS}")
+
+    def test_one_leaves_when_it_is_asked_to(self):
+        job = self.start_job(3)
+        os.kill(self.ranks_of(job)[0], signal.SIGTERM)
+        job.wait_for_output("left:")
+        self.assert_undisturbed_end(job)
+        self.assertNotIn("lost:", job.out)
+
+    def test_all_end_where_all_are_asked_to(self):
+        job = self.start_job(2)
+        job.interrupt()
+        job.done(harness.INTERRUPTED)
+        self.assert_saved_where_it_stopped(job)
+
+    def test_fewer_than_the_least(self):
+        job = self.start_job(2, elastic__min_workers=2, elastic__patience_s=1, parallel__timeout_s=2)
+        self.kill(job, 1)
+        self.assert_one_message(job.wait(), harness.PEER_LOST, "signal 9")
+        self.assert_nothing_left()
+
+    def test_running_statistics_and_compression(self):
+        job = self.start_job(3, model__name="resnet18", train__global_batch=16, train__micro_batch=8, train__steps=12,
+                             checkpoint__every_steps=3)
+        self.kill(job, 1)
+        job.done()
+        self.run_to(self.write_elastic_job("alone", model__name="resnet18", train__global_batch=16, train__micro_batch=8,
+                                           train__steps=12), 12, ranks=1)
+        self.assert_same_end("elastic", 12)
+
+    def test_shards_go_on_from_their_copies(self):
+        job = self.start_job(3, zero__level=2, zero__copies=2)
+        self.kill(job, 1)
+        self.assert_undisturbed_end(job)
+        self.assertNotIn("to make again", job.out)
+
+    def test_shards_without_copies_go_back_to_the_last_checkpoint(self):
+        job = self.start_job(3, zero__level=3)
+        self.kill(job, 0)
+        job.done()
+        self.assertIn("to make again", job.out)
+        self.report.unlink()
+        self.assert_undisturbed_end(job)
+
+    def test_an_error_of_one_ends_the_job(self):
+        job = self.train(self.write_elastic_job(elastic__min_workers=1, train__learning_rate=1e300, train__clip_norm=0.0,
+                                                train__optimizer="sgd"), workers=(SLOW,) * 2)
+        self.assert_one_message(job.wait(), harness.NOT_FINITE, "not finite")
+        self.assert_nothing_left()
+
+
+class ElasticOnSeveralMachines(ElasticJob, TwoMachines):
+    """What comes from several machines is elastic unless it says otherwise."""
+
+    def begin(self, guests=2, *arguments):
+        host = self.host(self.write_elastic_job(), *arguments, world_size=1 + guests, workers=(SLOW,))
+        jobs = [host, *(self.join(host, workers=(SLOW,)) for _ in range(guests))]
+        self.wait_for_checkpoint(host)
+        return jobs
+
+    def test_the_first_machine_dies(self):
+        host, *guests = self.begin()
+        for pid in (host.pid, *self.ranks_of(host)):
+            os.kill(pid, signal.SIGKILL)
+        host.wait()
+        self.assert_undisturbed_end(*guests)
+        self.assertIn("lost:", guests[0].out)
+        self.assertIn("trained", guests[0].out + guests[1].out)
+
+    def test_another_joins_later_and_leaves_by_ctrl_c(self):
+        host, guest = self.begin(1)
+        newcomer = self.join(host, workers=(SLOW,))
+        host.wait_for_output("3 workers go on")
+        newcomer.wait_for_output("step ")
+        newcomer.interrupt()
+        newcomer.done(harness.INTERRUPTED)
+        host.wait_for_output("left:")
+        self.assert_undisturbed_end(host, guest)
+
+    def test_a_newcomer_with_other_data_is_refused(self):
+        host, guest = self.begin(1)
+        harness.write_dataset(self.folder / "other", train=512)
+        newcomer = self.join(host, "--data-path", self.folder / "other").wait()
+        self.assert_one_message(newcomer, harness.INVALID_ARGUMENT, "other data")
+        self.assert_undisturbed_end(host, guest)
+
+    def test_without_it_a_lost_worker_ends_the_job(self):
+        host, guest = self.begin(1, "--no-elastic")
+        self.kill(guest, 0)
+        for job in (host, guest):
+            self.assert_one_message(job.wait(), harness.PEER_LOST, "signal 9")
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    harness.main()
