@@ -104,7 +104,7 @@ class CopiesOnTwoMachines(CopiedJob, TwoMachines):
     def begin(self):
         """Rank 0 on the one, 1 and 2 on the other; the folder is common to both."""
         slow = "cpu:threads=1,speed=0.3"
-        host = self.host(self.write_copied_job(zero__level=2, zero__shards=[1, 2, 1]), world_size=3, workers=(slow,))
+        host = self.host(self.write_copied_job(zero__level=2, zero__shards=[1, 2, 1]), "--no-elastic", world_size=3, workers=(slow,))
         guest = self.join(host, workers=(slow, slow))
         self.wait_for_checkpoint(host)
         return host, guest

@@ -49,7 +49,7 @@ class Joining(TwoMachines):
 
     def test_ctrl_c_on_one_machine_ends_both_orderly(self):
         job_file = self.write_job(checkpoint__every_steps=0)
-        host = self.host(job_file)
+        host = self.host(job_file, "--no-elastic")
         guest = self.join(host)
         host.wait_for_output("step ")
         guest.interrupt()
@@ -130,7 +130,7 @@ class Joining(TwoMachines):
         self.assert_one_message(host.wait(), harness.ABORTED, "left before the job began")
 
     def test_both_machines_tell_the_same_cause(self):
-        host = self.host(self.write_job())
+        host = self.host(self.write_job(), "--no-elastic")
         guest = self.join(host)
         self.wait_for_checkpoint(host)
         pid = self.kill(guest, 0)

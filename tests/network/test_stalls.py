@@ -3,7 +3,6 @@
 it ends the job, whose ranks name each other and the key."""
 
 import re
-import shutil
 import time
 
 import job_on_hosts
@@ -99,15 +98,25 @@ class Stalls(JobOnHosts):
         self.assert_one_message(first.wait(), harness.TIMEOUT, "no worker was there for 10 s (cluster.join_timeout_s)")
         self.assertRegex(first.out + first.err, r"worker 0 .* is lost: .*; the job goes on without it")
 
-    def test_too_long(self):
-        for settings in ({}, {"mesh__stages": 2, "mesh__micro_batches": 4}):
-            with self.subTest(**settings):
-                shutil.rmtree(self.checkpoints, ignore_errors=True)
-                jobs = self.begin(**settings)
-                self.stall(12)
-                for number, job in enumerate(jobs):
-                    self.assert_one_message(job.wait(), harness.PEER_LOST, f"rank {1 - number} ", "fabric.peer_timeout_s")
-                self.assert_nothing_left()
+    def test_too_long_for_stages(self):
+        jobs = self.begin(mesh__stages=2, mesh__micro_batches=4)
+        self.stall(12)
+        for number, job in enumerate(jobs):
+            self.assert_one_message(job.wait(), harness.PEER_LOST, f"rank {1 - number} ", "fabric.peer_timeout_s")
+        self.assert_nothing_left()
+
+    def test_of_two_halves_one_goes_on_and_the_other_comes_back(self):
+        first, second = self.begin(fabric__peer_timeout_s=3)
+        self.port("down")
+        first.wait_for_output("1 worker goes on")
+        time.sleep(2)
+        self.assertNotIn("goes on from", second.out, "both halves train")
+        self.port("up")
+        first.wait_for_output("2 workers go on")
+        first.interrupt()
+        for job in (first, second):
+            job.done(harness.INTERRUPTED)
+        self.assert_nothing_left()
 
     def test_a_process_that_has_gone_is_known_at_once(self):
         first, second = self.begin(fabric__peer_timeout_s=60)
