@@ -3,11 +3,14 @@ that of one worker whom nothing disturbs."""
 
 import json
 import os
-import signal
+import random
+import re
 import shutil
+import signal
+import time
 
 import harness
-from exact_job import ExactJob
+from exact_job import ExactJob, tensors_of
 from harness import TwoMachines
 
 STEPS = 40
@@ -173,6 +176,81 @@ class ElasticOnSeveralMachines(ElasticJob, TwoMachines):
         self.kill(guest, 0)
         for job in (host, guest):
             self.assert_one_message(job.wait(), harness.PEER_LOST, "signal 9")
+        self.assert_nothing_left()
+
+
+class RandomEvents(ElasticJob, TwoMachines):
+    """One machine after the other comes, leaves, is killed or sleeps, until the job is done. BIMETAL_SEED: of another course."""
+
+    def members(self):
+        """Those who train, not those who are still coming, by the process of their only rank."""
+        return {pid: job for job in self.jobs if "training" in job.out for pid in self.ranks_of(job)}
+
+    def victim(self):
+        return self.random.choice(sorted(self.members()))
+
+    def guest(self):
+        """By the address that a machine which is there has shown last: the first one may be gone."""
+        there = [job for job in self.jobs if job.process.poll() is None and "bimetal join" in job.out]
+        if not there:
+            return
+        address = re.findall(r"bimetal join (\S+)", there[-1].out)[-1]
+        self.jobs.append(self.start("join", address, "--token-file", self.token, "--worker", SLOW))
+
+    def kill_one(self):
+        os.kill(self.victim(), signal.SIGKILL)
+
+    def let_one_leave(self):
+        os.kill(self.victim(), signal.SIGTERM)
+
+    def let_one_sleep(self):
+        pid = self.victim()
+        job = self.members()[pid]
+        os.kill(pid, signal.SIGSTOP)
+        began = job.out.count("training")
+        seconds = self.random.uniform(1, 6)
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGCONT)
+        if seconds < 3:  # parallel.timeout_s: it is too short to be noticed
+            return
+        harness.wait_until(lambda: job.out.count("training") > began or job.process.poll() is not None or self.last.exists(),
+                           "the return of one that slept", job)
+
+    def test_random_events(self):
+        seed = int(os.environ.get("BIMETAL_SEED") or random.randrange(1_000_000))
+        print(f"seed {seed}", flush=True)
+        self.random = random.Random(seed)
+        steps = 120
+        settings = {"train__steps": steps, "parallel__timeout_s": 3, "checkpoint__every_steps": 10}
+        self.jobs = []
+        self.jobs.append(self.host(self.write_elastic_job(**settings), world_size=2, workers=(SLOW,)))
+        self.jobs.append(self.join(self.jobs[0], workers=(SLOW,)))
+        self.wait_for_checkpoint(self.jobs[0])
+        self.last = self.folder / "elastic" / f"step-{steps:08}"
+        events = 0
+        while not self.last.exists() and self.members():
+            enough = len(self.members()) > 1
+            events_now = [self.guest] * (len(self.processes()) < 8) + [self.kill_one, self.let_one_leave, self.let_one_sleep] * enough
+            if not events_now:
+                time.sleep(0.5)
+                continue
+            event = self.random.choice(events_now)
+            print(f"{event.__name__} with {len(self.members())} workers", flush=True)
+            event()
+            events += 1
+            time.sleep(self.random.uniform(0.5, 4))
+        for job in self.jobs:
+            job.wait()
+        said = "\n".join(f"{job.out}\n{job.err}" for job in self.jobs)
+        self.assertTrue(self.last.exists(), said)
+        self.assertGreater(events, 3)
+        self.run_to(self.write_elastic_job("alone", **settings), steps, ranks=1)
+        whole = self.whole("elastic", steps)
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            ours, expected = (tensors_of(path / file) for path in (whole, self.folder / "alone" / f"step-{steps:08}"))
+            for key, values in expected.items():
+                close = 1e-12 * max(1, *(abs(value) for value in values)) * steps / STEPS
+                self.assertLess(max(abs(a - b) for a, b in zip(ours[key], values, strict=True)), close, said)
         self.assert_nothing_left()
 
 

@@ -297,8 +297,8 @@ void Membership::show_roll() {
   try {
     const auto soon = Deadline::after(options_.silence);
     show(*rendezvous::connect_store_at_once(*options_.board, options_.token, soon), roll_);
-  } catch (const Error&) {
-    options_.board.reset();  // its machine is gone, as machines may
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::PeerLost) options_.board.reset();  // as machines may be lost
   }
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/train/even_out.h"
 #include "bimetal/train/setup.h"
 #include "unit/train/training_job.h"
 
@@ -107,6 +108,41 @@ TEST_F(Epochs, WhatHasLeftAStepUnfinishedTakesNothingWithIt) {
   });
   make_epoch(processes, 1, [](Epoch& epoch) { epoch.train(); });
   EXPECT_LT(difference(*processes[1]), 1e-12);
+}
+
+// Two have trained; the third is new, and the second one missed the last step.
+TEST_F(Epochs, WhoIsNewOrBehindTakesTheRunFromTheFurthest) {
+  auto processes = make_processes(job_, 3);
+  bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
+    Epoch epoch(processes[static_cast<std::size_t>(rank)]->run, std::move(group));
+    for (int i = 0; i < 6; ++i) epoch.next_step();
+  });
+  bimetal::testing::run_ranks(1, [&](int, comm::Group group) {
+    Epoch(processes[0]->run, group).next_step();
+    prepare(processes[2]->run, group);
+  });
+  EXPECT_FALSE(processes[2]->run.learnt.begun);
+  std::swap(processes[0], processes[2]);  // it need not be rank 0
+  bimetal::testing::run_ranks(3, [&](int rank, comm::Group group) {
+    auto& run = processes[static_cast<std::size_t>(rank)]->run;
+    even_out(run, group);
+    EXPECT_EQ(run.learnt.state.step, 7);
+    EXPECT_THAT(run.journal->members, SizeIs(2));
+    Epoch(run, group).train();
+  });
+  EXPECT_LT(difference(*processes[0]), 1e-12);
+}
+
+TEST_F(Epochs, WithoutAnybodyWhoHasBegunThereIsNothingToGoOnWith) {
+  auto processes = make_processes(job_, 2);
+  bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
+    try {
+      even_out(processes[static_cast<std::size_t>(rank)]->run, group);
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::PeerLost);
+    }
+  });
 }
 
 TEST_F(Epochs, ShardsGoOnFromTheCheckpointOfTheirLastStep) {

@@ -112,7 +112,10 @@ class TrainingRank {
       doors = {net::parse_endpoint(request_.door)};
       group = launch::single_process_world();
     }
-    if (members && request_.elastic) show_offer(*members);
+    if (members && request_.elastic) {
+      voice_.set_door(net::to_string(members->door()));
+      show_offer(*members);
+    }
     StopWhen stop(request_.stop_after_s);  // not before: Ctrl-C may just end who waits for others
     auto how = options(stop);
     how.members = members.get();

@@ -144,7 +144,10 @@ void RankVoice::on_leading(bool leads) {
   monitor_.emplace(monitor_options(request_.job.monitor));
   announce(*monitor_, terminal_);
   if (request_.summary) print_if_kept_nowhere(terminal_, request_.job);
-  if (!places_.empty()) monitor_->on_workers(places_);
+  if (places_.empty()) return;  // from the start
+  monitor_->on_workers(places_);
+  if (door_.empty()) return;
+  terminal_.print(fmt::format("this worker leads the job now; others join by: bimetal join {}", door_));
 }
 
 void RankVoice::tell(const std::function<void(progress::Observer& one)>& what) {

@@ -65,6 +65,9 @@ class RankVoice final : public progress::Observer {
   /// Both must outlive it.
   RankVoice(const RankRequest& request, launch::StatusReporter& status, bool guest);
 
+  /// Where others can join when this rank leads in the place of another.
+  void set_door(std::string address) { door_ = std::move(address); }
+
   /// Prints and writes what is due at the end of the run.
   void end(const progress::Report& report);
 
@@ -92,6 +95,7 @@ class RankVoice final : public progress::Observer {
   ProgressPrinter printer_;
   std::optional<monitor::Monitor> monitor_;
   std::vector<progress::WorkerPlace> places_;
+  std::string door_;
 };
 
 /// Asks for the end when the user does, or when the run's time is up.
