@@ -91,7 +91,9 @@ class Membership {
   /// for long. Does not throw.
   void fail(const Error& failure) noexcept;
 
-  /// Whether no further epoch can begin: next() has said why.
+  /// No further epoch begins for this member, and nobody is told of it.
+  void end() noexcept { over_ = true; }
+  /// Whether that is so, or next() has said why there can be none.
   bool over() const noexcept { return over_; }
   const Roll& roll() const noexcept { return roll_; }
   std::uint64_t id() const noexcept { return self_.id; }

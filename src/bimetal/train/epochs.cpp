@@ -91,7 +91,10 @@ class Epochs {
     run_.observer.on_leading(group_.rank() == 0);  // it is the one that tells
     const bool saved = run_.whole() || change.lost.empty() || rescue(before, change);
     epoch_.reset();
-    if (loss && !run_.options.goes_on) throw *loss;
+    if (loss && !run_.options.goes_on) {
+      members_.end();
+      throw *loss;
+    }
     tell(change, loss);
     even_out(run_, group_, !saved);
     due_ = false;
