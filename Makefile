@@ -35,8 +35,8 @@ quick: setup-tests ## what the edited files reach, then the fastest unit tests: 
 	@[ -e $(BUILD)/build.ninja ] || scripts/build.sh $(BUILD) release all $(JOBS)
 	@scripts/run_tests.py quick $(BUILD)
 
-test: all        ## build, and test every public promise once: one real job of each strategy, one kill of each kind
-	@scripts/run_tests.py test $(BUILD)
+test: all        ## build, and test every public promise once: one real job of each strategy, one kill of each kind; MINUTES=N
+	@scripts/run_tests.py test $(BUILD) $(if $(MINUTES),--minutes $(MINUTES))
 
 test-all: all    ## everything but endurance; installs Ray, Slurm, sshd, DeepSpeed and compilers where they are missing
 	@scripts/run_tests.py all $(BUILD)

@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 get_property(libraries GLOBAL PROPERTY BIMETAL_LIBRARIES)
 
-install(TARGETS ${libraries} bimetal_asio bimetal_sodium EXPORT BimetalTargets
+install(TARGETS ${libraries} bimetal_fmt bimetal_asio bimetal_sodium EXPORT BimetalTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT BimetalTargets NAMESPACE Bimetal:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Bimetal)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/src/bimetal DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}

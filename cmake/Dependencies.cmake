@@ -5,12 +5,23 @@ include(FetchContent)
 set(FETCHCONTENT_QUIET OFF)
 find_package(Threads REQUIRED)
 
-# fmt, header-only: nothing to link, nothing to cross-build.
+# fmt, header-only: nothing to link, nothing to cross-build. Of Debian's version what is no template is compiled once
+# (src/bimetal/base/fmt.cpp), not in each source that formats.
 find_package(fmt QUIET)
 if(NOT fmt_FOUND)
   FetchContent_Declare(fmt GIT_REPOSITORY https://github.com/fmtlib/fmt.git GIT_TAG 10.2.1 GIT_SHALLOW ON)
   FetchContent_MakeAvailable(fmt)
 endif()
+add_library(bimetal_fmt INTERFACE)
+if(fmt_VERSION MATCHES "^9\\.")
+  set(BIMETAL_FMT_ONCE ON)
+  target_include_directories(bimetal_fmt SYSTEM INTERFACE
+    $<BUILD_INTERFACE:$<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>>)
+else()
+  set(BIMETAL_FMT_ONCE OFF)
+  target_link_libraries(bimetal_fmt INTERFACE $<BUILD_INTERFACE:fmt::fmt-header-only>)
+endif()
+target_link_libraries(bimetal_fmt INTERFACE $<INSTALL_INTERFACE:fmt::fmt-header-only>)
 
 # Asio without Boost. It has no CMake package of its own.
 find_path(BIMETAL_ASIO_INCLUDE asio.hpp)
@@ -66,6 +77,8 @@ if(BIMETAL_TORCH)
     message(FATAL_ERROR "${BIMETAL_TORCH_PROBLEM}")
   endif()
   message(STATUS "torch ${BIMETAL_TORCH_VERSION}: ${BIMETAL_TORCH_ROOT}")
+  # Among torch's headers is an fmt of its own, of another version in each torch, which goes before ours where torch's are read.
+  target_compile_definitions(bimetal_torch INTERFACE FMT_HEADER_ONLY=1)
   find_package(ZLIB REQUIRED)
   # Folders of JPEG and PNG files; without these libraries, all but that.
   if(BIMETAL_IMAGE_FILES)

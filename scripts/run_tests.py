@@ -98,6 +98,8 @@ def main(arguments):
         chosen = choose.by_age([test for test in catalog.of_level(tests, "all") if test.name not in already], known)
     else:
         chosen = catalog.of_level(tests, options.level)
+        if options.minutes:
+            chosen = choose.by_age(chosen, known)
     if options.only:
         chosen = [test for test in chosen if re.search(options.only, test.name)]
     if options.label:

@@ -162,7 +162,7 @@ class DataAtUrl(DataElsewhere):
     def test_a_server_that_falls_silent(self):
         self.server.stalls = True
         job = self.run_one(self.server.url(), parallel__timeout_s=1)
-        self.assert_one_message(job, harness.TIMEOUT, "nothing has come for 1 s", self.server.url())
+        self.assert_one_message(job, harness.TIMEOUT, f"nothing has come for {harness.patient(1)} s", self.server.url())
         self.assertEqual(list((self.cache / "urls").iterdir()), [])
 
     def fetching(self):

@@ -194,7 +194,7 @@ class ParameterServer(TwoMachines):
                 job = self.train(job_file, "--report", self.folder / "run.json")
                 self.wait_for_checkpoint(job)
                 pid = self.ranks_of(job)[2 + stopped]
-                os.kill(pid, signal.SIGSTOP)
+                self.stop_between_saves(pid)
                 job.wait_for_output(f"server {stopped} is lost")
                 os.kill(pid, signal.SIGCONT)  # and it ends, whoever led before
                 wait_until(lambda: pid not in self.processes(), "its end", job)

@@ -25,7 +25,7 @@ class Superseded(TwoMachines):
         job = self.train(self.served_job(**settings))
         job.wait_for_output("step ")
         *_, server, copy = self.ranks_of(job)
-        os.kill(server, signal.SIGSTOP)
+        self.stop_between_saves(server)
         job.wait_for_output("server 1 leads the job")
         wait_until(lambda: copy not in self.processes(), "the end of the copy", job)
         return job, server
@@ -92,7 +92,7 @@ class Superseded(TwoMachines):
                 host = self.lead(self.served_job(), "--servers-here", 1, workers=workers)
                 guest = self.join(host, "--server", workers=(ONE,))
                 self.wait_for_checkpoint(host)
-                os.kill(self.ranks_of(host)[-1], signal.SIGSTOP)
+                self.stop_between_saves(self.ranks_of(host)[-1])
                 guest.done()
                 host.done()
                 self.assertIn("parameter server 0 did not end with the job", host.err)

@@ -56,7 +56,7 @@ class Firewall(LaunchTest):
         self.assertEqual(job.status, harness.PEER_LOST, job.err)
         self.assertIn("rank 0 on localhost", job.error())
         self.assertIn(f"lost host {THERE}: it has not answered", job.err)
-        self.assertLess(seconds, 15, "--grace and --silence have been waited for")
+        self.assertLess(seconds, 15 * harness.PATIENCE, "--grace and --silence have been waited for")
         self.wait_until_nothing_is_left()  # there, once --silence is over
 
     def test_a_host_that_is_switched_off(self):

@@ -11,7 +11,7 @@ from harness import wait_until
 from shaped_network import run
 
 # Once the ranks of a host have ended. The waits that a launcher has for others add up to 8 s and more.
-PROMPT_S = 5
+PROMPT_S = 5 * harness.PATIENCE
 
 
 class Cut(JobOnHosts):

@@ -7,6 +7,7 @@ How it runs programs is in tests/support/test_suites.py.
 import functools
 import pathlib
 import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -46,6 +47,14 @@ class Levels(unittest.TestCase):
             text = text_of(file)
             self.assertTrue(not case or re.search(rf"\bclass {case[0]}\b", text), line)
             self.assertTrue(len(case) < 2 or case[1] in self.names_of_methods(text) or self.is_made(case[1], text), line)
+
+    def test_every_fault_of_the_mutants_changes_its_file(self):
+        for line in (catalog.ROOT / "scripts" / "mutants.txt").read_text().splitlines():
+            if line and not line.startswith("#"):
+                file, change, _ = line.split("\t")
+                before = (catalog.ROOT / file).read_text()
+                after = subprocess.run(["sed", "-E", change], input=before, capture_output=True, text=True, check=True).stdout
+                self.assertNotEqual(before, after, line)
 
     def names_of_methods(self, text):
         return re.findall(r"\bdef (test_\w+)\b", text)
