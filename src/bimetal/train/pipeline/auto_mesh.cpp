@@ -9,7 +9,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/wire.h"
+#include "bimetal/base/wire_fields.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host_allocator.h"
 #include "bimetal/job/combinations.h"
@@ -191,40 +191,12 @@ void settle_what_follows(job::JobConfig& job) {
   if (job.mesh.stages == 1) job.compression.activations = "none";
 }
 
-/// What with_choice() changes: ranks may differ in train.micro_batch, where it leaves that alone.
-comm::Bytes encode(const job::JobConfig& job, const plan::MeshChoice& choice) {
-  WireWriter out;
-  for (const auto* numbers : {&job.mesh.cuts, &job.mesh.stage_replicas, &job.mesh.stage_tensor}) {
-    out.u32(static_cast<std::uint32_t>(numbers->size()));
-    for (const auto number : *numbers) out.i64(number);
-  }
-  out.i64(job.mesh.stages);
-  out.string(job.mesh.schedule);
-  out.i64(job.mesh.chunks);
-  out.i64(job.mesh.micro_batches);
-  out.i64(job.mesh.tensor);
-  out.i64(choice.most_at_once());
-  out.string(job.mesh.tensor_parts);
-  for (const auto weight : job.mesh.tensor_weights) out.f64(weight);
-  return std::move(out).take();
-}
-
-void decode(const comm::Bytes& bytes, job::JobConfig& job) {
-  WireReader in(bytes);
-  for (auto* const numbers : {&job.mesh.cuts, &job.mesh.stage_replicas, &job.mesh.stage_tensor}) {
-    numbers->resize(in.u32());
-    for (auto& number : *numbers) number = in.i64();
-  }
-  job.mesh.stages = in.i64();
-  job.mesh.schedule = in.string();
-  job.mesh.chunks = in.i64();
-  job.mesh.micro_batches = in.i64();
-  job.mesh.tensor = in.i64();
-  if (const auto most = in.i64(); most > 0) job.train.micro_batch = most;
-  job.mesh.tensor_parts = in.string();
-  job.mesh.tensor_weights.clear();
-  while (in.remaining() > 0) job.mesh.tensor_weights.push_back(in.f64());
-  settle_what_follows(job);
+/// What with_choice() changes: ranks may differ in train.micro_batch, where it leaves that alone
+/// (`at_once` is 0).
+template <typename Wire>
+void fields(Wire& wire, job::MeshConfig& mesh, std::int64_t& at_once) {
+  wire(mesh.cuts, mesh.stage_replicas, mesh.stage_tensor, mesh.stages, mesh.schedule, mesh.chunks,
+       mesh.micro_batches, mesh.tensor, mesh.tensor_parts, mesh.tensor_weights, at_once);
 }
 
 /// `mesh = "auto"`, or the key that has it.
@@ -238,7 +210,14 @@ std::string asked(const job::MeshConfig& mesh) {
 job::JobConfig agree(const job::JobConfig& job, comm::Group group,
                      const std::vector<plan::MeshChoice>& choices, std::size_t units) {
   comm::Bytes mine;
-  if (!choices.empty()) mine = encode(with_choice(job, choices.front()), choices.front());
+  std::int64_t at_once = 0;
+  if (!choices.empty()) {
+    at_once = choices.front().most_at_once();
+    auto chosen = with_choice(job, choices.front());
+    FieldWriter out;
+    fields(out, chosen.mesh, at_once);
+    mine = std::move(out).take();
+  }
   const auto told = comm::broadcast_bytes(group, std::move(mine), 0,
                                           Deadline::after(milliseconds_of(job.parallel.timeout_s)));
   if (told.empty()) {
@@ -251,7 +230,10 @@ job::JobConfig agree(const job::JobConfig& job, comm::Group group,
                             parts.empty() ? "" : ", or mesh.tensor"));
   }
   auto agreed = job;
-  decode(told, agreed);
+  FieldReader in(told);
+  fields(in, agreed.mesh, at_once);
+  if (at_once > 0) agreed.train.micro_batch = at_once;
+  settle_what_follows(agreed);
   return agreed;
 }
 
