@@ -161,7 +161,8 @@ TEST(MemoryPlan, TakesTheCheapestThatFits) {
 TEST(MemoryPlan, SaysTheSameOnBothSidesOfALimit) {
   auto input = two_ranks(1e12);
   double needed = 0;
-  for (const auto& use : plan_memory(input).asked().uses) needed = std::max(needed, use.model());
+  const auto plan = plan_memory(input);
+  for (const auto& use : plan.asked().uses) needed = std::max(needed, use.model());
   const auto advice_with = [&](double room) {
     for (auto& rank : input.ranks) {
       rank.load.host_is_device = false;
