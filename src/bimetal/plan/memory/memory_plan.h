@@ -53,6 +53,11 @@ struct MemoryInput {
   }
 };
 
+/// Ways of ZeRO's levels `least` to `most`, with activations computed again or not, and what may be
+/// elsewhere in one of these places.
+std::vector<Keeping> keepings(int least, int most, const std::vector<Place>& elsewhere,
+                              bool in_backward = false);
+
 /// How this rank of it keeps the job as configured.
 Keeping asked_of(const MemoryInput& input, const RankMemory& rank);
 

@@ -43,8 +43,8 @@ std::vector<double> largest_shards(const MemoryInput& input, const std::vector<R
 
 bool keeps_on_host(const MemoryInput& input, const RankMemory& rank) {
   const auto own = asked_of(input, rank);
-  const bool parameters = own.level == 3 && own.parameters == Place::Host;
-  return !rank.load.host_is_device && (parameters || own.place_of_states() == Place::Host);
+  const bool states = own.place_of_states() == Place::Host && !rank.load.host_is_device;
+  return states || own.parameters_on_host(rank.load.host_is_device);
 }
 
 }  // namespace

@@ -57,16 +57,11 @@ std::vector<std::uint64_t> bucket_bytes(const job::JobConfig& job, const task::T
 
 /// Whether the job has nothing that refuses tensors in parts on such a worker, of sizes that a plan
 /// states.
-bool may_have_parts(job::JobConfig job, const job::WorkerSpec& worker) {
-  job.mesh.stages = 1;
-  job.mesh.stage_replicas.clear();
-  job.mesh.cuts.clear();
-  job.mesh.tensor = 2;
-  job.mesh.stage_tensor.clear();
-  job.mesh.tensor_parts = "equal";
-  job.mesh.schedule = job::MeshConfig().schedule;
-  job.compression.activations = "none";
-  return job::is_possible(job, {&worker, 1});
+bool may_have_parts(const job::JobConfig& job, const job::WorkerSpec& worker) {
+  auto other = in_mesh(job, 1, 2);
+  other.mesh.stage_replicas.clear();
+  other.compression.activations = "none";
+  return job::is_possible(other, {&worker, 1});
 }
 
 /// The highest level of ZeRO that such parts go with.
@@ -271,7 +266,7 @@ void take_lower_precision(job::JobConfig job, comm::Group group, const TrainerOp
   take_units(job, group, options, here, precision::Precision::bfloat16, /*parts=*/true, lower);
   if (!lower.memory) return;
   take_cluster(job, here.place, group, result.cluster->network().pairs, lower);
-  auto plan = plan::plan_mesh(lower.mesh_input, *lower.cluster);
+  auto plan = plan::plan_mesh({lower.mesh_input, *lower.cluster});
   if (plan.best.empty()) return;
   auto& best = plan.best.front();
   best.reason = plan::beside(best, result.mesh.best.empty() ? nullptr : &result.mesh.best.front());
@@ -338,7 +333,7 @@ MeasuredPlan measure_plan(const job::JobConfig& of_all, comm::Group group,
     take_cluster(job, here.place, group, links_of(group), result);
     take_steps(input.workers, static_cast<double>(input.global_batch), result.mesh_input);
     auto asked = for_these ? std::optional(asked_mesh(job, result)) : std::nullopt;
-    result.mesh = plan::plan_mesh(result.mesh_input, *result.cluster, std::move(asked));
+    result.mesh = plan::plan_mesh({result.mesh_input, *result.cluster}, std::move(asked));
     if (for_these) take_lower_precision(job, group, options, here, result, observer);
   }
   const bool usable =

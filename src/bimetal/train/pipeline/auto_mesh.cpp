@@ -30,28 +30,19 @@ namespace bimetal::train {
 namespace {
 
 /// Whether the job has nothing that refuses stages, whose tensors so many ranks have in parts.
-bool may_have_stages(job::JobConfig job, int tensor) {
-  job.mesh.stages = 2;
-  job.mesh.cuts = {1};
-  job.mesh.tensor = tensor;
-  job.mesh.stage_tensor.clear();
-  job.mesh.tensor_parts = "equal";
-  job.mesh.schedule = job::MeshConfig().schedule;
-  job.mesh.sequence_parallel = false;
-  return job::is_possible(job);
+bool may_have_stages(const job::JobConfig& job, int tensor) {
+  auto other = in_mesh(job, 2, tensor);
+  other.mesh.sequence_parallel = false;
+  return job::is_possible(other);
 }
 
 /// Whether it has nothing that refuses stages in parts of their own number, of one replica each.
-bool may_have_own_parts(job::JobConfig job) {
-  job.mesh.stages = 2;
-  job.mesh.replicas = 1;
-  job.mesh.stage_replicas.clear();
-  job.mesh.cuts = {1};
-  job.mesh.tensor = 2;
-  job.mesh.stage_tensor = {1, 2};
-  job.mesh.tensor_parts = "equal";
-  job.mesh.schedule = job::MeshConfig().schedule;
-  return job::is_possible(job);
+bool may_have_own_parts(const job::JobConfig& job) {
+  auto other = in_mesh(job, 2, 2);
+  other.mesh.replicas = 1;
+  other.mesh.stage_replicas.clear();
+  other.mesh.stage_tensor = {1, 2};
+  return job::is_possible(other);
 }
 
 /// What all ranks keep elsewhere: a mesh is to fit any of them.
@@ -110,6 +101,16 @@ void take_numbers(const job::JobConfig& job, const MeasuredPlan& measured, plan:
 
 }  // namespace
 
+job::JobConfig in_mesh(job::JobConfig job, int stages, int tensor) {
+  job.mesh.stages = stages;
+  job.mesh.cuts.assign(static_cast<std::size_t>(stages - 1), 1);
+  job.mesh.tensor = tensor;
+  job.mesh.stage_tensor.clear();
+  job.mesh.tensor_parts = "equal";
+  job.mesh.schedule = job::MeshConfig().schedule;
+  return job;
+}
+
 plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured) {
   const bool open = job.mesh.schedule == job::kAutoSchedule;
   require_rounds(job.mesh);
@@ -135,7 +136,7 @@ plan::AskedMesh asked_mesh(const job::JobConfig& job, const MeasuredPlan& measur
   auto wish = wish_of(job, measured);
   if (!job::is_open(job.mesh)) take_numbers(job, measured, wish);
   if (auto reason = unplanned(job, measured)) return {.reason = std::move(*reason)};
-  auto choices = plan::choose_stages(measured.mesh_input, *measured.cluster, wish);
+  auto choices = plan::choose_stages({measured.mesh_input, *measured.cluster}, wish);
   if (choices.empty()) {
     return {.reason = "a worker would have no sample of a micro-batch, or no part of the model"};
   }
@@ -282,7 +283,7 @@ job::JobConfig with_mesh(const job::JobConfig& job, comm::Group group,
                             asked(job.mesh)));
   }
   const auto choices =
-      plan::choose_stages(measured.mesh_input, *measured.cluster, wish_of(job, measured));
+      plan::choose_stages({measured.mesh_input, *measured.cluster}, wish_of(job, measured));
   auto agreed = agree(job, group, choices, measured.mesh_input.facts.front().units.size());
   keep_as_planned(choices, group.rank());
   observer.on_notice(explain(asked(job.mesh), *measured.cluster, choices));
