@@ -11,8 +11,7 @@
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/wire_fields.h"
-#include "bimetal/comm/exchange.h"
+#include "bimetal/comm/gather_fields.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/host.h"
 #include "bimetal/job/combinations.h"
@@ -60,19 +59,6 @@ void fields(Wire& wire, plan::RankMemory& rank) {
        load.keeps_freed, load.bucket_bytes, load.rehearsed, load.rehearsed_at_once, load.evaluates);
   wire(rank.program, rank.compute_s, rank.room, rank.pool_room, rank.host_room, rank.pool,
        rank.host_pool, rank.units_at_once, rank.may_recompute, rank.optimizer, rank.parameters);
-}
-
-std::vector<plan::RankMemory> gather(comm::Group group, plan::RankMemory mine, Deadline deadline) {
-  FieldWriter out;
-  fields(out, mine);
-  std::vector<plan::RankMemory> all;
-  for (const auto& bytes : comm::all_gather_bytes(group, std::move(out).take(), deadline)) {
-    FieldReader in(bytes);
-    fields(in, all.emplace_back());
-    in.expect_end();
-    all.back().load.one_host = group.transport() == comm::Transport::shm;
-  }
-  return all;
 }
 
 double halved_of(const plan::RankMemory& rank) {
@@ -147,14 +133,6 @@ bool is_large(const MemoryQuestion& question, const ModelSize& size) {
   return question.room.room > 0 && bytes > question.room.room / 2;
 }
 
-double seconds_of(const plan::ModelFacts& facts, double samples) {
-  double seconds = 0;
-  for (const auto& unit : facts.units) {
-    seconds += unit.forward_s.at(samples) + unit.backward_s.at(samples);
-  }
-  return seconds;
-}
-
 bool may_update_in_backward(job::JobConfig job) {
   job.zero.level = 3;
   job.zero.update = "backward";
@@ -218,7 +196,7 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
   group.barrier(deadline).wait();  // nobody's dry run takes room for a moment
   mine.program = program_of(question);
   const double grown = mine.program - question.room.program;
-  mine.compute_s = seconds_of(mine.facts, mine.load.samples);
+  mine.compute_s = mine.facts.pass_seconds().at(mine.load.samples);
   // Where it cannot be had, nothing is known to be too little.
   constexpr auto kUnknown = std::numeric_limits<double>::infinity();
   mine.room = room_left(question, grown);
@@ -226,7 +204,10 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
     if (*room <= 0) *room = kUnknown;
   }
 
-  plan::MemoryInput input{.ranks = gather(group, std::move(mine), deadline)};
+  plan::MemoryInput input{.ranks = comm::all_gather_fields(
+                              group, std::move(mine), deadline,
+                              [](auto& wire, plan::RankMemory& rank) { fields(wire, rank); })};
+  for (auto& other : input.ranks) other.load.one_host = group.transport() == comm::Transport::shm;
   gather_in_one_type(input.ranks);
   input.asked = {.level = static_cast<int>(job.zero.level),
                  .copies = static_cast<int>(job.zero.copies),

@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/wire_fields.h"
-#include "bimetal/comm/exchange.h"
+#include "bimetal/comm/gather_fields.h"
 
 namespace bimetal::train {
 namespace {
@@ -36,14 +35,6 @@ void fields(Wire& wire, std::optional<progress::DiskReport>& disk) {
   if (!disk) disk.emplace();
   wire(disk->kept_bytes, disk->read_bytes, disk->read_s, disk->written_bytes, disk->write_s,
        disk->wait_s);
-}
-
-template <typename Wire>
-void fields(Wire& wire, progress::OffloadReport& offload) {
-  wire(offload.folder);
-  for (auto* const disk : {&offload.states, &offload.parameters, &offload.copy}) {
-    fields(wire, *disk);
-  }
 }
 
 }  // namespace
@@ -85,15 +76,16 @@ void OffloadRates::report(comm::Group group, progress::Report& report,
         {}, optim::DiskTraffic{
                 .kept_bytes = copy_.written.bytes, .read = copy_.read, .written = copy_.written});
   }
-  FieldWriter out;
-  fields(out, mine);
-  const auto all = comm::all_gather_bytes(group, std::move(out).take(), Deadline::after(timeout));
+  const auto all =
+      comm::all_gather_fields(std::move(group), std::move(mine), Deadline::after(timeout),
+                              [](auto& wire, progress::OffloadReport& offload) {
+                                wire(offload.folder);
+                                fields(wire, offload.states);
+                                fields(wire, offload.parameters);
+                                fields(wire, offload.copy);
+                              });
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    progress::OffloadReport offload;
-    FieldReader in(all[rank]);
-    fields(in, offload);
-    in.expect_end();
-    if (offload.states || offload.parameters) report.workers[rank].offload = std::move(offload);
+    if (all[rank].states || all[rank].parameters) report.workers[rank].offload = all[rank];
   }
 }
 

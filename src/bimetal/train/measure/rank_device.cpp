@@ -6,8 +6,7 @@
 #include <chrono>
 #include <utility>
 
-#include "bimetal/base/wire_fields.h"
-#include "bimetal/comm/exchange.h"
+#include "bimetal/comm/gather_fields.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/probe.h"
 
@@ -15,13 +14,6 @@ namespace bimetal::train {
 namespace {
 
 constexpr std::chrono::milliseconds kDeviceBudget{500};
-
-template <typename Wire>
-void fields(Wire& wire, RankDevice& device) {
-  wire(device.host, device.worker, device.device, device.name, device.memory_free_bytes,
-       device.matmul_float32_gflops, device.matmul_half_gflops, device.may_be_lower,
-       device.convolution_float32_gflops, device.memory_bytes_per_s);
-}
 
 }  // namespace
 
@@ -49,15 +41,12 @@ RankDevice measured_device(const torch::Device& device, const TrainerOptions& op
 }
 
 std::vector<RankDevice> gather_devices(comm::Group group, RankDevice mine, Deadline deadline) {
-  FieldWriter out;
-  fields(out, mine);
-  std::vector<RankDevice> devices;
-  for (const auto& bytes : comm::all_gather_bytes(group, std::move(out).take(), deadline)) {
-    FieldReader in(bytes);
-    fields(in, devices.emplace_back());
-    in.expect_end();
-  }
-  return devices;
+  return comm::all_gather_fields(
+      std::move(group), std::move(mine), deadline, [](auto& wire, RankDevice& device) {
+        wire(device.host, device.worker, device.device, device.name, device.memory_free_bytes,
+             device.matmul_float32_gflops, device.matmul_half_gflops, device.may_be_lower,
+             device.convolution_float32_gflops, device.memory_bytes_per_s);
+      });
 }
 
 std::string short_name(const RankDevice& device, const std::vector<RankDevice>& all) {
