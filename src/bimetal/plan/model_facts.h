@@ -14,6 +14,7 @@ struct Linear {
   double fixed = 0, per_sample = 0;
 
   double at(double samples) const { return fixed + per_sample * samples; }
+  Linear operator*(double factor) const { return {fixed * factor, per_sample * factor}; }
 
   /// Through two measurements; what does not grow is all fixed.
   static Linear through(double samples, double value, double more_samples, double more_value) {
@@ -101,6 +102,16 @@ struct ModelFacts {
   double frozen_bytes() const {
     double sum = 0;
     for (const auto& unit : units) sum += unit.frozen;
+    return sum;
+  }
+  /// Seconds of forward and backward, with a second forward where that computes activations again.
+  Linear pass_seconds(bool recomputed = false) const {
+    Linear sum;
+    const double forwards = recomputed ? 2 : 1;
+    for (const auto& unit : units) {
+      sum.fixed += forwards * unit.forward_s.fixed + unit.backward_s.fixed;
+      sum.per_sample += forwards * unit.forward_s.per_sample + unit.backward_s.per_sample;
+    }
     return sum;
   }
   double parameter_bytes() const { return static_cast<double>(elements()) * element_bytes; }

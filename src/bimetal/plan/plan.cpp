@@ -10,7 +10,6 @@
 namespace bimetal::plan {
 namespace {
 
-constexpr double kOverlap = 0.5;  // part of a step's computation that communication hides behind
 constexpr std::int64_t kLargestBatch = 1 << 20;
 constexpr double kFastestLink = 1e6;  // times the present one: as good as no transfer time at all
 
@@ -30,12 +29,6 @@ std::vector<balance::Device> devices_of(const PlanInput& input, const std::vecto
     devices.push_back({.cost = input.workers[static_cast<std::size_t>(rank)].cost});
   }
   return devices;
-}
-
-/// Of communication that may begin while backward runs, what is left to wait for; `last` of it
-/// begins only when backward ends.
-double left_to_wait_for(double all_s, double last_s, double compute_s) {
-  return last_s + std::max(0.0, all_s - last_s - kOverlap * compute_s);
 }
 
 // Part of the bytes passes a worker's link, and part of all workers' bytes a server's: the slower
@@ -179,10 +172,13 @@ std::size_t choose(const std::vector<Prediction>& predictions) {
 
 }  // namespace
 
-double ring_seconds(std::uint64_t bytes, int ranks, const LinkSpeed& link) {
+double left_to_wait_for(double all_s, double last_s, double hiding_s) {
+  return last_s + std::max(0.0, all_s - last_s - hiding_s);
+}
+
+double ring_seconds(double bytes, double ranks, const LinkSpeed& link) {
   if (ranks < 2) return 0;
-  const double rounds = 2.0 * (ranks - 1);
-  return rounds * (link.latency_s + static_cast<double>(bytes) / ranks / link.bytes_per_s);
+  return 2 * (ranks - 1) * (link.latency_s + bytes / ranks / link.bytes_per_s);
 }
 
 std::uint64_t PlanInput::gradient_bytes() const {
@@ -193,10 +189,11 @@ double exposed_seconds(double compute_s, const PlanInput& input, int ranks) {
   if (ranks < 2 || input.bucket_bytes.empty()) return 0;
   double all = 0;
   for (const std::uint64_t bytes : input.bucket_bytes) {
-    all += ring_seconds(bytes, ranks, input.link);
+    all += ring_seconds(static_cast<double>(bytes), ranks, input.link);
   }
-  const double last = ring_seconds(input.bucket_bytes.back(), ranks, input.link);
-  return left_to_wait_for(all, last, compute_s);
+  const auto last_bytes = static_cast<double>(input.bucket_bytes.back());
+  const double last = ring_seconds(last_bytes, ranks, input.link);
+  return left_to_wait_for(all, last, kHidden * compute_s);
 }
 
 double exposed_by_servers(double compute_s, const PlanInput& input, int ranks, int servers) {
@@ -205,7 +202,7 @@ double exposed_by_servers(double compute_s, const PlanInput& input, int ranks, i
   const double pull = transfer_seconds(input, bytes, 1, ranks, servers);
   const double push = transfer_seconds(input, bytes, input.copies, ranks, servers);
   const double last = push * static_cast<double>(input.bucket_bytes.back()) / bytes;
-  return pull + left_to_wait_for(push, last, compute_s);
+  return pull + left_to_wait_for(push, last, kHidden * compute_s);
 }
 
 Plan make_plan(const PlanInput& input) {

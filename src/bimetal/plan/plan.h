@@ -80,7 +80,14 @@ Plan make_plan(const PlanInput& input);
 
 /// Seconds that a ring all-reduce of `bytes` takes at least: 2(n−1) rounds that each cost the
 /// latency and the transfer of bytes/n (Patarasuk & Yuan, J. Parallel Distrib. Comput. 69, 2009).
-double ring_seconds(std::uint64_t bytes, int ranks, const LinkSpeed& link);
+double ring_seconds(double bytes, double ranks, const LinkSpeed& link);
+
+/// Part of a step's computation that communication hides behind.
+inline constexpr double kHidden = 0.5;
+
+/// Of communication that may begin while backward runs, what is left to wait for beyond `hiding_s`
+/// of computation; `last_s` of it begins only when backward ends.
+double left_to_wait_for(double all_s, double last_s, double hiding_s);
 
 /// What communication adds to a step of `compute_s` when gradients are reduced. Gradients travel
 /// while backward still runs: half of the computation hides them. (Backward is about two thirds of

@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/wire.h"
-#include "bimetal/comm/exchange.h"
+#include "bimetal/comm/gather_fields.h"
 
 namespace bimetal::progress {
 namespace {
@@ -86,42 +85,13 @@ std::span<const RankFigures> FigureExchange::decode_all() {
   return figures_;
 }
 
-namespace {
-
-comm::Bytes encode_summary(const WorkerSummary& summary) {
-  WireWriter writer;
-  writer.string(summary.host);
-  writer.string(summary.device);
-  writer.f64(summary.elapsed_seconds);
-  writer.f64(summary.communicate_seconds);
-  writer.f64(summary.wait_seconds);
-  writer.u64(summary.bytes_sent);
-  return std::move(writer).take();
-}
-
-WorkerSummary decode_summary(const comm::Bytes& bytes) {
-  WireReader reader(bytes);
-  WorkerSummary summary;
-  summary.host = reader.string();
-  summary.device = reader.string();
-  summary.elapsed_seconds = reader.f64();
-  summary.communicate_seconds = reader.f64();
-  summary.wait_seconds = reader.f64();
-  summary.bytes_sent = reader.u64();
-  reader.expect_end();
-  return summary;
-}
-
-}  // namespace
-
 std::vector<WorkerSummary> gather_summaries(comm::Group group, const WorkerSummary& mine,
                                             std::chrono::milliseconds timeout) {
-  std::vector<WorkerSummary> summaries;
-  for (const auto& bytes :
-       comm::all_gather_bytes(group, encode_summary(mine), Deadline::after(timeout))) {
-    summaries.push_back(decode_summary(bytes));
-  }
-  return summaries;
+  return comm::all_gather_fields(
+      std::move(group), mine, Deadline::after(timeout), [](auto& wire, WorkerSummary& summary) {
+        wire(summary.host, summary.device, summary.elapsed_seconds, summary.communicate_seconds,
+             summary.wait_seconds, summary.bytes_sent);
+      });
 }
 
 }  // namespace bimetal::progress

@@ -30,7 +30,7 @@ double step_seconds(Precision precision, const job::JobConfig& job, const device
   const auto samples = std::min({kSamples, job.train.global_batch, task.training()->size()});
   double least = std::numeric_limits<double>::infinity();
   device::without_memory_for(place.device, [&] {
-    Rehearsal rehearsal(job.train, task, place.device, place.dtype, precision);
+    Rehearsal rehearsal(job.train, task, {place.device, place.dtype, precision});
     rehearsal.step(samples);  // kernels are chosen, memory is fetched
     const Stopwatch watch;
     for (int i = 0; i < kMostSteps && (i < 2 || watch.seconds() < kSeconds); ++i) {

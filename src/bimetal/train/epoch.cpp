@@ -27,7 +27,7 @@ Epoch::Epoch(Run& run, comm::Group group)
       replicas_(group_, mesh_),
       memory_(group_, job_, options_, run_.place, *run_.task),
       precisions_(group_, job_, options_.worker, run_.place, *run_.task, observer_, run_.precision),
-      stages_(plan_stages(job_, mesh_, *run_.task, unit_probe(), run_.batch_weight(), memory_,
+      stages_(plan_stages(job_, mesh_, *run_.task, computing(), run_.batch_weight(), memory_,
                           observer_)),
       lanes_(stages_.mesh ? Lanes(stages_.mesh->shape(), group_.rank())
                           : Lanes(replicas_.group().size(), replicas_.group().rank())),
@@ -37,7 +37,7 @@ Epoch::Epoch(Run& run, comm::Group group)
                precisions_.half_of_all()),
       offload_(job_, trained_, observer_),
       computed_(*run_.task, trained_.tensor_ranks()),
-      stage_(make_stage_compute(job_, computed_, stages_, trained_, unit_probe())),
+      stage_(make_stage_compute(job_, computed_, stages_, trained_, computing())),
       step_(computed_, trained_.model(), trained_.optimizer(), trained_.store(), step_options()),
       feed_(run_.task->training(), run_.sampler_here(), lanes_.mine(), job_.train.global_batch,
             job_.train.epochs, run_.place.device),
@@ -125,12 +125,7 @@ void Epoch::take_error_feedback() {
 }
 
 ProbeOptions Epoch::probe_options() const {
-  return {.device = run_.place.device,
-          .dtype = run_.place.dtype,
-          .precision = precisions_.mine(),
-          .speed = options_.worker.speed,
-          .update = job_.zero.level == 0,
-          .known = run_.cost};
+  return {.on = computing(), .update = job_.zero.level == 0, .known = run_.cost};
 }
 
 /// What was planned with; speeds are known by now.
@@ -148,11 +143,8 @@ parallel::PartWeights Epoch::weigh_parts() const {
   return part_weights(job_.mesh, mesh_ ? mesh_->shape() : parallel::MeshShape{}, alone_);
 }
 
-UnitProbe Epoch::unit_probe() const {
-  return {.device = run_.place.device,
-          .dtype = run_.place.dtype,
-          .precision = precisions_.mine(),
-          .speed = options_.worker.speed};
+Computing Epoch::computing() const {
+  return {run_.place.device, run_.place.dtype, precisions_.mine(), options_.worker.speed};
 }
 
 /// A rehearsal has a model of its own: where whole gradients are too much, the first steps tell.
@@ -166,7 +158,7 @@ balance::Balancer Epoch::measure_devices() {
     products_ = probe_products(mesh_ ? mesh_->replicas() : group_, run_.place.device,
                                options_.worker.speed);
   }
-  if (!cut) memory_.plan(precisions_.mine(), run_.batch_weight(), products_, observer_);
+  if (!cut) memory_.plan(computing(), run_.batch_weight(), products_, observer_);
   std::vector<balance::Device> devices(
       static_cast<std::size_t>(replicas_.in_parts() ? group_.size() : lanes_.count()));
   if (steps) {

@@ -81,7 +81,7 @@ class Epoch {
 
  private:
   ProbeOptions probe_options() const;
-  UnitProbe unit_probe() const;
+  Computing computing() const;
   std::vector<double> weigh_shards();
   parallel::PartWeights weigh_parts() const;
   balance::Balancer measure_devices();

@@ -7,11 +7,20 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/job_config.h"
+#include "bimetal/precision/precision.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/trainer.h"
 
 namespace bimetal::train {
+
+/// What a rank computes on, and how.
+struct Computing {
+  torch::Device device{torch::kCPU};
+  torch::Dtype dtype = torch::kFloat32;
+  precision::Precision precision = precision::Precision::float32;
+  double speed = 1.0;  ///< emulated: see device::pause_for_speed
+};
 
 /// Applies the worker's limits to this process and picks its device. Errors: Unsupported for a
 /// device that is not there or that does not know the job's dtype, and job::require_possible()'s.

@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/wire_fields.h"
 #include "support/errors.h"
 
 namespace bimetal {
@@ -59,6 +62,41 @@ TEST(Wire, NoticesBytesLeftOver) {
   WireReader reader(writer.bytes());
   reader.u8();
   EXPECT_THROW(reader.expect_end(), Error);
+}
+
+enum class Colour { red, green };
+struct Spot {
+  Colour colour = Colour::red;
+  std::vector<std::string> names = {};
+  bool operator==(const Spot&) const = default;
+};
+struct Picture {
+  bool framed = false;
+  int width = 0;
+  double scale = 0;
+  std::vector<Spot> spots = {};
+  bool operator==(const Picture&) const = default;
+};
+
+template <typename Wire>
+void fields(Wire& wire, Picture& picture) {
+  wire(picture.framed, picture.width, picture.scale);
+  wire.each(picture.spots, [&](Spot& spot) { wire(spot.colour, spot.names); });
+}
+
+TEST(WireFields, AreReadAsTheyAreWritten) {
+  Picture sent{true, -3, 0.1, {{Colour::green, {"a", ""}}, {}}};
+  FieldWriter out;
+  fields(out, sent);
+  auto bytes = std::move(out).take();
+  FieldReader in(bytes);
+  Picture got;
+  fields(in, got);
+  in.expect_end();
+  EXPECT_EQ(got, sent);
+  bytes[17] = std::byte{0xff};  // how many spots there are
+  FieldReader lied_to(bytes);
+  expect_error(ErrorCode::CorruptData, {}, [&] { fields(lied_to, got); });
 }
 
 }  // namespace

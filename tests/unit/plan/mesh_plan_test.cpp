@@ -29,7 +29,7 @@ double best_of_all(const MeshInput& input, const Cluster& cluster) {
     const auto stages = choice.stages.size();
     if (stage + 1 == stages) {
       choice.stages[stage].pieces[0].end = units;
-      best = std::min(best, simulated(input, cluster, choice).step_s);
+      best = std::min(best, simulated({input, cluster}, choice).step_s);
       return;
     }
     auto& own = choice.stages[stage].pieces[0];
@@ -65,7 +65,7 @@ double best_of_all(const MeshInput& input, const Cluster& cluster) {
   };
   try_orders(try_orders);
   for (int device = 0; device < cluster.size(); ++device) {
-    best = std::min(best, choose_data(input, cluster, {device}, {})->step_s);
+    best = std::min(best, choose_data({input, cluster}, {device}, {})->step_s);
   }
   return best;
 }
@@ -77,7 +77,7 @@ TEST(MeshPlan, IsWithinFivePercentOfTheBestOfAllPlans) {
     for (const auto& speeds :
          std::vector<std::vector<double>>{{1, 1, 1}, {3, 1, 1}, {4, 2, 1}, {1, 5}}) {
       const auto cluster = apart(speeds, std::vector<double>(speeds.size(), kMuch), link);
-      const auto plan = plan_mesh(input, cluster);
+      const auto plan = plan_mesh({input, cluster});
       ASSERT_FALSE(plan.best.empty());
       EXPECT_LE(plan.best.front().step_s, 1.05 * best_of_all(input, cluster))
           << describe(cluster, plan.best.front()) << " at " << link.bytes_per_s;
@@ -87,7 +87,7 @@ TEST(MeshPlan, IsWithinFivePercentOfTheBestOfAllPlans) {
 
 TEST(MeshPlan, SaysThatOneDeviceAloneIsFaster) {
   const auto cluster = apart({20, 1}, {24 * kGiB, 8 * kGiB}, {1e-3, 12.5e6});
-  const auto plan = plan_mesh(input_of(unequal_units(), 8), cluster);
+  const auto plan = plan_mesh({input_of(unequal_units(), 8), cluster});
   EXPECT_EQ(plan.best.front().scheme, Scheme::Alone);
   EXPECT_THAT(mesh_advice(cluster, plan),
               HasSubstr("The whole fits on a, and no way to share it is faster."));
@@ -101,7 +101,7 @@ TEST(MeshPlan, CutsAModelThatFitsOnNeitherByWhatEachHas) {
       transformer_facts({.layers = 12, .width = 768, .context = 512, .vocabulary = 8192});
   const double whole = 16 * static_cast<double>(model.elements());
   const auto cluster = apart({2, 1}, {0.85 * whole, 0.5 * whole}, kGigabitLink);
-  const auto plan = plan_mesh(input_of(model, 16), cluster);
+  const auto plan = plan_mesh({input_of(model, 16), cluster});
   ASSERT_FALSE(plan.best.empty());
   const auto& best = plan.best.front();
   EXPECT_EQ(best.scheme, Scheme::Pipeline);
@@ -122,7 +122,7 @@ TEST(MeshPlan, StatesGoToADiskWhereNoStagesFitElse) {
   auto input = input_of(model, 16);
   const auto best_with = [&](double bytes, bool offloads) {
     input.offloads = offloads;
-    return plan_mesh(input, apart({1, 1}, {bytes, bytes}, kGigabitLink)).best;
+    return plan_mesh({input, apart({1, 1}, {bytes, bytes}, kGigabitLink)}).best;
   };
   // The least that two stages need which have their states in memory.
   double bytes = 16 * static_cast<double>(model.elements());
@@ -139,13 +139,13 @@ TEST(MeshPlan, SlowLinksSpeakForPipelinesAndFastOnesForShares) {
   const std::vector<double> speeds = {1, 1, 1, 1}, memory(4, 64 * kGiB);
   const auto slow = apart(speeds, memory, kGigabitLink);
   const auto fast = apart(speeds, memory, {5e-6, 50e9});
-  EXPECT_EQ(plan_mesh(input_of(model, 16), fast).best.front().scheme, Scheme::Data);
-  EXPECT_EQ(plan_mesh(input_of(model, 16), slow).best.front().scheme, Scheme::Pipeline);
+  EXPECT_EQ(plan_mesh({input_of(model, 16), fast}).best.front().scheme, Scheme::Data);
+  EXPECT_EQ(plan_mesh({input_of(model, 16), slow}).best.front().scheme, Scheme::Pipeline);
 }
 
 TEST(MeshPlan, NamesWhatNothingHasRoomFor) {
   const auto cluster = apart({1, 1}, {1e8, 1e8}, kGigabitLink);
-  const auto plan = plan_mesh(input_of(transformer_facts({}), 4), cluster);
+  const auto plan = plan_mesh({input_of(transformer_facts({}), 4), cluster});
   EXPECT_TRUE(plan.best.empty());
   ASSERT_FALSE(plan.others.empty());
   EXPECT_THAT(mesh_advice(cluster, plan), HasSubstr("Nothing fits"));
@@ -158,8 +158,8 @@ TEST(MeshPlan, StagesOfUnevenReplicasAreDealtMicroBatches) {
   const auto input = input_of(unequal_units(), 64);
   const auto cluster = apart({1, 1, 1}, std::vector<double>(3, 64 * kGiB), kFastLink);
   const PipelineOptions options{.micro_batches = 16};
-  const auto one = simulated(input, cluster, *choose_cut(input, cluster, {{0}, {1}}, options));
-  auto two = choose_cut(input, cluster, {{0}, {1, 2}}, options);
+  const auto one = simulated({input, cluster}, *choose_cut({input, cluster}, {{0}, {1}}, options));
+  auto two = choose_cut({input, cluster}, {{0}, {1, 2}}, options);
   ASSERT_TRUE(two);
   EXPECT_FALSE(two->even);
   EXPECT_THAT(two->stages[1].samples, ::testing::ElementsAre(32, 32));
@@ -167,9 +167,9 @@ TEST(MeshPlan, StagesOfUnevenReplicasAreDealtMicroBatches) {
   EXPECT_EQ(two->peak_bytes.size(), 3u);
   EXPECT_THAT(keys_of(*two), HasSubstr("mesh.replicas=[1, 2]"));
   EXPECT_THAT(describe(cluster, *two), HasSubstr("2 stages of 1 + 2 replicas"));
-  const auto run = simulated(input, cluster, *two);
+  const auto run = simulated({input, cluster}, *two);
   EXPECT_LT(run.step_s, 0.85 * one.step_s);
-  EXPECT_EQ(run_of(input, cluster, *two).stages.size(), 3u);
+  EXPECT_EQ(run_of({input, cluster}, *two).stages.size(), 3u);
 }
 
 TEST(MeshPlan, ShortenedActivationsCostLessWhereTheyLeaveAHost) {
@@ -181,22 +181,23 @@ TEST(MeshPlan, ShortenedActivationsCostLessWhereTheyLeaveAHost) {
   even.stages = {{{0}, {4}, {{0, 2}}}, {{1}, {4}, {{2, 4}}}, {{2}, {4}, {{4, 7}}}};
   MeshChoice uneven{.scheme = Scheme::Pipeline, .even = false, .micro_batches = 4};
   uneven.stages = {{{0}, {4}, {{0, 4}}}, {{1, 2}, {2, 2}, {{4, 7}}}};
-  const auto inside = crossing(input, cluster, even, 0, 1);
-  const auto between = crossing(input, cluster, even, 1, 3);
+  const auto inside = crossing({input, cluster}, even, 0, 1);
+  const auto between = crossing({input, cluster}, even, 1, 3);
   input.activations.sent = 0.25;
-  EXPECT_EQ(crossing(input, cluster, even, 0, 1), inside);
-  EXPECT_DOUBLE_EQ(crossing(input, cluster, even, 1, 3).first, 0.25 * between.first);
-  EXPECT_DOUBLE_EQ(crossing(input, cluster, even, 1, 3).second, 0.25 * between.second);
-  EXPECT_EQ(crossing(input, cluster, uneven, 0, 3), inside);  // the slowest pair is that of a host
+  EXPECT_EQ(crossing({input, cluster}, even, 0, 1), inside);
+  EXPECT_DOUBLE_EQ(crossing({input, cluster}, even, 1, 3).first, 0.25 * between.first);
+  EXPECT_DOUBLE_EQ(crossing({input, cluster}, even, 1, 3).second, 0.25 * between.second);
+  EXPECT_EQ(crossing({input, cluster}, uneven, 0, 3),
+            inside);  // the slowest pair is that of a host
   input.activations.within_hosts = true;
-  EXPECT_DOUBLE_EQ(crossing(input, cluster, even, 0, 1).first, 0.25 * inside.first);
-  EXPECT_DOUBLE_EQ(crossing(input, cluster, uneven, 0, 3).first, 0.25 * inside.first);
+  EXPECT_DOUBLE_EQ(crossing({input, cluster}, even, 0, 1).first, 0.25 * inside.first);
+  EXPECT_DOUBLE_EQ(crossing({input, cluster}, uneven, 0, 3).first, 0.25 * inside.first);
 }
 
 TEST(MeshPlan, SlowLinksAndASmallThirdDeviceSpeakForUnevenStages) {
   const auto input = input_of(transformer_facts({.layers = 12, .width = 768, .context = 512}), 32);
   const auto cluster = apart({2, 1, 1}, std::vector<double>(3, 64 * kGiB), {1e-4, 0.4e9});
-  const auto plan = plan_mesh(input, cluster);
+  const auto plan = plan_mesh({input, cluster});
   const auto uneven = std::ranges::find_if(plan.best, [](const auto& c) { return !c.even; });
   EXPECT_NE(uneven, plan.best.end());
 }
@@ -205,22 +206,24 @@ TEST(MeshPlan, WhatAJobAsksForIsCompared) {
   const auto input = input_of(unequal_units(), 12);
   const auto cluster = apart({3, 1}, std::vector<double>(2, 64 * kGiB), kFastLink);
   const auto ask = [&](const Layout& layout, std::vector<std::size_t> cuts) {
-    auto choice = choose_cut(input, cluster, layout, {.micro_batches = 2, .cuts = std::move(cuts)});
-    return *plan_mesh(input, cluster, AskedMesh{simulated(input, cluster, *choice)}).asked->choice;
+    auto choice =
+        choose_cut({input, cluster}, layout, {.micro_batches = 2, .cuts = std::move(cuts)});
+    return *plan_mesh({input, cluster}, AskedMesh{simulated({input, cluster}, *choice)})
+                .asked->choice;
   };
   EXPECT_THAT(ask({{1}, {0}}, {6}).reason, HasSubstr("% slower"));
-  const auto best = plan_mesh(input, cluster).best.front();
-  auto own = plan_mesh(input, cluster, AskedMesh{best}).asked;
+  const auto best = plan_mesh({input, cluster}).best.front();
+  auto own = plan_mesh({input, cluster}, AskedMesh{best}).asked;
   EXPECT_EQ(own->choice->reason, "as fast as the best");
-  own = plan_mesh(input, cluster, AskedMesh{.reason = "of no kind that is planned"}).asked;
+  own = plan_mesh({input, cluster}, AskedMesh{.reason = "of no kind that is planned"}).asked;
   EXPECT_FALSE(own->choice);
-  EXPECT_FALSE(plan_mesh(input, cluster).asked);
+  EXPECT_FALSE(plan_mesh({input, cluster}).asked);
 }
 
 TEST(MeshPlan, RefusesWhatIsNoModelOrNoCluster) {
   const auto cluster = apart({1}, {kGiB}, kFastLink);
-  EXPECT_THROW(plan_mesh({}, cluster), Error);
-  EXPECT_THROW(plan_mesh(input_of(unequal_units(), 0), cluster), Error);
+  EXPECT_THROW(plan_mesh({{}, cluster}), Error);
+  EXPECT_THROW(plan_mesh({input_of(unequal_units(), 0), cluster}), Error);
   EXPECT_THROW(Cluster({}, {}), Error);
   EXPECT_THROW(Cluster({{.name = "x", .host = 3}}, {}), Error);
 }
@@ -260,7 +263,7 @@ TEST(MeshPlan, LargeClustersArePlannedToo) {
   const auto model = transformer_facts(
       {.layers = 32, .width = 4096, .context = 2048, .element_bytes = 2, .activation_bytes = 2});
   auto input = input_of(model, 2048);
-  const auto plan = plan_mesh(input, cluster);
+  const auto plan = plan_mesh({input, cluster});
   ASSERT_FALSE(plan.best.empty());
   EXPECT_GT(plan.best.front().devices(), 256);
 }
@@ -272,15 +275,15 @@ const std::vector<double> kMuch(3, 64 * kGiB);
 
 double step_of(const MeshInput& input, const Cluster& cluster, Kind schedule) {
   const auto choice =
-      choose_cut(input, cluster, {{0}, {1}, {2}}, {.schedule = schedule, .micro_batches = 3});
-  return simulated(input, cluster, *choice).step_s;
+      choose_cut({input, cluster}, {{0}, {1}, {2}}, {.schedule = schedule, .micro_batches = 3});
+  return simulated({input, cluster}, *choice).step_s;
 }
 
 TEST(StepSeconds, TheUpdateOfWhatADeviceKeepsCounts) {
   auto model = unequal_units();
   const auto cluster = apart({1, 1}, kMuch, {0, 1e15});
   const auto seconds = [&](const std::vector<int>& devices, int level) {
-    return choose_data(input_of(model, 8), cluster, devices, {.level = level})->step_s;
+    return choose_data({input_of(model, 8), cluster}, devices, {.level = level})->step_s;
   };
   const double alone = seconds({0}, 0), shared = seconds({0, 1}, 0), sharded = seconds({0, 1}, 1);
   model.update_s = 1e-8;  // of 7 million elements
@@ -305,9 +308,9 @@ TEST(StepSeconds, CoresThatComputeHideNothingThatTheyCopy) {
   const LinkSpeed link{0, 1e9};
   Network network{.hosts = {{.name = "host", .inside = link, .uplink = link}}};
   std::vector<MeshDevice> devices(2);
-  const auto cards = choose_data(input, {devices, network}, {0, 1}, {});
+  const auto cards = choose_data({input, {devices, network}}, {0, 1}, {});
   for (auto& device : devices) device.is_host = true;
-  const auto cores = choose_data(input, {devices, network}, {0, 1}, {});
+  const auto cores = choose_data({input, {devices, network}}, {0, 1}, {});
   EXPECT_LT(cards->waiting_s, cores->waiting_s);
   EXPECT_NEAR(cores->waiting_s, cores->sent_s, 1e-9);
   EXPECT_EQ(cards->compute_s, cores->compute_s);

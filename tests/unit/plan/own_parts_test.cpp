@@ -52,10 +52,10 @@ std::vector<TensorGroup> whole_and_parts() {
 TEST(OwnParts, AGroupTalksToOneDeviceByAsManyMessagesAsAreAwaited) {
   const auto input = input_of(model(), 8);
   const auto cluster = one_and_two({1, 1, 1}, kPlenty);
-  const TensorGroups groups(input, cluster, whole_and_parts());
+  const TensorGroups groups({input, cluster}, whole_and_parts());
   // Activations go to both parts over one link, their gradient comes from one of them.
-  EXPECT_DOUBLE_EQ(groups.cluster().link(0, 1).bytes_per_s, kTenGigabits.bytes_per_s / 2);
-  EXPECT_DOUBLE_EQ(groups.cluster().link(1, 0).bytes_per_s, kTenGigabits.bytes_per_s);
+  EXPECT_DOUBLE_EQ(groups.problem().cluster.link(0, 1).bytes_per_s, kTenGigabits.bytes_per_s / 2);
+  EXPECT_DOUBLE_EQ(groups.problem().cluster.link(1, 0).bytes_per_s, kTenGigabits.bytes_per_s);
 }
 
 // That a step is the passes, the sums and the sends of its stages: tensor_plan_test.cpp.
@@ -64,7 +64,7 @@ TEST(OwnParts, AChoiceTellsThePartsOfEachStage) {
   const auto cluster = one_and_two({1, 1, 1}, kPlenty);
   const auto choice =
       choose_stages(
-          input, cluster,
+          {input, cluster},
           {.stages = 2, .replicas = 1, .cuts = {5}, .stage_tensor = {1, 2}, .micro_batches = 4})
           .at(0);
   // All of the tensor that the first and the last unit share.
@@ -76,7 +76,7 @@ TEST(OwnParts, AChoiceTellsThePartsOfEachStage) {
   EXPECT_NEAR(choice.peak_bytes[1], choice.peak_bytes[2], 1);
   EXPECT_THAT(keys_of(choice), HasSubstr("mesh.tensor=[1, 2], mesh.tensor_weights=[1, 1]"));
   EXPECT_THAT(describe(cluster, choice), HasSubstr("tensors in parts on 1 + 2"));
-  EXPECT_THAT(run_of(input, cluster, choice).stages, SizeIs(2));
+  EXPECT_THAT(run_of({input, cluster}, choice).stages, SizeIs(2));
 }
 
 // What the embedding and the head share is summed whole, however large a part each has of it.
@@ -86,26 +86,28 @@ TEST(OwnParts, WhatStagesShareIsWholeWhateverThePartsAre) {
   const auto sent = [&](const std::vector<double>& weights) {
     const StagesWish wish{
         .stages = 2, .stage_tensor = {1, 2}, .tensor_weights = weights, .micro_batches = 4};
-    return choose_stages(input, cluster, wish).at(0).sent_s;
+    return choose_stages({input, cluster}, wish).at(0).sent_s;
   };
   EXPECT_DOUBLE_EQ(sent({1, 1}), sent({5, 1}));
   const Cluster turned({cluster.device(1), cluster.device(2), cluster.device(0)},
                        cluster.network());
   const StagesWish wish{
       .stages = 2, .stage_tensor = {2, 1}, .tensor_weights = {5, 1}, .micro_batches = 4};
-  EXPECT_DOUBLE_EQ(choose_stages(input, turned, wish).at(0).sent_s, sent({1, 1}));
+  EXPECT_DOUBLE_EQ(choose_stages({input, turned}, wish).at(0).sent_s, sent({1, 1}));
 }
 
 TEST(OwnParts, WeightsAreForStagesWithAsMany) {
   const auto input = input_of(model(), 8);
   const auto cluster = one_and_two({1, 2, 1}, kPlenty);
   StagesWish wish{.stages = 2, .stage_tensor = {1, 2}, .tensor_weights = {3, 1}};
-  EXPECT_THAT(choose_stages(input, cluster, wish).at(0).stages[1].part_weights, ElementsAre(3, 1));
+  EXPECT_THAT(choose_stages({input, cluster}, wish).at(0).stages[1].part_weights,
+              ElementsAre(3, 1));
   wish.tensor_weights = {1, 1, 1};
-  EXPECT_THAT(choose_stages(input, cluster, wish), IsEmpty());
+  EXPECT_THAT(choose_stages({input, cluster}, wish), IsEmpty());
   wish.tensor_weights = {};
   wish.parts_by_speed = true;
-  EXPECT_THAT(choose_stages(input, cluster, wish).at(0).stages[1].part_weights, ElementsAre(2, 1));
+  EXPECT_THAT(choose_stages({input, cluster}, wish).at(0).stages[1].part_weights,
+              ElementsAre(2, 1));
 }
 
 const StagesWish kOpen{.tensor = 0,
@@ -125,13 +127,13 @@ TEST(OwnParts, WhatIsFoundIsTheFastestOfAllThatCouldBeStated) {
   int compared = 0;
   for (const auto& speeds : std::vector<std::vector<double>>{{2, 1, 1}, {1, 1, 1}, {1, 4, 3}}) {
     const auto cluster = one_and_two(speeds, unlike_memory());
-    const auto found = choose_stages(input, cluster, kOpen).at(0);
+    const auto found = choose_stages({input, cluster}, kOpen).at(0);
     EXPECT_TRUE(found.fits());
     for (const auto& parts : std::vector<std::vector<std::size_t>>{{1, 2}, {2, 1}}) {
       auto stated = kOpen;
       stated.stages = 2;
       stated.stage_tensor = parts;
-      for (const auto& choice : choose_stages(input, cluster, stated)) {
+      for (const auto& choice : choose_stages({input, cluster}, stated)) {
         compared += choice.fits();
         EXPECT_TRUE(!choice.fits() || found.step_s <= 1.05 * choice.step_s);
       }

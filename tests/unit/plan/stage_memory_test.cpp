@@ -201,7 +201,7 @@ const MeshChoice* two_by_two(const MeshPlan& plan) {
 /// The level that it takes with so much memory.
 int level_with(double memory, bool halved = false) {
   const auto cluster = four_with(memory);
-  const auto plan = plan_mesh(of_units(2, halved), cluster);
+  const auto plan = plan_mesh({of_units(2, halved), cluster});
   const auto* const choice = two_by_two(plan);
   if (!choice) return -1;
   EXPECT_THAT(choice->peak_bytes, Each(Le(memory)));
@@ -227,7 +227,7 @@ TEST(StageLevels, HalfParametersSpeakForLevel3) {
 
 TEST(StageLevels, StagesOfOneReplicaHaveNone) {
   const auto cluster = apart({1, 1}, {200e6, 200e6}, kFastLink);
-  for (const auto& choice : plan_mesh(of_units(8), cluster).best) {
+  for (const auto& choice : plan_mesh({of_units(8), cluster}).best) {
     if (choice.scheme != Scheme::Pipeline) continue;
     EXPECT_EQ(choice.keeping.level, 0);
   }
@@ -236,7 +236,7 @@ TEST(StageLevels, StagesOfOneReplicaHaveNone) {
 TEST(StageLevels, AJobThatNoLevelGoesWithHasNone) {
   auto input = of_units(2);
   input.most_level = 0;
-  const auto plan = plan_mesh(input, four_with(160e6));
+  const auto plan = plan_mesh({input, four_with(160e6)});
   for (const auto* const list : {&plan.best, &plan.others}) {
     for (const auto& choice : *list) EXPECT_EQ(choice.keeping.level, 0);
   }
@@ -250,7 +250,7 @@ TEST(DataChoice, LevelsGatherInTheTypeThatParametersComeIn) {
   const auto cluster = four_with(64 * kGiB);
   const std::vector<int> pair = {0, 1};
   const auto sent = [&](const Keeping& keeping) {
-    return choose_data(input, cluster, pair, keeping)->sent_s;
+    return choose_data({input, cluster}, pair, keeping)->sent_s;
   };
   const double once = cluster.all_reduce_seconds(pair, 96e6);
   const double half = cluster.all_reduce_seconds(pair, 48e6);
@@ -266,13 +266,14 @@ TEST(DataChoice, LevelsGatherInTheTypeThatParametersComeIn) {
 TEST(StageLevels, AnEvaluationIsPlannedIfThereIsOne) {
   auto input = of_units(4, /*halved=*/true);
   const auto cluster = four_with(64 * kGiB);
-  const auto evaluated = choose_data(input, cluster, {0, 1}, {.level = 1});
+  const auto evaluated = choose_data({input, cluster}, {0, 1}, {.level = 1});
   input.evaluates = false;
-  const auto trained = choose_data(input, cluster, {0, 1}, {.level = 1});
+  const auto trained = choose_data({input, cluster}, {0, 1}, {.level = 1});
   ASSERT_TRUE(evaluated && trained);
   EXPECT_LT(trained->peak_bytes.front(), evaluated->peak_bytes.front());
-  EXPECT_FALSE(
-      TensorGroups(input, cluster, with_weights(Groups{{0, 1}, {2, 3}}, {1, 1})).input().evaluates);
+  EXPECT_FALSE(TensorGroups({input, cluster}, with_weights(Groups{{0, 1}, {2, 3}}, {1, 1}))
+                   .problem()
+                   .input.evaluates);
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ std::vector<std::size_t> stage_counts(const std::vector<MeshChoice>& choices) {
 }
 
 TEST(StagesChoice, EveryoneIsInTheirOrder) {
-  const auto choices = choose_stages(input_of(unequal_units(), 12),
-                                     apart({1, 3, 1, 1}, std::vector(4, kEnough), kFastLink), {});
+  const auto choices = choose_stages(
+      {input_of(unequal_units(), 12), apart({1, 3, 1, 1}, std::vector(4, kEnough), kFastLink)}, {});
   for (const auto& choice : choices) {
     if (choice.scheme != Scheme::Pipeline) continue;
     int next = 0;
@@ -41,15 +41,15 @@ TEST(StagesChoice, EveryoneIsInTheirOrder) {
 TEST(StagesChoice, WhatIsStatedWins) {
   const auto input = input_of(unequal_units(), 12);
   const auto cluster = apart({1, 1, 1, 1}, std::vector(4, kEnough), kGigabitLink);
-  EXPECT_THAT(stage_counts(choose_stages(input, cluster, {.replicas = 2})),
+  EXPECT_THAT(stage_counts(choose_stages({input, cluster}, {.replicas = 2})),
               ::testing::ElementsAre(2));
-  EXPECT_THAT(stage_counts(choose_stages(input, cluster, {.replicas = 4})),
+  EXPECT_THAT(stage_counts(choose_stages({input, cluster}, {.replicas = 4})),
               ::testing::ElementsAre(1));
-  EXPECT_THAT(stage_counts(choose_stages(input, cluster, {.replicas = 3})), ::testing::IsEmpty());
-  EXPECT_THAT(stage_counts(choose_stages(input, cluster, {.pipelines = false})),
+  EXPECT_THAT(stage_counts(choose_stages({input, cluster}, {.replicas = 3})), ::testing::IsEmpty());
+  EXPECT_THAT(stage_counts(choose_stages({input, cluster}, {.pipelines = false})),
               ::testing::ElementsAre(1));
   const auto stated = choose_stages(
-      input, cluster,
+      {input, cluster},
       {.replicas = 1, .schedule = parallel::schedule::Kind::gpipe, .micro_batches = 3});
   ASSERT_EQ(stated.size(), 1u);
   EXPECT_EQ(stated[0].micro_batches, 3);
@@ -63,7 +63,7 @@ TEST(StagesChoice, StagesMayBeForWholeTensorsAlone) {
   const auto most_stages = [&](bool in_parts, bool both) {
     std::size_t most = 0;
     for (const auto& choice :
-         choose_stages(input, cluster, {.tensor = 0, .pipelines_in_parts = both})) {
+         choose_stages({input, cluster}, {.tensor = 0, .pipelines_in_parts = both})) {
       if ((choice.most_parts() > 1) == in_parts) most = std::max(most, choice.stages.size());
     }
     return most;
@@ -87,7 +87,7 @@ TEST(StagesChoice, WhatGetsNoMoreThanAGlanceIsNotMuchBetter) {
   StagesWish open{.any_schedule = true, .any_micro_batches = true};
   for (const int stages : {2, 3, 4}) {
     open.stages = stages;
-    const auto found = choose_stages(input, cluster, open);
+    const auto found = choose_stages({input, cluster}, open);
     ASSERT_EQ(found.size(), 1u);
     double least = found.front().step_s;
     auto stated = open;
@@ -98,7 +98,7 @@ TEST(StagesChoice, WhatGetsNoMoreThanAGlanceIsNotMuchBetter) {
         ++stated.stage_replicas.back();
       }
       if (static_cast<int>(stated.stage_replicas.size()) != stages) continue;
-      const auto of_layout = choose_stages(input, cluster, stated);
+      const auto of_layout = choose_stages({input, cluster}, stated);
       if (!of_layout.empty()) least = std::min(least, of_layout.front().step_s);
     }
     EXPECT_LE(found.front().step_s, 1.05 * least) << stages << " stages";
@@ -117,14 +117,14 @@ TEST(StagesChoice, OpenSchedulesAndMicroBatchesAreTheFastest) {
                       .any_schedule = true,
                       .any_micro_batches = true,
                       .keeping = {.recomputed_at_once = recomputed}};
-      const auto open = choose_stages(input, cluster, wish).front();
+      const auto open = choose_stages({input, cluster}, wish).front();
       chosen.insert(open.schedule);
       wish.any_schedule = wish.any_micro_batches = false;
       for (wish.micro_batches = 1; wish.micro_batches <= 24; ++wish.micro_batches) {
         for (const auto kind : {Kind::gpipe, Kind::one_f_one_b, Kind::zero_bubble}) {
           if (recomputed > 0 && kind == Kind::zero_bubble) continue;
           wish.schedule = kind;
-          const auto stated = choose_stages(input, cluster, wish).front();
+          const auto stated = choose_stages({input, cluster}, wish).front();
           EXPECT_LE(open.step_s, 1.05 * stated.step_s)
               << to_string(kind) << " × " << wish.micro_batches << " beats "
               << to_string(open.schedule) << " × " << open.micro_batches;
@@ -139,13 +139,13 @@ TEST(StagesChoice, CutsAndNumbersOfReplicasMayBeStated) {
   const auto input = input_of(unequal_units(), 12);
   const auto cluster = apart({1, 1, 1}, std::vector(3, kEnough), kFastLink);
   const auto choices =
-      choose_stages(input, cluster, {.stages = 2, .stage_replicas = {2, 1}, .cuts = {6}});
+      choose_stages({input, cluster}, {.stages = 2, .stage_replicas = {2, 1}, .cuts = {6}});
   ASSERT_EQ(choices.size(), 1u);
   EXPECT_EQ(replica_counts(choices[0]), (std::vector<std::size_t>{2, 1}));
   EXPECT_EQ(choices[0].begins()[1], 6u);
   for (const auto& cuts : std::vector<std::vector<std::size_t>>{{2, 4}, {0}, {7}}) {
     EXPECT_THAT(
-        choose_stages(input, cluster, {.stages = 2, .stage_replicas = {2, 1}, .cuts = cuts}),
+        choose_stages({input, cluster}, {.stages = 2, .stage_replicas = {2, 1}, .cuts = cuts}),
         ::testing::IsEmpty());
   }
 }
@@ -154,7 +154,7 @@ TEST(StagesChoice, ModelsOfFewUnitsHaveFewStages) {
   auto model = unequal_units();
   model.units.resize(2);
   const auto choices = choose_stages(
-      input_of(model, 12), apart({1, 1, 1, 1}, std::vector(4, kEnough), kGigabitLink), {});
+      {input_of(model, 12), apart({1, 1, 1, 1}, std::vector(4, kEnough), kGigabitLink)}, {});
   for (const auto& choice : choices) EXPECT_LE(choice.stages.size(), 2u);
 }
 
@@ -181,13 +181,13 @@ MeshChoice interleaved(const MeshInput& input, const Cluster& cluster, int stage
                        int micro_batches, std::vector<std::size_t> cuts = {}) {
   Layout layout;
   for (int device = 0; device < stages; ++device) layout.push_back({device});
-  const auto choice = choose_cut(input, cluster, layout,
+  const auto choice = choose_cut({input, cluster}, layout,
                                  {.schedule = Kind::interleaved,
                                   .chunks = chunks,
                                   .micro_batches = micro_batches,
                                   .cuts = std::move(cuts)});
   EXPECT_TRUE(choice);
-  return simulated(input, cluster, choice.value_or(MeshChoice()));
+  return simulated({input, cluster}, choice.value_or(MeshChoice()));
 }
 
 TEST(Interleaved, IsWhatItsScheduleComesTo) {
@@ -212,7 +212,7 @@ TEST(Interleaved, NeedsRoundsUnitsAndABox) {
   const auto cluster = apart({1, 1, 1}, kRoomy, kFastLink);
   const auto can = [&](const Layout& layout, int chunks, int micro_batches) {
     return choose_cut(
-               input, cluster, layout,
+               {input, cluster}, layout,
                {.schedule = Kind::interleaved, .chunks = chunks, .micro_batches = micro_batches})
         .has_value();
   };
@@ -232,7 +232,7 @@ MeshChoice best_over(const LinkSpeed& link) {
   input.parts = false;
   const double room = 8 * static_cast<double>(model.elements());
   const auto cluster = apart({1, 1, 1, 1}, std::vector<double>(4, room), link);
-  const auto plan = plan_mesh(input, cluster);
+  const auto plan = plan_mesh({input, cluster});
   EXPECT_FALSE(plan.best.empty());
   return plan.best.front();
 }
@@ -250,14 +250,14 @@ TEST(Interleaved, MayBeAskedFor) {
   const auto input = input_of(alike_units(9), 12);
   const auto cluster = apart({1, 1}, kRoomy, kFastLink);
   const StagesWish wish{.stages = 2, .schedule = Kind::interleaved, .chunks = 3};
-  const auto usual = choose_stages(input, cluster, wish);
+  const auto usual = choose_stages({input, cluster}, wish);
   ASSERT_EQ(usual.size(), 1u);
   EXPECT_EQ(usual[0].chunks, 3);
   EXPECT_EQ(usual[0].micro_batches, 8) << "four for each stage";
   auto stated = wish;
   stated.cuts = {1, 3, 4, 6, 8};
   stated.micro_batches = 6;
-  const auto own = choose_stages(input, cluster, stated).at(0);
+  const auto own = choose_stages({input, cluster}, stated).at(0);
   EXPECT_THAT(own.begins(), ElementsAre(0, 1, 3, 4, 6, 8));
   EXPECT_EQ(describe(cluster, own), "2 stages, interleaved × 3 chunks × 6 micro-batches");
   EXPECT_THAT(keys_of(own), HasSubstr("mesh.cuts=[1, 3, 4, 6, 8]"));

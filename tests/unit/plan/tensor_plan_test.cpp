@@ -94,7 +94,7 @@ TEST(TensorParts, WholePiecesAreDealtOutByWeight) {
 TEST(TensorParts, WhatNobodySaysHowToCutIsWhole) {
   ModelFacts facts = unequal_units();
   EXPECT_EQ(most_tensor_ranks(facts), 1);
-  const auto plan = plan_mesh(input_of(facts, 8), apart({1, 1}, {kGiB, kGiB}, kFastLink));
+  const auto plan = plan_mesh({input_of(facts, 8), apart({1, 1}, {kGiB, kGiB}, kFastLink)});
   EXPECT_EQ(in_parts(plan.best), nullptr);
 }
 
@@ -104,10 +104,10 @@ TEST(TensorPlan, AStepIsWhatThePartsComputeAndTheSums) {
   facts.units = {facts.units[1], facts.units[2]};
   const auto input = input_of(facts, 4);
   const auto cluster = hosts({{1, 1}}, 64 * kGiB, kInside, kGigabitLink);
-  const TensorGroups groups(input, cluster, with_weights(Groups{{0, 1}}, {1, 1}));
-  const auto choice = choose_data(groups.input(), groups.cluster(), {0}, {});
+  const TensorGroups groups({input, cluster}, with_weights(Groups{{0, 1}}, {1, 1}));
+  const auto choice = choose_data(groups.problem(), {0}, {});
   ASSERT_TRUE(choice);
-  const auto whole = choose_data(input, cluster, {0}, {});
+  const auto whole = choose_data({input, cluster}, {0}, {});
   const std::vector<int> both = {0, 1};
   const double tokens = 512 * 768 * 4;
   const double sums = 2 * 4 * cluster.all_reduce_seconds(both, 4 * tokens);
@@ -124,7 +124,7 @@ TEST(TensorPlan, AStepIsWhatThePartsComputeAndTheSums) {
 TEST(TensorPlan, TwoDevicesOfAHostShareWhatIsTooLargeForOneAndHasFewSamples) {
   const auto model = transformer_facts(small());
   const auto cluster = hosts({{1, 1}}, 0.8 * whole_bytes(model), kInside, kGigabitLink);
-  const auto plan = plan_mesh(input_of(model, 1), cluster);
+  const auto plan = plan_mesh({input_of(model, 1), cluster});
   ASSERT_FALSE(plan.best.empty());
   const auto& best = plan.best.front();
   EXPECT_EQ(best.scheme, Scheme::Tensor);
@@ -138,7 +138,7 @@ TEST(TensorPlan, TwoDevicesOfAHostShareWhatIsTooLargeForOneAndHasFewSamples) {
 TEST(TensorPlan, ASlowLinkSpeaksAgainstItAndIsNamed) {
   const auto model = transformer_facts(small());
   const auto cluster = hosts({{1}, {1}}, 64 * kGiB, kInside, {200e-6, 112.5e6});
-  const auto plan = plan_mesh(input_of(model, 8), cluster);
+  const auto plan = plan_mesh({input_of(model, 8), cluster});
   const auto* const parts = in_parts(plan.best);
   ASSERT_NE(parts, nullptr) << "it is said what speaks against it";
   EXPECT_NE(parts, &plan.best.front());
@@ -152,7 +152,7 @@ TEST(TensorPlan, PartsFollowMemoryWhereSpeedDoesNotFit) {
   const auto model = transformer_facts(small());
   const double whole = whole_bytes(model);
   const auto cluster = apart({4, 1}, {0.55 * whole, 1.1 * whole}, kInside);
-  const auto plan = plan_mesh(input_of(model, 1), cluster);
+  const auto plan = plan_mesh({input_of(model, 1), cluster});
   const auto* const parts = in_parts(plan.best);
   ASSERT_NE(parts, nullptr);
   EXPECT_THAT(parts->stages[0].part_weights, ElementsAre(1, 2));
@@ -161,7 +161,7 @@ TEST(TensorPlan, PartsFollowMemoryWhereSpeedDoesNotFit) {
 TEST(TensorPlan, StagesGoBetweenHostsAndPartsIntoThem) {
   const auto model = transformer_facts(small());
   const auto cluster = hosts({{1, 1}, {1, 1}}, 0.45 * whole_bytes(model), kInside, kGigabitLink);
-  const auto plan = plan_mesh(input_of(model, 2), cluster);
+  const auto plan = plan_mesh({input_of(model, 2), cluster});
   const auto* const both = in_parts(plan.best, 2);
   ASSERT_NE(both, nullptr);
   for (const auto& stage : both->stages) {
@@ -170,7 +170,7 @@ TEST(TensorPlan, StagesGoBetweenHostsAndPartsIntoThem) {
   }
   EXPECT_THAT(keys_of(*both), HasSubstr("mesh.stages=2"));
   EXPECT_THAT(keys_of(*both), HasSubstr("mesh.tensor=2"));
-  const auto run = run_of(input_of(model, 2), cluster, *both);
+  const auto run = run_of({input_of(model, 2), cluster}, *both);
   EXPECT_THAT(run.stages, SizeIs(2));
 }
 
@@ -189,22 +189,22 @@ TEST(StagesChoice, TensorsMayBeInPartsToo) {
   const auto model = transformer_facts(small());
   const auto input = input_of(model, 1);
   const auto cluster = hosts({{1, 1}}, 0.8 * whole_bytes(model), kInside, kGigabitLink);
-  const auto open = choose_stages(input, cluster, {.tensor = 0, .parts_by_speed = true});
+  const auto open = choose_stages({input, cluster}, {.tensor = 0, .parts_by_speed = true});
   ASSERT_FALSE(open.empty());
   EXPECT_EQ(open.front().scheme, Scheme::Tensor);
   EXPECT_THAT(open.front().stages[0].devices, ElementsAre(0, 1));
-  for (const auto& choice : choose_stages(input, cluster, {})) EXPECT_EQ(choice.most_parts(), 1u);
-  for (const auto& choice : choose_stages(input, cluster, {.stages = 2, .tensor = 0})) {
+  for (const auto& choice : choose_stages({input, cluster}, {})) EXPECT_EQ(choice.most_parts(), 1u);
+  for (const auto& choice : choose_stages({input, cluster}, {.stages = 2, .tensor = 0})) {
     EXPECT_EQ(choice.stages.size(), 2u);
   }
-  const auto stated = choose_stages(input, cluster, {.tensor = 2, .tensor_weights = {3, 1}});
+  const auto stated = choose_stages({input, cluster}, {.tensor = 2, .tensor_weights = {3, 1}});
   ASSERT_THAT(stated, SizeIs(1));
   EXPECT_THAT(stated[0].stages[0].part_weights, ElementsAre(3, 1));
-  EXPECT_THAT(choose_stages(input, cluster, {.tensor = 3}), SizeIs(0));
+  EXPECT_THAT(choose_stages({input, cluster}, {.tensor = 3}), SizeIs(0));
   // By speed, and by memory, where the first does not fit.
   const auto tight = hosts({{1, 3}}, 0.1 * whole_bytes(model), kInside, kGigabitLink);
   const StagesWish by_speed{.stages = 1, .tensor = 2, .parts_by_speed = true};
-  EXPECT_THAT(choose_stages(input, tight, by_speed), SizeIs(2));
+  EXPECT_THAT(choose_stages({input, tight}, by_speed), SizeIs(2));
 }
 
 // All that a block computes is dealt out.

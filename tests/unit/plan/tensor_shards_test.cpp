@@ -66,9 +66,9 @@ TEST(TensorShards, WhatAllRanksHaveStaysWholeAtLevel3) {
 TEST(TensorShards, StatesAreAmongTheReplicasOfAPart) {
   const auto input = with_small_buckets(4);
   const auto cluster = apart({1, 1, 1, 1}, {3 * kGiB, 4 * kGiB, 1 * kGiB, 4 * kGiB}, kFastLink);
-  const TensorGroups groups(input, cluster, with_weights(Groups{{0, 1}, {2, 3}}, {1, 1}));
+  const TensorGroups groups({input, cluster}, with_weights(Groups{{0, 1}, {2, 3}}, {1, 1}));
   for (const int level : {1, 2, 3}) {
-    const auto choice = choose_data(groups.input(), groups.cluster(), {0, 1}, {.level = level});
+    const auto choice = choose_data(groups.problem(), {0, 1}, {.level = level});
     ASSERT_TRUE(choice);
     const auto expanded = groups.expanded(*choice);
     ASSERT_THAT(expanded.peak_bytes, SizeIs(4));
@@ -95,9 +95,9 @@ TEST(TensorShards, Level1WithTensorsInPartsFitsWhereNothingElseDoes) {
   const double memory = 0.44 * sixteen_bytes_each(input.facts.front());
   const auto cluster = apart({1, 1, 1, 1}, std::vector(4, memory), kFastLink);
   StagesWish wish{.stages = 1, .tensor = 0};
-  for (const auto& choice : choose_stages(input, cluster, wish)) EXPECT_FALSE(choice.fits());
+  for (const auto& choice : choose_stages({input, cluster}, wish)) EXPECT_FALSE(choice.fits());
   wish.keeping.level = 1;
-  const auto choices = choose_stages(input, cluster, wish);
+  const auto choices = choose_stages({input, cluster}, wish);
   ASSERT_FALSE(choices.empty());
   EXPECT_TRUE(choices.front().fits());
   EXPECT_EQ(choices.front().most_parts(), 2u);
@@ -113,13 +113,13 @@ TEST(TensorShards, APlanHasTheLevelThatPartsNeed) {
   const auto of_one_stage = [](const MeshChoice& choice) {
     return choice.scheme == Scheme::Tensor;
   };
-  const auto plan = plan_mesh(input, cluster);
+  const auto plan = plan_mesh({input, cluster});
   const auto found = std::ranges::find_if(plan.best, of_one_stage);
   ASSERT_NE(found, plan.best.end());
   EXPECT_GT(found->keeping.level, 0);
   EXPECT_THAT(keys_of(*found), HasSubstr("mesh.replicas=2, zero.level="));
   input.level_in_parts = 0;
-  const auto without = plan_mesh(input, cluster);
+  const auto without = plan_mesh({input, cluster});
   EXPECT_EQ(std::ranges::find_if(without.best, of_one_stage), without.best.end());
 }
 

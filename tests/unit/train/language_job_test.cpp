@@ -155,7 +155,7 @@ TEST_P(LanguageJob, ItsUnitsAreMeasuredOneInMemoryAtATime) {
   memory->drop(1);
   EXPECT_EQ(memory->held_bytes(), 0);
 
-  UnitMeasureOptions options{.dtype = torch::kFloat64, .timed = false};
+  UnitMeasureOptions options{.on = {.dtype = torch::kFloat64}, .timed = Timed::nothing};
   const auto whole = measure_units(job_.train, *task, options);
   options.by_units = true;
   const auto parts = measure_units(job_.train, *task, options);
@@ -173,7 +173,8 @@ TEST_P(LanguageJob, ItsUnitsAreMeasuredInPartsToo) {
   job_.model.name = GetParam();
   const auto task = test::task_of(job_);
   const auto facts =
-      measure_units(job_.train, *task, {.dtype = torch::kFloat64, .timed = false, .parts = true});
+      measure_units(job_.train, *task,
+                    {.on = {.dtype = torch::kFloat64}, .timed = Timed::nothing, .parts = true});
   ASSERT_TRUE(facts);
   EXPECT_EQ(plan::most_tensor_ranks(*facts), 2) << "heads";
   const auto& block = facts->units[1];
@@ -194,7 +195,8 @@ TEST_P(LanguageJob, ItsUnitsAreMeasuredInPartsToo) {
   EXPECT_EQ(head.in_parts.backward_sums, 1);
   EXPECT_LT(head.in_parts.saved, 0.8);
 
-  const auto whole = measure_units(job_.train, *task, {.dtype = torch::kFloat64, .timed = false});
+  const auto whole =
+      measure_units(job_.train, *task, {.on = {.dtype = torch::kFloat64}, .timed = Timed::nothing});
   EXPECT_EQ(plan::most_tensor_ranks(*whole), 1) << "nobody has asked";
 }
 
@@ -205,7 +207,8 @@ TEST_F(LanguageJobErrors, TheGradientOfATiedTensorIsThereTwiceAtMost) {
   const auto task = test::task_of(job_);
   for (const bool by_units : {false, true}) {
     const auto facts = measure_units(
-        job_.train, *task, {.dtype = torch::kFloat64, .timed = false, .by_units = by_units});
+        job_.train, *task,
+        {.on = {.dtype = torch::kFloat64}, .timed = Timed::nothing, .by_units = by_units});
     ASSERT_TRUE(facts);
     EXPECT_EQ(facts->units.front().shared, 20'000 * 16);
     EXPECT_GE(facts->units.front().backward_peak.fixed, 1.9 * table);

@@ -49,7 +49,7 @@ TEST(ShadowBatch, MeasuresOneBatchAtATimeAndTellsOnce) {
 TEST(ShadowBatch, CountsEmulatedSlownessWithoutSleepingIt) {
   const job::TrainConfig job;
   const auto task = some_task();
-  ShadowBatch shadow(job, task, {.speed = 1e-6});
+  ShadowBatch shadow(job, task, {.on = {.speed = 1e-6}});
   shadow.begin(16);
   EXPECT_GT(soon(shadow).seconds, 60) << "a millionth of a processor";
 }

@@ -46,31 +46,30 @@ std::string each(const std::vector<std::string>& texts) {
   return texts.front();
 }
 
-std::string stage_text(const plan::MeshInput& input, const plan::Cluster& cluster,
-                       const MeshChoice& choice, std::size_t number) {
+std::string stage_text(const plan::MeshProblem& on, const MeshChoice& choice, std::size_t number) {
   const auto& stage = choice.stages[number];
   std::vector<std::string> elements, operations, names;
   bool known = true;
   for (std::size_t d = 0; d < stage.devices.size(); ++d) {
-    const auto work = work_of(input, cluster, choice, number, d);
+    const auto work = work_of(on, choice, number, d);
     elements.push_back(fmt::format("{:.0f}", work.elements));
     operations.push_back(plan::operations_text(work.operations));
-    names.push_back(cluster.device(stage.devices[d]).name);
+    names.push_back(on.cluster.device(stage.devices[d]).name);
     known = known && work.counted;
   }
   return fmt::format("{}, {} parameters{}, on {}",
-                     parallel::units_text(names_of(input.facts.front()), stage.pieces),
+                     parallel::units_text(names_of(on.input.facts.front()), stage.pieces),
                      each(elements), known ? fmt::format(", {} a step", each(operations)) : "",
                      fmt::join(names, ", "));
 }
 
 }  // namespace
 
-DeviceWork work_of(const plan::MeshInput& input, const plan::Cluster& cluster,
-                   const MeshChoice& choice, std::size_t stage, std::size_t device) {
+DeviceWork work_of(const plan::MeshProblem& on, const MeshChoice& choice, std::size_t stage,
+                   std::size_t device) {
   const auto& own = choice.stages[stage];
   const auto samples = static_cast<double>(own.samples[device / own.parts()]);
-  const auto& whole = plan::facts_of(input, cluster, own.devices[device]);
+  const auto& whole = on.facts_of(own.devices[device]);
   const auto part = own.parts() == 1
                         ? whole
                         : plan::facts_in_parts(whole, own.part_weights, device % own.parts());
@@ -86,13 +85,12 @@ DeviceWork work_of(const plan::MeshInput& input, const plan::Cluster& cluster,
   return work;
 }
 
-std::string picture_of(const plan::MeshInput& input, const plan::Cluster& cluster,
-                       const MeshChoice& choice) {
+std::string picture_of(const plan::MeshProblem& on, const MeshChoice& choice) {
   const bool cut = choice.stages.size() > 1 || choice.most_parts() > 1;
   if (!cut || choice.devices() > kLookedOver) return "";
   std::vector<std::string> stages;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
-    stages.push_back(stage_text(input, cluster, choice, s));
+    stages.push_back(stage_text(on, choice, s));
   }
   return parallel::picture(shape_of_choice(choice), stages);
 }

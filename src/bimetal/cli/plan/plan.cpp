@@ -79,7 +79,7 @@ void show(const train::MeasuredPlan& plan, const PlanOutput& output) {
                             1e-3 * plan.devices.front().matmul_float32_gflops);
   }
   if (!output.timeline.empty() && plan.cluster) {
-    write_timeline(plan.mesh_input, *plan.cluster, plan.mesh, output.timeline);
+    write_timeline({plan.mesh_input, *plan.cluster}, plan.mesh, output.timeline);
   }
   if (output.json) {
     fmt::print("{}\n", plan_json(plan).dump(2));

@@ -39,14 +39,13 @@ TableRow row_of(const plan::Cluster& cluster, const plan::AskedMesh& asked) {
 }
 
 /// What is printed below the table: the job's own mesh, and the best where that is another.
-std::vector<std::string> pictures_of(const plan::MeshInput& input, const plan::Cluster& cluster,
-                                     const plan::MeshPlan& plan) {
+std::vector<std::string> pictures_of(const plan::MeshProblem& on, const plan::MeshPlan& plan) {
   std::vector<std::string> lines;
   std::string before;
   const auto add = [&](std::string_view what, const MeshChoice& choice) {
-    const auto picture = picture_of(input, cluster, choice);
+    const auto picture = picture_of(on, choice);
     if (picture.empty() || picture == before) return;
-    lines.push_back(fmt::format("{}: {}", what, describe(cluster, choice)));
+    lines.push_back(fmt::format("{}: {}", what, describe(on.cluster, choice)));
     std::istringstream stages(picture);
     for (std::string line; std::getline(stages, line);) lines.push_back(line);
     before = picture;
@@ -67,9 +66,9 @@ std::string_view name_of(plan::Scheme scheme) {
 }
 
 /// Of a device in a step; null where that is not known.
-nlohmann::json operations_json(const plan::MeshInput& input, const plan::Cluster& cluster,
-                               const MeshChoice& choice, std::size_t stage, std::size_t device) {
-  const auto work = work_of(input, cluster, choice, stage, device);
+nlohmann::json operations_json(const plan::MeshProblem& on, const MeshChoice& choice,
+                               std::size_t stage, std::size_t device) {
+  const auto work = work_of(on, choice, stage, device);
   return work.operations > 0 ? nlohmann::json(work.operations) : nlohmann::json();
 }
 
@@ -78,9 +77,8 @@ nlohmann::json number_or_list(const std::vector<std::size_t>& of_stages) {
   return plan::all_alike(of_stages) ? nlohmann::json(of_stages.front()) : nlohmann::json(of_stages);
 }
 
-nlohmann::json choice_json(const plan::MeshInput& input, const plan::Cluster& cluster,
-                           const MeshChoice& choice) {
-  nlohmann::json json = {{"title", describe(cluster, choice)},
+nlohmann::json choice_json(const plan::MeshProblem& on, const MeshChoice& choice) {
+  nlohmann::json json = {{"title", describe(on.cluster, choice)},
                          {"scheme", name_of(choice.scheme)},
                          {"level", choice.keeping.level},
                          {"recomputed", choice.keeping.recomputed_at_once > 0},
@@ -110,9 +108,9 @@ nlohmann::json choice_json(const plan::MeshInput& input, const plan::Cluster& cl
     for (std::size_t i = 0; i < stage.devices.size(); ++i) {
       const auto replica = i / stage.parts();
       own["devices"].push_back({{"device", stage.devices[i]},
-                                {"name", cluster.device(stage.devices[i]).name},
+                                {"name", on.cluster.device(stage.devices[i]).name},
                                 {"samples", stage.samples[replica]},
-                                {"operations", operations_json(input, cluster, choice, s, i)},
+                                {"operations", operations_json(on, choice, s, i)},
                                 {"peak_bytes", choice.peak_bytes[next]},
                                 {"kept_bytes", choice.kept_bytes[next]}});
       ++next;
@@ -126,17 +124,16 @@ nlohmann::json choice_json(const plan::MeshInput& input, const plan::Cluster& cl
 
 namespace {
 
-void print_meshes(Terminal& terminal, const plan::MeshInput& input, const plan::Cluster& cluster,
-                  const plan::MeshPlan& plan) {
+void print_meshes(Terminal& terminal, const plan::MeshProblem& on, const plan::MeshPlan& plan) {
   std::vector<TableRow> rows = {{fmt::format("meshes ({} tried)", plan.tried), "", "step",
                                  "waiting", "bubble", "peak memory"}};
-  if (plan.asked) rows.push_back(row_of(cluster, *plan.asked));
+  if (plan.asked) rows.push_back(row_of(on.cluster, *plan.asked));
   const auto best_row = rows.size();
   for (const auto* const list : {&plan.best, &plan.others}) {
-    for (const auto& choice : *list) rows.push_back(row_of(cluster, choice));
+    for (const auto& choice : *list) rows.push_back(row_of(on.cluster, choice));
   }
   if (plan.lower) {
-    rows.push_back(row_of(cluster, plan.lower->best,
+    rows.push_back(row_of(on.cluster, plan.lower->best,
                           fmt::format("train.precision=\"{}\": ", plan.lower->name)));
   }
   const auto lines = aligned(rows, 2);
@@ -147,31 +144,28 @@ void print_meshes(Terminal& terminal, const plan::MeshInput& input, const plan::
     terminal.print(best ? terminal.coloured(Colour::green, lines[i]) : lines[i]);
   }
   terminal.print("");
-  const auto pictures = pictures_of(input, cluster, plan);
+  const auto pictures = pictures_of(on, plan);
   for (const auto& line : pictures) terminal.print(line);
   if (!pictures.empty()) terminal.print("");
 }
 
 }  // namespace
 
-void print_mesh(Terminal& terminal, const plan::MeshInput& input, const plan::Cluster& cluster,
-                const plan::MeshPlan& plan, bool details) {
-  if (details) print_meshes(terminal, input, cluster, plan);
-  std::istringstream advice(plan::mesh_advice(cluster, plan));
+void print_mesh(Terminal& terminal, const plan::MeshProblem& on, const plan::MeshPlan& plan,
+                bool details) {
+  if (details) print_meshes(terminal, on, plan);
+  std::istringstream advice(plan::mesh_advice(on.cluster, plan));
   for (std::string line; std::getline(advice, line);) terminal.print(line);
 }
 
-nlohmann::json mesh_json(const plan::MeshInput& input, const plan::Cluster& cluster,
-                         const plan::MeshPlan& plan) {
+nlohmann::json mesh_json(const plan::MeshProblem& on, const plan::MeshPlan& plan) {
   nlohmann::json json = {{"tried", plan.tried},
                          {"asked", nullptr},
                          {"lower_precision", nullptr},
                          {"best", nlohmann::json::array()},
                          {"others", nlohmann::json::array()},
-                         {"advice", plan::mesh_advice(cluster, plan)}};
-  const auto of_choice = [&](const MeshChoice& choice) {
-    return choice_json(input, cluster, choice);
-  };
+                         {"advice", plan::mesh_advice(on.cluster, plan)}};
+  const auto of_choice = [&](const MeshChoice& choice) { return choice_json(on, choice); };
   for (const auto& choice : plan.best) json["best"].push_back(of_choice(choice));
   for (const auto& choice : plan.others) json["others"].push_back(of_choice(choice));
   if (plan.asked) {
@@ -185,8 +179,8 @@ nlohmann::json mesh_json(const plan::MeshInput& input, const plan::Cluster& clus
   return json;
 }
 
-void write_timeline(const plan::MeshInput& input, const plan::Cluster& cluster,
-                    const plan::MeshPlan& plan, const std::filesystem::path& path) {
+void write_timeline(const plan::MeshProblem& on, const plan::MeshPlan& plan,
+                    const std::filesystem::path& path) {
   if (plan.best.empty()) {
     throw Error(ErrorCode::InvalidArgument, "nothing fits: there is no step to draw a timeline of");
   }
@@ -199,12 +193,12 @@ void write_timeline(const plan::MeshInput& input, const plan::Cluster& cluster,
     for (std::size_t list = 0; list < lists; ++list) {
       const auto more = of_each > 1 ? fmt::format(" and {} more", of_each - 1) : "";
       const auto first = stage.devices[list * of_each];
-      names.push_back(fmt::format("{}: {}{}", s, cluster.device(first).name, more));
+      names.push_back(fmt::format("{}: {}{}", s, on.cluster.device(first).name, more));
     }
   }
   const auto title =
-      fmt::format("{}: {} a step", describe(cluster, best), plan::seconds_text(best.step_s));
-  write_file_atomically(path, plan::timeline_svg(title, names, plan::run_of(input, cluster, best)));
+      fmt::format("{}: {} a step", describe(on.cluster, best), plan::seconds_text(best.step_s));
+  write_file_atomically(path, plan::timeline_svg(title, names, plan::run_of(on, best)));
 }
 
 void simulate_cluster(const PlanOutput& output, const plan::MeshInput* measured, double teraflops) {
@@ -225,10 +219,10 @@ void simulate_cluster(const PlanOutput& output, const plan::MeshInput* measured,
                             output.simulate));
   }
   const plan::Cluster cluster(std::move(described.devices), std::move(described.network));
-  const auto plan = plan::plan_mesh(input, cluster);
-  if (!output.timeline.empty()) write_timeline(input, cluster, plan, output.timeline);
+  const auto plan = plan::plan_mesh({input, cluster});
+  if (!output.timeline.empty()) write_timeline({input, cluster}, plan, output.timeline);
   if (output.json) {
-    fmt::print("{}\n", nlohmann::json{{"mesh", mesh_json(input, cluster, plan)}}.dump(2));
+    fmt::print("{}\n", nlohmann::json{{"mesh", mesh_json({input, cluster}, plan)}}.dump(2));
     return;
   }
   Terminal terminal;
@@ -236,7 +230,7 @@ void simulate_cluster(const PlanOutput& output, const plan::MeshInput* measured,
       fmt::format("{} devices, {} units, {:.2f} billion parameters, a global batch of {}",
                   cluster.size(), input.facts.front().units.size(),
                   1e-9 * static_cast<double>(input.facts.front().elements()), input.global_batch));
-  print_mesh(terminal, input, cluster, plan, output.details);
+  print_mesh(terminal, {input, cluster}, plan, output.details);
 }
 
 }  // namespace bimetal::cli

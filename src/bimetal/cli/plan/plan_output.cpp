@@ -150,7 +150,7 @@ void print_plan(Terminal& terminal, const MeasuredPlan& plan, bool details) {
     if (!plan.plan.predictions.empty()) print_predictions(terminal, plan);
   }
   if (plan.memory) print_memory(terminal, plan.memory_input, *plan.memory, details);
-  if (plan.cluster) print_mesh(terminal, plan.mesh_input, *plan.cluster, plan.mesh, details);
+  if (plan.cluster) print_mesh(terminal, {plan.mesh_input, *plan.cluster}, plan.mesh, details);
   if (!details) terminal.print("What was measured and compared: --details.");
 }
 
@@ -183,7 +183,7 @@ nlohmann::json plan_json(const MeasuredPlan& plan) {
     json["crossover_bytes_per_s"] = *plan.plan.crossover_bytes_per_s;
   }
   if (plan.memory) json["memory"] = memory_json(plan.memory_input, *plan.memory);
-  if (plan.cluster) json["mesh"] = mesh_json(plan.mesh_input, *plan.cluster, plan.mesh);
+  if (plan.cluster) json["mesh"] = mesh_json({plan.mesh_input, *plan.cluster}, plan.mesh);
   if (plan.plan.crossover_servers) json["crossover_servers"] = *plan.plan.crossover_servers;
   return json;
 }

@@ -28,14 +28,13 @@ nlohmann::json memory_json(const plan::MemoryInput& input, const plan::MemoryPla
 
 /// Advice; before it, with `details`, the job's own, the best few, those that do not fit, and
 /// pictures.
-void print_mesh(Terminal& terminal, const plan::MeshInput& input, const plan::Cluster& cluster,
-                const plan::MeshPlan& plan, bool details);
-nlohmann::json mesh_json(const plan::MeshInput& input, const plan::Cluster& cluster,
-                         const plan::MeshPlan& plan);
+void print_mesh(Terminal& terminal, const plan::MeshProblem& on, const plan::MeshPlan& plan,
+                bool details);
+nlohmann::json mesh_json(const plan::MeshProblem& on, const plan::MeshPlan& plan);
 
 /// A step of the best one, as SVG. Errors: InvalidArgument where nothing fits, System.
-void write_timeline(const plan::MeshInput& input, const plan::Cluster& cluster,
-                    const plan::MeshPlan& plan, const std::filesystem::path& path);
+void write_timeline(const plan::MeshProblem& on, const plan::MeshPlan& plan,
+                    const std::filesystem::path& path);
 
 /// `bimetal plan --simulate FILE`: plans for the cluster that it describes. `measured`: facts of
 /// the job's model on this machine, which makes so many operations a second; nullptr: the file has
@@ -48,13 +47,12 @@ struct DeviceWork {
   double elements = 0, operations = 0;
   bool counted = false;  ///< a sample takes some, as far as known
 };
-DeviceWork work_of(const plan::MeshInput& input, const plan::Cluster& cluster,
-                   const plan::MeshChoice& choice, std::size_t stage, std::size_t device);
+DeviceWork work_of(const plan::MeshProblem& on, const plan::MeshChoice& choice, std::size_t stage,
+                   std::size_t device);
 
 /// As `bimetal train` prints it, ranks being numbered in the order of the stages: of each stage its
 /// ranks, its units, what each rank keeps and computes, and which workers these are. Empty for a
 /// model that is not cut, or more devices than can be looked over.
-std::string picture_of(const plan::MeshInput& input, const plan::Cluster& cluster,
-                       const plan::MeshChoice& choice);
+std::string picture_of(const plan::MeshProblem& on, const plan::MeshChoice& choice);
 
 }  // namespace bimetal::cli

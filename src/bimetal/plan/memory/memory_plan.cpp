@@ -11,31 +11,17 @@ namespace bimetal::plan {
 namespace {
 
 std::vector<Keeping> ways_of(const MemoryInput& input) {
-  std::vector<Keeping> ways;
   const int copies = input.asked.copies;
-  const int most = input.shardable ? 3 : 0;
-  std::vector<Place> elsewhere = {Place::Disk};
+  std::vector<Place> elsewhere;
   const bool accelerators = std::ranges::any_of(
       input.ranks, [](const RankMemory& rank) { return !rank.load.host_is_device; });
-  if (accelerators) elsewhere.insert(elsewhere.begin(), Place::Host);
+  const bool offloads = input.offloads && copies == 1;
+  if (offloads && accelerators) elsewhere.push_back(Place::Host);
+  if (offloads) elsewhere.push_back(Place::Disk);
   // Whoever asks for copies wants shards.
-  for (int level = copies > 1 ? 1 : 0; level <= most; ++level) {
-    for (const std::size_t at_once : {std::size_t{0}, std::size_t{1}}) {
-      ways.push_back({.level = level, .copies = copies, .recomputed_at_once = at_once});
-      if (level == 3 && input.in_backward && copies == 1) {
-        ways.push_back({.level = level, .update_in_backward = true, .recomputed_at_once = at_once});
-      }
-      if (level == 0 || !input.offloads || copies > 1) continue;
-      for (const auto place : elsewhere) {
-        ways.push_back({.level = level, .optimizer = place, .recomputed_at_once = at_once});
-        if (level < 3) continue;
-        ways.push_back({.level = level,
-                        .optimizer = place,
-                        .parameters = place,
-                        .recomputed_at_once = at_once});
-      }
-    }
-  }
+  auto ways = keepings(copies > 1 ? 1 : 0, input.shardable ? 3 : 0, elsewhere,
+                       input.in_backward && copies == 1);
+  for (auto& way : ways) way.copies = copies;
   return ways;
 }
 
@@ -103,7 +89,7 @@ double seconds_of(const MemoryInput& input, const std::vector<Keeping>& keepings
     sent_s = bytes / input.link.bytes_per_s *
              (1 - (level == 0 ? 1.0 / static_cast<double>(input.ranks.size()) : least_shard));
   }
-  return compute + std::max(0.0, sent_s - compute / 2) + elsewhere;
+  return compute + left_to_wait_for(sent_s, 0, kHidden * compute) + elsewhere;
 }
 
 std::map<std::string, double> needed_of_pools(const MemoryInput& input,
@@ -164,6 +150,26 @@ KeptJob kept_as_asked(const MemoryInput& input) {
 }
 
 }  // namespace
+
+std::vector<Keeping> keepings(int least, int most, const std::vector<Place>& elsewhere,
+                              bool in_backward) {
+  std::vector<Keeping> all;
+  for (int level = least; level <= most; ++level) {
+    for (const std::size_t at_once : {std::size_t{0}, std::size_t{1}}) {
+      const Keeping here{.level = level, .recomputed_at_once = at_once};
+      all.push_back(here);
+      if (level == 3 && in_backward) (all.emplace_back(here)).update_in_backward = true;
+      for (const auto place : elsewhere) {
+        if (level == 0) break;
+        (all.emplace_back(here)).optimizer = place;
+        if (level < 3) continue;
+        auto& both = all.emplace_back(here);
+        both.optimizer = both.parameters = place;
+      }
+    }
+  }
+  return all;
+}
 
 Keeping asked_of(const MemoryInput& input, const RankMemory& rank) {
   auto own = input.asked;

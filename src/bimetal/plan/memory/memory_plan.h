@@ -2,6 +2,7 @@
 // Which ways to keep a job fit: the memory of each rank for each way, and the cheapest way that
 // fits. Pure; docs/planning.md.
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -45,7 +46,17 @@ struct MemoryInput {
   /// The job's keys as it has them, "zero.level=1": what advice need not say.
   std::set<std::string> said = {};
   bool said_by_workers = false;  ///< some worker's spec offloads, which goes before the job's keys
+
+  /// Whether all ranks could measure the model's units.
+  bool is_known() const {
+    return std::ranges::none_of(ranks, [](const auto& rank) { return rank.facts.units.empty(); });
+  }
 };
+
+/// Ways of ZeRO's levels `least` to `most`, with activations computed again or not, and what may be
+/// elsewhere in one of these places.
+std::vector<Keeping> keepings(int least, int most, const std::vector<Place>& elsewhere,
+                              bool in_backward = false);
 
 /// How this rank of it keeps the job as configured.
 Keeping asked_of(const MemoryInput& input, const RankMemory& rank);

@@ -7,8 +7,6 @@
 namespace bimetal::plan {
 namespace {
 
-constexpr std::size_t kFlatsInFlight = 3;  // beside those being filled (gradient_shards.h)
-
 /// Walks through a step as a rank makes it, and keeps the moment with the largest sum.
 class StepWalk {
  public:
@@ -114,7 +112,7 @@ class StepWalk {
     }
     // The sum has a place of its own from the beginning.
     for (std::size_t i = 0; i < through.size(); ++i) {
-      if (i + kFlatsInFlight >= through.size()) sent.arriving += through[i];
+      if (i + kFlatsSent >= through.size()) sent.arriving += through[i];
       sent.summed += through[i];
     }
     sent.in_memory += sent.arriving;
@@ -124,26 +122,22 @@ class StepWalk {
   /// Bytes of the flat tensors whose sums arrive behind backward.
   double last_sent() const {
     double bytes = 0;
-    for (std::size_t i = 0; i < std::min(kFlatsInFlight, flats_.size()); ++i) {
+    for (std::size_t i = 0; i < std::min(kFlatsSent, flats_.size()); ++i) {
       bytes += flats_[i].bytes;
     }
     return bytes;
   }
 
-  /// Wherever: of what is on a disk, its window.
+  /// Wherever.
   double all_states() const {
-    const double bytes = with_copy() * facts_.state_bytes * static_cast<double>(facts_.elements());
-    return keeping_.optimizer == Place::Disk ? std::min(bytes, kDiskWindow) : bytes;
+    return states_bytes(facts_, keeping_, with_copy() * static_cast<double>(facts_.elements()));
   }
-  bool states_on_host() const {
-    return !load_.host_is_device && keeping_.place_of_states() != Place::Device;
-  }
+  bool states_on_host() const { return keeping_.states_on_host(load_.host_is_device); }
   double states() const { return states_on_host() ? 0 : all_states(); }
 
   /// Of an accelerator's states and parameters what is in the host's memory.
   double on_host() const {
-    const bool parameters =
-        !load_.host_is_device && keeping_.level == 3 && keeping_.parameters == Place::Host;
+    const bool parameters = keeping_.parameters_on_host(load_.host_is_device);
     return (states_on_host() ? all_states() : 0) + (parameters ? with_copy() * whole_ : 0);
   }
 
@@ -153,8 +147,7 @@ class StepWalk {
     if (keeping_.level < 3) {
       return between_steps() + (in_half() ? shard() * halved_ * facts_.element_bytes : 0);
     }
-    const bool elsewhere = keeping_.parameters == Place::Disk ||
-                           (keeping_.parameters == Place::Host && !load_.host_is_device);
+    const bool elsewhere = keeping_.parameters_elsewhere(load_.host_is_device);
     return resident_ + (elsewhere ? 0 : with_copy() * whole_);
   }
 

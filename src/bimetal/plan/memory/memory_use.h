@@ -17,6 +17,8 @@ inline constexpr double kDiskBytesPerS = 1e9;
 inline constexpr double kHostBytesPerS = 1e10;
 /// Of states on a disk so much is in memory (optim/offload).
 inline constexpr double kDiskWindow = 3.0 * (8 << 20);
+/// Flat tensors of gradients on their way, beside those being filled (gradient_shards.h).
+inline constexpr std::size_t kFlatsSent = 3;
 
 enum class Place { Device, Host, Disk };
 
@@ -32,6 +34,16 @@ struct Keeping {
   Place place_of_states() const {
     const bool beside = level == 3 && parameters != Place::Device;
     return beside && optimizer == Place::Device ? Place::Host : optimizer;
+  }
+  /// On a device that may be its own host.
+  bool states_on_host(bool host_is_device) const {
+    return !host_is_device && place_of_states() != Place::Device;
+  }
+  bool parameters_on_host(bool host_is_device) const {
+    return !host_is_device && level == 3 && parameters == Place::Host;
+  }
+  bool parameters_elsewhere(bool host_is_device) const {
+    return parameters == Place::Disk || (parameters == Place::Host && !host_is_device);
   }
   friend bool operator==(const Keeping&, const Keeping&) = default;
 };
@@ -105,6 +117,12 @@ inline double disk_seconds(const ModelFacts& facts, const Keeping& keeping, doub
   if (keeping.optimizer == Place::Disk) each += 2 * facts.state_bytes;
   if (keeping.parameters == Place::Disk) each += (gathers + 1) * facts.element_bytes;
   return elements * each / kDiskBytesPerS;
+}
+
+/// The optimizer's state for so many elements: of what is on a disk, its window.
+inline double states_bytes(const ModelFacts& facts, const Keeping& keeping, double elements) {
+  const double bytes = facts.state_bytes * elements;
+  return keeping.optimizer == Place::Disk ? std::min(bytes, kDiskWindow) : bytes;
 }
 
 /// `program`: bytes.

@@ -43,8 +43,8 @@ std::vector<double> largest_shards(const MemoryInput& input, const std::vector<R
 
 bool keeps_on_host(const MemoryInput& input, const RankMemory& rank) {
   const auto own = asked_of(input, rank);
-  const bool parameters = own.level == 3 && own.parameters == Place::Host;
-  return !rank.load.host_is_device && (parameters || own.place_of_states() == Place::Host);
+  const bool states = own.place_of_states() == Place::Host && !rank.load.host_is_device;
+  return states || own.parameters_on_host(rank.load.host_is_device);
 }
 
 }  // namespace
@@ -66,10 +66,9 @@ std::vector<Room> rooms_of(const MemoryInput& input) {
 
 std::vector<double> shards_by_room(const MemoryInput& input) {
   const auto rooms = rooms_of(input);
-  const bool known =
-      std::ranges::none_of(rooms, [](const Room& r) { return std::isinf(r.device); }) &&
-      std::ranges::none_of(input.ranks,
-                           [](const RankMemory& rank) { return rank.facts.units.empty(); });
+  const bool known = input.is_known() && std::ranges::none_of(rooms, [](const Room& r) {
+                       return std::isinf(r.device);
+                     });
   if (!known || input.asked.level == 0) return {};
   const auto sum = [](const std::vector<double>& shards) {
     return std::accumulate(shards.begin(), shards.end(), 0.0);

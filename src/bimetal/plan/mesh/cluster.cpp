@@ -20,11 +20,6 @@ double transfer(const LinkSpeed& link, double bytes) {
   return link.latency_s + bytes / link.bytes_per_s;
 }
 
-double ring(const LinkSpeed& link, double members, double bytes) {
-  return members < 2 ? 0
-                     : 2 * (members - 1) * (link.latency_s + bytes / members / link.bytes_per_s);
-}
-
 double tree(const LinkSpeed& link, double members, double bytes) {
   return 2 * std::ceil(std::log2(members)) * transfer(link, bytes);
 }
@@ -107,19 +102,19 @@ double Cluster::all_reduce_seconds(std::span<const int> members, double bytes) c
         if (a != b) slowest = slower_of(slowest, link(a, b));
       }
     }
-    return ring(slowest, count, bytes);
+    return ring_seconds(bytes, count, slowest);
   }
   std::map<std::size_t, int> here;  // members of each host
   for (const int member : members) ++here[device(member).host];
   double inside = 0;
   LinkSpeed between{0, std::numeric_limits<double>::infinity()};
   for (const auto& [host, devices] : here) {
-    inside = std::max(inside, ring(network_.hosts[host].inside, devices, bytes));
+    inside = std::max(inside, ring_seconds(bytes, devices, network_.hosts[host].inside));
     between = slower_of(between, network_.hosts[host].uplink);
   }
   if (here.size() < 2) return inside;
   const auto hosts = static_cast<double>(here.size());
-  return inside + std::min(ring(between, hosts, bytes), tree(between, hosts, bytes));
+  return inside + std::min(ring_seconds(bytes, hosts, between), tree(between, hosts, bytes));
 }
 
 }  // namespace bimetal::plan

@@ -12,31 +12,11 @@
 namespace bimetal::plan {
 namespace {
 
-constexpr double kHidden = 0.5;  // part of the computation behind which sending hides
-
-struct Pass {
-  double fixed = 0, per_sample = 0;  // seconds of a micro-batch
-};
-
-Pass pass_of(const ModelFacts& facts, double slower, bool recomputed) {
-  Pass pass;
-  for (const auto& unit : facts.units) {
-    const double forwards = recomputed ? 2 : 1;
-    pass.fixed += forwards * unit.forward_s.fixed + unit.backward_s.fixed;
-    pass.per_sample += forwards * unit.forward_s.per_sample + unit.backward_s.per_sample;
-  }
-  return {pass.fixed * slower, pass.per_sample * slower};
-}
-
 class DataChooser {
  public:
-  DataChooser(const MeshInput& input, const Cluster& cluster, const std::vector<int>& devices,
-              const Keeping& keeping, bool may_idle)
-      : input_(input),
-        cluster_(cluster),
-        devices_(devices),
-        keeping_(keeping),
-        may_idle_(may_idle) {}
+  DataChooser(const MeshProblem& on, const std::vector<int>& devices, const Keeping& keeping,
+              bool may_idle)
+      : on_(on), devices_(devices), keeping_(keeping), may_idle_(may_idle) {}
 
   std::optional<MeshChoice> choose() {
     deal();
@@ -44,9 +24,7 @@ class DataChooser {
     MeshChoice choice;
     choice.scheme = devices_.size() == 1 ? Scheme::Alone : Scheme::Data;
     choice.keeping = keeping_;
-    choice.stages = {{.devices = devices_,
-                      .samples = shares_,
-                      .pieces = {{0, input_.facts.front().units.size()}}}};
+    choice.stages = {{.devices = devices_, .samples = shares_, .pieces = {{0, on_.units()}}}};
     double pieces = 1, busy = 0;
     std::vector<double> needed, of_each;
     for (std::size_t i = 0; i < devices_.size(); ++i) {
@@ -59,7 +37,7 @@ class DataChooser {
       // From level 2 on ranks take part in each other's passes, and so have as many.
       const auto samples = static_cast<double>(shares_[i]);
       const double own = keeping_.level < 2 ? of_each[i] : std::min(pieces, samples);
-      const auto pass = pass_of(facts(i), device(i).slower, keeping_.recomputed_at_once > 0);
+      const auto pass = pass_of(i);
       const double moved = disk_seconds(facts(i), keeping_, kept_elements(i), 2 * own);
       const double seconds = own * pass.fixed + samples * pass.per_sample + moved;
       passes_s_ = std::max(passes_s_, seconds);
@@ -67,7 +45,7 @@ class DataChooser {
       busy += seconds + update_seconds(i);
     }
     choice.micro_batches = static_cast<int>(pieces);
-    choice.take_peaks(cluster_, needed);
+    choice.take_peaks(on_.cluster, needed);
     if (keeping_.level >= 2) take_first_step(choice);
     communicate(pieces, choice);
     choice.bubble = 1 - busy / (choice.step_s * static_cast<double>(devices_.size()));
@@ -75,17 +53,20 @@ class DataChooser {
   }
 
  private:
-  const MeshDevice& device(std::size_t i) const { return cluster_.device(devices_[i]); }
-  const ModelFacts& facts(std::size_t i) const { return input_.facts[device(i).facts]; }
+  const MeshDevice& device(std::size_t i) const { return on_.cluster.device(devices_[i]); }
+  const ModelFacts& facts(std::size_t i) const { return on_.facts_of(devices_[i]); }
+  Linear pass_of(std::size_t i) const {
+    return facts(i).pass_seconds(keeping_.recomputed_at_once > 0) * device(i).slower;
+  }
 
   void deal() {
     std::vector<balance::Device> all;
     for (std::size_t i = 0; i < devices_.size(); ++i) {
-      const auto pass = pass_of(facts(i), device(i).slower, keeping_.recomputed_at_once > 0);
+      const auto pass = pass_of(i);
       all.push_back({.cost = balance::CostModel(pass.fixed, std::max(1e-12, pass.per_sample))});
     }
-    shares_ = balance::balanced_shares(all, input_.global_batch);
-    shards_ = shards_by_memory(cluster_, devices_);
+    shares_ = balance::balanced_shares(all, on_.input.global_batch);
+    shards_ = shards_by_memory(on_.cluster, devices_);
     copied_.assign(devices_.size(), 0.0);
     if (copies()) copied_ = copied_shards(shards_);
   }
@@ -100,7 +81,7 @@ class DataChooser {
     next.push_back(devices_.front());
     std::vector<double> sent;
     for (const double shard : shards_) sent.push_back(shard * bytes);
-    return cluster_.send_seconds(devices_, next, sent);
+    return on_.cluster.send_seconds(devices_, next, sent);
   }
 
   using FittingKey = std::tuple<std::size_t, double, std::int64_t, double, double>;
@@ -128,7 +109,7 @@ class DataChooser {
   }
 
   std::int64_t most_at_once(std::int64_t samples) const {
-    return input_.micro_batch > 0 ? std::min(input_.micro_batch, samples) : samples;
+    return on_.input.micro_batch > 0 ? std::min(on_.input.micro_batch, samples) : samples;
   }
 
   /// Of so many samples, in micro-batches of at most `limit`, which are alike.
@@ -141,15 +122,15 @@ class DataChooser {
                         .samples = samples,
                         .at_once = std::max(1.0, std::ceil(samples / pieces)),
                         .host_is_device = true,
-                        .bucket_bytes = input_.bucket_mb * double(1 << 20),
-                        .evaluates = input_.evaluates};
+                        .bucket_bytes = on_.input.bucket_mb * double(1 << 20),
+                        .evaluates = on_.input.evaluates};
     return memory_use(facts(i), keeping_, load, 0).model();
   }
 
   /// From level 2 on no steps are measured before training, so that shares are equal at first, if
   /// there is room for that.
   void take_first_step(MeshChoice& choice) {
-    const auto equal = input_.global_batch / static_cast<std::int64_t>(devices_.size());
+    const auto equal = on_.input.global_batch / static_cast<std::int64_t>(devices_.size());
     for (std::size_t i = 0; i < devices_.size(); ++i) {
       const double first = needed_for(i, equal, static_cast<double>(most_at_once(equal)));
       if (first > device(i).memory_bytes) continue;
@@ -172,9 +153,10 @@ class DataChooser {
   /// pass it on in memory, which their own cores do.
   double hiding() const {
     const bool by_cores = std::ranges::any_of(devices_, [&](int d) {
-      const auto& device = cluster_.device(d);
-      return device.is_host &&
-             std::ranges::all_of(devices_, [&](int other) { return cluster_.same_host(d, other); });
+      const auto& device = on_.cluster.device(d);
+      return device.is_host && std::ranges::all_of(devices_, [&](int other) {
+               return on_.cluster.same_host(d, other);
+             });
     });
     return by_cores ? 0 : kHidden;
   }
@@ -183,28 +165,27 @@ class DataChooser {
   // micro-batch, level 3 two gathers of each as well. In shards parameters are gathered in the type
   // that they come in. With unequal shards who has the least waits for the most.
   void communicate(double pieces, MeshChoice& choice) const {
-    const auto& facts = input_.facts.front();
+    const auto& facts = on_.input.facts.front();
     const double bytes = facts.parameter_bytes();
-    const double once = cluster_.all_reduce_seconds(devices_, bytes);
+    const double once = on_.cluster.all_reduce_seconds(devices_, bytes);
     const auto count = static_cast<double>(devices_.size());
     const double least = *std::ranges::min_element(shards_);
     const double uneven = count > 1 && keeping_.level > 0 ? (1 - least) / (1 - 1 / count) : 1;
-    const double gathered = cluster_.all_reduce_seconds(devices_, gathered_bytes(facts, keeping_));
+    const double gathered =
+        on_.cluster.all_reduce_seconds(devices_, gathered_bytes(facts, keeping_));
     const double sums = keeping_.level < 2 ? 1 : pieces;
     const double gathers = keeping_.level < 3 ? 1 : 2 * pieces;
     choice.sent_s = (sums * once + gathers * gathered) / 2 * uneven;
-    const double bucket = std::min(bytes, input_.bucket_mb * double(1 << 20));
-    const double last = cluster_.all_reduce_seconds(devices_, bucket);
+    const double bucket = std::min(bytes, on_.input.bucket_mb * double(1 << 20));
+    const double last = on_.cluster.all_reduce_seconds(devices_, bucket);
     const double copied = copying_seconds(bytes);
-    const double exposed =
-        copied + last + std::max(0.0, choice.sent_s - last - hiding() * passes_s_);
+    const double exposed = copied + left_to_wait_for(choice.sent_s, last, hiding() * passes_s_);
     choice.sent_s += copied;
     choice.step_s = choice.compute_s + exposed;
     choice.waiting_s = exposed;
   }
 
-  const MeshInput& input_;
-  const Cluster& cluster_;
+  const MeshProblem on_;
   const std::vector<int>& devices_;
   const Keeping& keeping_;
   const bool may_idle_;
@@ -216,11 +197,10 @@ class DataChooser {
 
 }  // namespace
 
-std::optional<MeshChoice> choose_data(const MeshInput& input, const Cluster& cluster,
-                                      const std::vector<int>& devices, const Keeping& keeping,
-                                      bool may_idle) {
-  if (static_cast<std::int64_t>(devices.size()) > input.global_batch) return std::nullopt;
-  return DataChooser(input, cluster, devices, keeping, may_idle).choose();
+std::optional<MeshChoice> choose_data(const MeshProblem& on, const std::vector<int>& devices,
+                                      const Keeping& keeping, bool may_idle) {
+  if (static_cast<std::int64_t>(devices.size()) > on.input.global_batch) return std::nullopt;
+  return DataChooser(on, devices, keeping, may_idle).choose();
 }
 
 std::vector<double> shards_by_memory(const Cluster& cluster, const std::vector<int>& devices) {
@@ -234,30 +214,26 @@ std::vector<double> shards_by_memory(const Cluster& cluster, const std::vector<i
 }
 
 void take_whole_step(ModelFacts& facts, double step_s, double samples, double at_once) {
-  const auto pass = pass_of(facts, /*slower=*/1, /*recomputed=*/false);
+  const auto pass = facts.pass_seconds();
   const double passes = std::ceil(samples / at_once);
   const double by_units = passes * pass.fixed + samples * pass.per_sample;
   if (!(by_units > 0 && step_s > 0)) return;
   for (auto& unit : facts.units) {
     for (auto* const seconds : {&unit.forward_s, &unit.backward_s}) {
-      seconds->fixed *= step_s / by_units;
-      seconds->per_sample *= step_s / by_units;
+      *seconds = *seconds * (step_s / by_units);
     }
   }
 }
 
-double seconds_per_sample(const MeshInput& input, const Cluster& cluster, int device,
-                          double at_once) {
-  const auto& own = cluster.device(device);
-  const auto pass = pass_of(input.facts[own.facts], own.slower, false);
+double seconds_per_sample(const MeshProblem& on, int device, double at_once) {
+  const auto pass = on.facts_of(device).pass_seconds() * on.cluster.device(device).slower;
   return pass.per_sample + pass.fixed / at_once;
 }
 
-std::vector<int> fastest_first(const MeshInput& input, const Cluster& cluster) {
-  std::vector<int> devices(static_cast<std::size_t>(cluster.size()));
+std::vector<int> fastest_first(const MeshProblem& on) {
+  std::vector<int> devices(static_cast<std::size_t>(on.cluster.size()));
   std::iota(devices.begin(), devices.end(), 0);
-  std::ranges::stable_sort(devices, {},
-                           [&](int d) { return seconds_per_sample(input, cluster, d, 1); });
+  std::ranges::stable_sort(devices, {}, [&](int d) { return seconds_per_sample(on, d, 1); });
   return devices;
 }
 

@@ -11,9 +11,8 @@ namespace bimetal::plan {
 /// One device alone, or several with balanced shares; shards (levels 1 to 3) in proportion to their
 /// memory. Each computes as many samples at once as its memory has room for. Nothing where a device
 /// would get no sample, unless it `may_idle`.
-std::optional<MeshChoice> choose_data(const MeshInput& input, const Cluster& cluster,
-                                      const std::vector<int>& devices, const Keeping& keeping,
-                                      bool may_idle = false);
+std::optional<MeshChoice> choose_data(const MeshProblem& on, const std::vector<int>& devices,
+                                      const Keeping& keeping, bool may_idle = false);
 
 /// Units that were measured one by one, so that all of them together take what a whole step does
 /// of so many samples, so many of them at once: seconds, without an update. Nothing of what is not
@@ -24,10 +23,9 @@ void take_whole_step(ModelFacts& facts, double step_s, double samples, double at
 std::vector<double> shards_by_memory(const Cluster& cluster, const std::vector<int>& devices);
 
 /// Seconds for each sample of a step on this device, when so many are computed at once.
-double seconds_per_sample(const MeshInput& input, const Cluster& cluster, int device,
-                          double at_once);
+double seconds_per_sample(const MeshProblem& on, int device, double at_once);
 
 /// All devices, by what a single sample takes.
-std::vector<int> fastest_first(const MeshInput& input, const Cluster& cluster);
+std::vector<int> fastest_first(const MeshProblem& on);
 
 }  // namespace bimetal::plan

@@ -14,6 +14,7 @@
 #include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/own_parts.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
+#include "bimetal/plan/mesh/pipeline_cut.h"
 #include "bimetal/plan/mesh/tensor_groups.h"
 
 namespace bimetal::plan {
@@ -26,72 +27,59 @@ constexpr std::ptrdiff_t kMostInParts = 2;    // likewise, of those with as many
 constexpr int kMostParts = 8;
 constexpr int kEveryNumber = 16;  // devices; of more, numbers of parts are powers of two
 
-void check(const MeshInput& input, const Cluster& cluster) {
+void check(const MeshProblem& on) {
   const auto refuse = [](const char* flaw) { throw Error(ErrorCode::InvalidArgument, flaw); };
-  if (input.facts.empty() || input.facts.front().units.empty()) {
+  if (on.input.facts.empty() || on.input.facts.front().units.empty()) {
     refuse("a plan needs the facts of a model of one unit or more");
   }
-  for (const auto& facts : input.facts) {
-    if (facts.units.size() != input.facts.front().units.size()) {
+  for (const auto& facts : on.input.facts) {
+    if (facts.units.size() != on.units()) {
       refuse("the facts of a plan must be of one model");
     }
   }
-  for (const auto& device : cluster.devices()) {
-    if (device.facts >= input.facts.size()) refuse("a device's facts are not there");
+  for (const auto& device : on.cluster.devices()) {
+    if (device.facts >= on.input.facts.size()) refuse("a device's facts are not there");
   }
-  if (input.global_batch < 1) refuse("a plan needs a global batch of at least 1");
+  if (on.input.global_batch < 1) refuse("a plan needs a global batch of at least 1");
 }
 
-/// The same search among groups of devices, each of which has tensors in parts.
-class PartsSearch {
- public:
-  PartsSearch(const MeshInput& input, const Cluster& cluster, FoundMeshes& found)
-      : input_(input), cluster_(cluster), found_(found) {}
+/// The same search among groups of devices that have tensors in parts. Whether anything fits.
+bool search_groups(const MeshProblem& on, std::vector<TensorGroup> groups, FoundMeshes& found) {
+  const TensorGroups grouped(on, std::move(groups));
+  auto more =
+      search_meshes(grouped.problem(), std::min(on.input.most_level, on.input.level_in_parts));
+  found.tried += more.tried;
+  bool fits = false;
+  for (auto& choice : more.choices) {
+    found.choices.push_back(grouped.expanded(std::move(choice)));
+    fits = fits || found.choices.back().fits();
+  }
+  return fits;
+}
 
-  void run() {
-    const int most = std::min({kMostParts, cluster_.size(), most_tensor_ranks(input_.facts)});
-    const auto order = fastest_first(input_, cluster_);
-    for (int parts = 2; parts <= most; ++parts) {
-      const bool power = (parts & (parts - 1)) == 0;
-      if (cluster_.size() > kEveryNumber && !power) continue;
-      const auto count = static_cast<std::size_t>(parts);
-      for (const auto& groups : groupings_of(cluster_, order, count)) search(groups, {});
-      const bool few = cluster_.size() <= kSearchedThrough;
-      const bool beside = few || (power && cluster_.size() <= kEveryNumber);
-      if (!input_.own_parts || !beside) continue;
-      for (const auto& [groups, whole] : groupings_beside(cluster_, order, count)) {
-        search(groups, whole);
-      }
+/// Of all numbers of parts, and with devices beside the groups that have tensors whole, in stages
+/// of their own.
+void search_parts(const MeshProblem& on, FoundMeshes& found) {
+  const auto search = [&](const Groups& groups, const std::vector<int>& whole) {
+    for (const auto& weights : weights_to_try(on, {.parts_by_speed = true}, groups)) {
+      if (search_groups(on, with_weights(groups, weights, whole), found)) return;
+    }
+  };
+  const int devices = on.cluster.size();
+  const int most = std::min({kMostParts, devices, most_tensor_ranks(on.input.facts)});
+  const auto order = fastest_first(on);
+  for (int parts = 2; parts <= most; ++parts) {
+    const bool power = (parts & (parts - 1)) == 0;
+    if (devices > kEveryNumber && !power) continue;
+    const auto count = static_cast<std::size_t>(parts);
+    for (const auto& groups : groupings_of(on.cluster, order, count)) search(groups, {});
+    const bool beside = devices <= kSearchedThrough || (power && devices <= kEveryNumber);
+    if (!on.input.own_parts || !beside) continue;
+    for (const auto& [groups, whole] : groupings_beside(on.cluster, order, count)) {
+      search(groups, whole);
     }
   }
-
- private:
-  /// Those groups, and devices that have tensors whole, in stages of their own. By memory only
-  /// where nothing fits by speed.
-  void search(const Groups& groups, const std::vector<int>& whole) {
-    const auto by_speed = parts_by_speed(input_, cluster_, groups);
-    if (search_with(with_weights(groups, by_speed, whole))) return;
-    const auto by_memory = parts_by_memory(cluster_, groups);
-    if (by_memory != by_speed) search_with(with_weights(groups, by_memory, whole));
-  }
-
-  bool search_with(std::vector<TensorGroup> groups) {
-    const TensorGroups grouped(input_, cluster_, std::move(groups));
-    auto more = search_meshes(grouped.input(), grouped.cluster(),
-                              std::min(input_.most_level, input_.level_in_parts));
-    found_.tried += more.tried;
-    bool fits = false;
-    for (auto& choice : more.choices) {
-      found_.choices.push_back(grouped.expanded(std::move(choice)));
-      fits = fits || found_.choices.back().fits();
-    }
-    return fits;
-  }
-
-  const MeshInput& input_;
-  const Cluster& cluster_;
-  FoundMeshes& found_;
-};
+}
 
 bool has_parts(const MeshChoice& choice) {
   return choice.most_parts() > 1;
@@ -183,6 +171,12 @@ void MeshChoice::take_pieces(const std::vector<std::size_t>& begins, std::size_t
   }
 }
 
+Layout MeshChoice::layout() const {
+  Layout layout;
+  for (const auto& stage : stages) layout.push_back(stage.devices);
+  return layout;
+}
+
 int MeshChoice::devices() const {
   std::size_t count = 0;
   for (const auto& stage : stages) count += stage.devices.size();
@@ -226,34 +220,31 @@ std::int64_t MeshChoice::most_at_once() const {
   return (most + micro_batches - 1) / micro_batches;
 }
 
-MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster, std::optional<AskedMesh> asked) {
-  check(input, cluster);
-  auto found = search_meshes(input, cluster, input.most_level);
-  if (input.parts) PartsSearch(input, cluster, found).run();
+MeshPlan plan_mesh(const MeshProblem& on, std::optional<AskedMesh> asked) {
+  check(on);
+  auto found = search_meshes(on, on.input.most_level);
+  if (on.input.parts) search_parts(on, found);
   if (asked && asked->choice) found.choices.push_back(*asked->choice);
-  auto plan = sort_out(std::move(found), input.most);
+  auto plan = sort_out(std::move(found), on.input.most);
   plan.asked = std::move(asked);
-  plan.said = input.said;
-  explain(cluster, plan);
+  plan.said = on.input.said;
+  explain(on.cluster, plan);
   return plan;
 }
 
-schedule::Simulation run_of(const MeshInput& input, const Cluster& cluster,
-                            const MeshChoice& choice) {
+schedule::Simulation run_of(const MeshProblem& on, const MeshChoice& choice) {
   if (has_parts(choice)) {
     const auto [groups, of_groups] = groups_of(choice);
-    const TensorGroups grouped(input, cluster, groups);
-    return run_of(grouped.input(), grouped.cluster(), of_groups);
+    const TensorGroups grouped(on, groups);
+    return run_of(grouped.problem(), of_groups);
   }
   if (!choice.even) {
-    return run_dealt(choice, slowness_of(input, cluster, choice),
-                     piece_costs(input, cluster, choice));
+    return run_dealt(choice, slowness_of(on, choice), piece_costs(on, choice));
   }
   const schedule::Shape shape{.stages = static_cast<int>(choice.stages.size()),
                               .micro_batches = choice.micro_batches,
                               .chunks = choice.chunks};
-  return schedule::simulate(schedule::schedules(choice.schedule, shape),
-                            piece_costs(input, cluster, choice));
+  return schedule::simulate(schedule::schedules(choice.schedule, shape), piece_costs(on, choice));
 }
 
 }  // namespace bimetal::plan

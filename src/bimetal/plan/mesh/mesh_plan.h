@@ -40,6 +40,16 @@ struct MeshInput {
   std::size_t most = 6;    ///< plans to return, beside those with tensors in parts
 };
 
+/// What is planned, and for which devices, both of which outlive it.
+struct MeshProblem {
+  const MeshInput& input;
+  const Cluster& cluster;
+
+  /// As that device computes it.
+  const ModelFacts& facts_of(int device) const { return input.facts[cluster.device(device).facts]; }
+  std::size_t units() const { return input.facts.front().units.size(); }
+};
+
 /// Whether all of these, of which there is one at least, are the same: numbers of stages, say.
 template <typename Value>
 bool all_alike(const std::vector<Value>& values) {
@@ -104,6 +114,7 @@ struct MeshChoice {
   /// Cuts a model of so many units there.
   void take_pieces(const std::vector<std::size_t>& begins, std::size_t units);
   int devices() const;
+  Layout layout() const;
   /// By stage: how many replicas it has, and how many devices each of these.
   std::vector<std::size_t> replicas() const;
   std::vector<std::size_t> parts() const;
@@ -138,13 +149,11 @@ struct MeshPlan {
 
 /// `asked`: is one of those that are compared. Errors: InvalidArgument for facts that do not go
 /// together, or a batch below 1.
-MeshPlan plan_mesh(const MeshInput& input, const Cluster& cluster,
-                   std::optional<AskedMesh> asked = {});
+MeshPlan plan_mesh(const MeshProblem& on, std::optional<AskedMesh> asked = {});
 
 /// The schedule's run of a pipeline, for a picture: a list for each stage, or, where these are not
 /// even, for each replica in their order. One stage for the others, whose micro-batches follow
 /// each other.
-parallel::schedule::Simulation run_of(const MeshInput& input, const Cluster& cluster,
-                                      const MeshChoice& choice);
+parallel::schedule::Simulation run_of(const MeshProblem& on, const MeshChoice& choice);
 
 }  // namespace bimetal::plan

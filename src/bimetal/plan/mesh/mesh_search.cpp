@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "bimetal/plan/memory/memory_plan.h"
 #include "bimetal/plan/mesh/data_choice.h"
 #include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/pipeline_choice.h"
@@ -31,87 +32,64 @@ Replicas replicas_of(const Cluster& cluster, const Layout& layout) {
 
 class Search {
  public:
-  Search(const MeshInput& input, const Cluster& cluster, int most_level)
-      : input_(input),
-        cluster_(cluster),
+  Search(const MeshProblem& on, int most_level)
+      : on_(on),
         most_level_(most_level),
-        fastest_first_(fastest_first(input, cluster)),
-        own_parts_(std::ranges::any_of(cluster.devices(), [&](const MeshDevice& device) {
-          return device.parts != cluster.device(0).parts;
+        fastest_first_(fastest_first(on)),
+        own_parts_(std::ranges::any_of(on.cluster.devices(), [&](const MeshDevice& device) {
+          return device.parts != on_.cluster.device(0).parts;
         })) {}
 
   FoundMeshes run() {
     if (!own_parts_) alone();
     if (!own_parts_) data();
-    if (cluster_.size() > 1) pipelines();
+    if (on_.cluster.size() > 1) pipelines();
     return {std::move(found_), tried_};
   }
 
  private:
-  void add(std::optional<MeshChoice> choice) {
-    if (choice) found_.push_back(std::move(*choice));
-  }
-
-  std::vector<Keeping> keepings(int least, int most) const {
-    std::vector<Keeping> all;
-    for (int level = least; level <= most; ++level) {
-      for (const std::size_t recomputed : {std::size_t{0}, std::size_t{1}}) {
-        all.push_back({.level = level, .recomputed_at_once = recomputed});
-        if (!input_.offloads || level == 0) continue;
-        all.push_back({.level = level, .optimizer = Place::Disk, .recomputed_at_once = recomputed});
-        if (level < 3) continue;
-        all.push_back({.level = level,
-                       .optimizer = Place::Disk,
-                       .parameters = Place::Disk,
-                       .recomputed_at_once = recomputed});
-      }
-    }
-    return all;
+  static void add_to(std::vector<MeshChoice>& all, std::optional<MeshChoice> choice) {
+    if (choice) all.push_back(std::move(*choice));
   }
 
   void alone() {
     double slowest = -1;
     for (const int device : fastest_first_) {
       // Of alike ones, the first.
-      const double seconds = seconds_per_sample(input_, cluster_, device, 1);
+      const double seconds = seconds_per_sample(on_, device, 1);
       if (seconds == slowest) continue;
       slowest = seconds;
-      for (const auto& keeping : keepings(0, 0)) {
-        add(choose_data(input_, cluster_, {device}, keeping));
+      for (const auto& keeping : keepings(0, 0, {})) {
+        add_to(found_, choose_data(on_, {device}, keeping));
         ++tried_;
       }
     }
   }
 
   void data() {
-    if (cluster_.size() < 2) return;
-    for (const auto count : counts_of(cluster_, fastest_first_)) {
+    if (on_.cluster.size() < 2) return;
+    const auto disks = on_.input.offloads ? std::vector{Place::Disk} : std::vector<Place>();
+    for (const auto count : counts_of(on_.cluster, fastest_first_)) {
       const std::vector<int> devices(fastest_first_.begin(),
                                      fastest_first_.begin() + static_cast<std::ptrdiff_t>(count));
-      for (const auto& keeping : keepings(0, most_level_)) {
-        add(choose_data(input_, cluster_, devices, keeping));
+      for (const auto& keeping : keepings(0, most_level_, disks)) {
+        add_to(found_, choose_data(on_, devices, keeping));
         ++tried_;
       }
     }
   }
 
-  struct Tried {
-    Layout layout;
-    MeshChoice choice;
-  };
-
   std::optional<MeshChoice> choose(const Layout& layout, int micro_batches,
                                    const Keeping& keeping) {
     ++tried_;
-    return choose_cut(input_, cluster_, layout,
-                      {.micro_batches = micro_batches, .keeping = keeping});
+    return choose_cut(on_, layout, {.micro_batches = micro_batches, .keeping = keeping});
   }
 
   /// Replicas of a stage may have shards of it; a step of level 3 needs less than one of level 2
   /// where parameters come in half.
   int most_level_of(const Layout& layout) const {
-    if (replicas_of(cluster_, layout) == Replicas::One) return 0;
-    const auto& facts = input_.facts.front();
+    if (replicas_of(on_.cluster, layout) == Replicas::One) return 0;
+    const auto& facts = on_.input.facts.front();
     const bool half = facts.alike && std::ranges::any_of(facts.units, [](const auto& unit) {
                         return unit.halved > 0;
                       });
@@ -120,7 +98,7 @@ class Search {
 
   /// With many micro-batches; recomputation, and then shards, only where there is no other way.
   std::optional<MeshChoice> first_look(const Layout& layout) {
-    const auto stages = in_line(cluster_, layout);
+    const auto stages = in_line(on_.cluster, layout);
     for (const int micro_batches : {4 * stages, 2 * stages, stages, stages / 2, 1}) {
       if (micro_batches < 1) continue;
       auto best = choose(layout, micro_batches, {});
@@ -137,7 +115,7 @@ class Search {
 
   /// Slow, and what is left where nothing else fits.
   MeshChoice with_states_on_disk(const Layout& layout, MeshChoice best) {
-    if (!input_.offloads || most_level_ < 1) return best;
+    if (!on_.input.offloads || most_level_ < 1) return best;
     for (const std::size_t recomputed : {std::size_t{0}, std::size_t{1}}) {
       const auto choice =
           choose(layout, best.micro_batches,
@@ -147,9 +125,10 @@ class Search {
     return best;
   }
 
-  MeshChoice close_look(const Layout& layout, MeshChoice best) {
+  MeshChoice close_look(MeshChoice best) {
+    const auto layout = best.layout();
     for (const int micro_batches :
-         micro_batch_counts(in_line(cluster_, layout), input_.global_batch)) {
+         micro_batch_counts(in_line(on_.cluster, layout), on_.input.global_batch)) {
       for (int level = 0; level <= most_level_of(layout); ++level) {
         for (const std::size_t recomputed : {std::size_t{0}, std::size_t{1}}) {
           const auto choice =
@@ -165,12 +144,12 @@ class Search {
   }
 
   /// The best of each number of stages and replicas go on, then whatever else is best.
-  std::vector<Tried> promising(std::vector<Tried> all) const {
-    std::ranges::stable_sort(all, better, &Tried::choice);
-    std::vector<Tried> kept, rest;
+  std::vector<MeshChoice> promising(std::vector<MeshChoice> all) const {
+    std::ranges::stable_sort(all, better);
+    std::vector<MeshChoice> kept, rest;
     std::map<std::pair<std::size_t, Replicas>, int> seen;
     for (auto& one : all) {
-      const auto key = std::pair(one.layout.size(), replicas_of(cluster_, one.layout));
+      const auto key = std::pair(one.stages.size(), replicas_of(on_.cluster, one.layout()));
       (seen[key]++ == 0 ? kept : rest).push_back(std::move(one));
     }
     for (auto& one : rest) {
@@ -181,19 +160,19 @@ class Search {
     return kept;
   }
 
-  void climb(Tried& best) {
-    if (static_cast<std::size_t>(best.choice.devices()) > kClimbedUpTo ||
-        cluster_.size() <= kSearchedThrough || own_parts_) {
+  void climb(MeshChoice& best) {
+    if (static_cast<std::size_t>(best.devices()) > kClimbedUpTo ||
+        on_.cluster.size() <= kSearchedThrough || own_parts_) {
       return;
     }
     for (int round = 0; round < kClimbs; ++round) {
-      Tried next = best;
-      for (auto& layout : neighbours_of(best.layout)) {
+      auto next = best;
+      for (const auto& layout : neighbours_of(best.layout())) {
         if (!may_be(layout)) continue;
-        const auto choice = choose(layout, best.choice.micro_batches, best.choice.keeping);
-        if (choice && better(*choice, next.choice)) next = {std::move(layout), *choice};
+        auto choice = choose(layout, best.micro_batches, best.keeping);
+        if (choice && better(*choice, next)) next = std::move(*choice);
       }
-      if (!better(next.choice, best.choice)) return;
+      if (!better(next, best)) return;
       best = std::move(next);
     }
   }
@@ -201,12 +180,12 @@ class Search {
   /// The replicas of a stage are in as many parts each; where all stages are, that is the search of
   /// a cluster whose devices are.
   bool may_be(const Layout& layout) const {
-    if (!input_.uneven && !is_box(cluster_, layout)) return false;
+    if (!on_.input.uneven && !is_box(on_.cluster, layout)) return false;
     std::set<int> of_stages;
     for (const auto& stage : layout) {
-      const int parts = cluster_.device(stage.front()).parts;
+      const int parts = on_.cluster.device(stage.front()).parts;
       const bool alike = std::ranges::all_of(
-          stage, [&](int device) { return cluster_.device(device).parts == parts; });
+          stage, [&](int device) { return on_.cluster.device(device).parts == parts; });
       if (!alike) return false;
       of_stages.insert(parts);
     }
@@ -214,32 +193,29 @@ class Search {
   }
 
   void pipelines() {
-    const auto units = input_.facts.front().units.size();
-    std::vector<Tried> all;
-    for (auto& layout : layouts_of(cluster_, fastest_first_, units, /*any_number=*/!own_parts_)) {
-      if (!may_be(layout)) continue;
-      if (auto choice = first_look(layout)) all.push_back({std::move(layout), *choice});
+    std::vector<MeshChoice> all;
+    for (const auto& layout : layouts_of(on_.cluster, fastest_first_, on_.units(), !own_parts_)) {
+      if (may_be(layout)) add_to(all, first_look(layout));
     }
     auto kept = promising(std::move(all));
-    for (auto& one : kept) one.choice = close_look(one.layout, one.choice);
-    std::ranges::stable_sort(kept, better, &Tried::choice);
+    for (auto& one : kept) one = close_look(std::move(one));
+    std::ranges::stable_sort(kept, better);
     if (!kept.empty()) climb(kept.front());
     for (std::size_t i = 0; i < kept.size(); ++i) {
       if (i >= kSimulated) break;
-      add(simulate_each(kept[i], /*interleaved=*/i < kInterleaved));
+      add_to(found_, simulate_each(kept[i], /*interleaved=*/i < kInterleaved));
     }
   }
 
   /// By 1F1B, or another schedule where that is clearly faster and fits.
-  MeshChoice simulate_each(const Tried& one, bool interleaved) {
+  MeshChoice simulate_each(const MeshChoice& one, bool interleaved) {
     std::optional<MeshChoice> best;
-    const auto units = input_.facts.front().units.size();
-    for (const auto& way : ways_worth_a_try(cluster_, one.choice.keeping, one.layout, units)) {
+    for (const auto& way : ways_worth_a_try(on_.cluster, one.keeping, one.layout(), on_.units())) {
       const bool chunks = way.chunks > 1;
       if (chunks && !interleaved) break;
       auto other = in_way(one, way);
       // Both by the formula, which says too much of slow links.
-      if (!other || (chunks && other->step_s > one.choice.step_s * kHopeless)) continue;
+      if (!other || (chunks && other->step_s > one.step_s * kHopeless)) continue;
       other = refined(std::move(*other));
       const bool clearly =
           best && other->fits() && other->step_s < best->step_s * (1 - kWorthwhile);
@@ -250,24 +226,23 @@ class Search {
 
   /// Stages of several pieces are cut anew. Of micro-batches fewer may do, and larger ones: the
   /// formula says which number is better.
-  std::optional<MeshChoice> in_way(const Tried& one, const WayThrough& way) {
-    auto same = one.choice;
+  std::optional<MeshChoice> in_way(const MeshChoice& one, const WayThrough& way) {
+    auto same = one;
     same.schedule = way.schedule;
     if (way.schedule != parallel::schedule::Kind::interleaved) return same;
-    const auto stages = static_cast<int>(one.layout.size());
+    const auto stages = static_cast<int>(one.stages.size());
     const auto near = [&](int count) {
       return parallel::schedule::micro_batches_near(way.schedule, stages, count);
     };
-    const int same_bubble = one.choice.micro_batches / way.chunks;
+    const int same_bubble = one.micro_batches / way.chunks;
     std::optional<MeshChoice> best;
-    for (const int count :
-         std::set{near(one.choice.micro_batches), near(std::max(1, same_bubble))}) {
+    for (const int count : std::set{near(one.micro_batches), near(std::max(1, same_bubble))}) {
       ++tried_;
-      auto choice = choose_cut(input_, cluster_, one.layout,
+      auto choice = choose_cut(on_, one.layout(),
                                {.schedule = way.schedule,
                                 .chunks = way.chunks,
                                 .micro_batches = count,
-                                .keeping = one.choice.keeping});
+                                .keeping = one.keeping});
       if (choice && (!best || better(*choice, *best))) best = std::move(choice);
     }
     return best;
@@ -275,9 +250,9 @@ class Search {
 
   /// The cut is the best by a formula: cuts beside it may be better as they run.
   MeshChoice refined(MeshChoice best) {
-    take_memory(input_, cluster_, best);
-    best = simulated(input_, cluster_, best);
-    const auto units = input_.facts.front().units.size();
+    take_memory(on_, best);
+    best = simulated(on_, best);
+    const auto units = on_.units();
     for (int round = 0; round < kShifts; ++round) {
       const auto before = best;
       const auto begins = before.begins();
@@ -291,8 +266,8 @@ class Search {
           auto next = before;
           next.take_pieces(moved, units);
           ++tried_;
-          take_memory(input_, cluster_, next);
-          next = simulated(input_, cluster_, next);
+          take_memory(on_, next);
+          next = simulated(on_, next);
           if (better(next, best)) best = std::move(next);
         }
       }
@@ -301,8 +276,7 @@ class Search {
     return best;
   }
 
-  const MeshInput& input_;
-  const Cluster& cluster_;
+  const MeshProblem on_;
   const int most_level_;
   const std::vector<int> fastest_first_;
   const bool own_parts_;  ///< devices stand for unlike numbers of them
@@ -317,8 +291,8 @@ bool better(const MeshChoice& a, const MeshChoice& b) {
   return a.fits() ? a.step_s < b.step_s : a.missing_bytes < b.missing_bytes;
 }
 
-FoundMeshes search_meshes(const MeshInput& input, const Cluster& cluster, int most_level) {
-  return Search(input, cluster, most_level).run();
+FoundMeshes search_meshes(const MeshProblem& on, int most_level) {
+  return Search(on, most_level).run();
 }
 
 }  // namespace bimetal::plan

@@ -19,6 +19,6 @@ struct FoundMeshes {
 
 /// Each device alone, data parallelism and its levels of ZeRO up to `most_level`, pipelines: of
 /// each kind those that are worth a look, in no order.
-FoundMeshes search_meshes(const MeshInput& input, const Cluster& cluster, int most_level);
+FoundMeshes search_meshes(const MeshProblem& on, int most_level);
 
 }  // namespace bimetal::plan

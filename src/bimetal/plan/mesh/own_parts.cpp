@@ -60,98 +60,90 @@ void sequences_from(const Cluster& cluster, std::size_t parts, std::size_t next,
 
 struct Candidate {
   std::vector<TensorGroup> groups;
-  Layout layout;
   MeshChoice choice;  ///< of groups
 };
 
 /// By each of the weights until one fits.
-std::optional<Candidate> candidate_of(const MeshInput& input, const Cluster& cluster,
-                                      const StagesWish& wish, const Counts& parts) {
+std::optional<Candidate> candidate_of(const MeshProblem& on, const StagesWish& wish,
+                                      const Counts& parts) {
   const Groups stages = in_their_order(parts);
   const auto layout = in_their_order(Counts(parts.size(), 1));
   Groups in_parts;
   std::ranges::copy_if(stages, std::back_inserter(in_parts),
                        [](const auto& devices) { return devices.size() > 1; });
   std::optional<Candidate> best;
-  for (const auto& weights : weights_to_try(input, cluster, wish, in_parts)) {
+  for (const auto& weights : weights_to_try(on, wish, in_parts)) {
     std::vector<TensorGroup> groups;
     for (const auto& devices : stages) {
       groups.push_back({devices, devices.size() > 1 ? weights : std::vector{1.0}});
     }
-    const TensorGroups grouped(input, cluster, groups);
-    auto choice = at_a_glance(grouped.input(), grouped.cluster(), wish, layout);
+    const TensorGroups grouped(on, groups);
+    auto choice = at_a_glance(grouped.problem(), wish, layout);
     if (!choice || (best && !better(*choice, best->choice))) continue;
-    best = {std::move(groups), layout, std::move(*choice)};
+    best = {std::move(groups), std::move(*choice)};
     if (best->choice.fits()) break;
   }
   return best;
 }
 
-std::optional<MeshChoice> looked_at(const MeshInput& input, const Cluster& cluster,
-                                    const StagesWish& wish, std::vector<TensorGroup> groups,
-                                    const Layout& layout) {
-  const TensorGroups grouped(input, cluster, std::move(groups));
-  auto choice = pipeline_of(grouped.input(), grouped.cluster(), wish, layout);
+std::optional<MeshChoice> looked_at(const MeshProblem& on, const StagesWish& wish,
+                                    std::vector<TensorGroup> groups, const Layout& layout) {
+  const TensorGroups grouped(on, std::move(groups));
+  auto choice = pipeline_of(grouped.problem(), wish, layout);
   if (!choice) return std::nullopt;
   return grouped.expanded(std::move(*choice));
 }
 
-bool may_have_own_parts(const MeshInput& input, const Cluster& cluster, const StagesWish& wish) {
+bool may_have_own_parts(const MeshProblem& on, const StagesWish& wish) {
   const bool refused = !wish.own_parts || !wish.pipelines || !wish.pipelines_in_parts;
-  return input.parts && !refused && wish.tensor == 0 && wish.replicas <= 1 &&
-         cluster.size() <= kDividedFreely;
+  return on.input.parts && !refused && wish.tensor == 0 && wish.replicas <= 1 &&
+         on.cluster.size() <= kDividedFreely;
 }
 
 }  // namespace
 
-std::optional<MeshChoice> in_parts_as_wished(const MeshInput& input, const Cluster& cluster,
-                                             const StagesWish& wish) {
+std::optional<MeshChoice> in_parts_as_wished(const MeshProblem& on, const StagesWish& wish) {
   const auto& parts = wish.stage_tensor;
   auto replicas = wish.stage_replicas;
   if (replicas.empty())
     replicas.resize(parts.size(), static_cast<std::size_t>(std::max(1, wish.replicas)));
   const auto most = static_cast<int>(std::ranges::max(parts));
-  if (!input.parts || most > most_tensor_ranks(input.facts)) return std::nullopt;
+  if (!on.input.parts || most > most_tensor_ranks(on.input.facts)) return std::nullopt;
   std::vector<TensorGroup> groups;
   for (const auto& of_stage : groups_by_stage(parts, replicas)) {
     const bool whole = of_stage.front().size() == 1;
-    const auto weights = whole ? std::vector<std::vector<double>>{{1}}
-                               : weights_to_try(input, cluster, wish, of_stage);
+    const auto weights =
+        whole ? std::vector<std::vector<double>>{{1}} : weights_to_try(on, wish, of_stage);
     if (weights.empty()) return std::nullopt;
     for (const auto& devices : of_stage) groups.push_back({devices, weights.front()});
   }
-  return looked_at(input, cluster, wish, std::move(groups), in_their_order(replicas));
+  return looked_at(on, wish, std::move(groups), in_their_order(replicas));
 }
 
-std::optional<MeshChoice> in_own_parts(const MeshInput& input, const Cluster& cluster,
-                                       const StagesWish& wish) {
-  if (!may_have_own_parts(input, cluster, wish)) return std::nullopt;
+std::optional<MeshChoice> in_own_parts(const MeshProblem& on, const StagesWish& wish) {
+  if (!may_have_own_parts(on, wish)) return std::nullopt;
   std::vector<Candidate> all;
-  const int most = std::min(cluster.size(), most_tensor_ranks(input.facts));
+  const int most = std::min(on.cluster.size(), most_tensor_ranks(on.input.facts));
   for (int parts = 2; parts <= most; ++parts) {
     std::vector<Counts> found;
     Counts stages;
-    sequences_from(cluster, static_cast<std::size_t>(parts), 0, stages, found);
+    sequences_from(on.cluster, static_cast<std::size_t>(parts), 0, stages, found);
     for (const auto& counts : found) {
       if (wish.stages > 0 && std::ssize(counts) != wish.stages) continue;
-      if (auto one = candidate_of(input, cluster, wish, counts)) all.push_back(std::move(*one));
+      if (auto one = candidate_of(on, wish, counts)) all.push_back(std::move(*one));
     }
   }
   std::ranges::stable_sort(all, better, &Candidate::choice);
   std::optional<MeshChoice> best;
   if (all.size() > kLookedAt) all.resize(kLookedAt);
   for (auto& one : all) {
-    auto choice = looked_at(input, cluster, wish, std::move(one.groups), one.layout);
+    auto choice = looked_at(on, wish, std::move(one.groups), one.choice.layout());
     if (choice && (!best || beats(*choice, *best))) best = std::move(choice);
   }
   return best;
 }
 
 namespace {
-
-Linear scaled(const Linear& line, double factor) {
-  return {line.fixed * factor, line.per_sample * factor};
-}
 
 /// Pieces are dealt out once for each number of them: most units are alike.
 class Dealt {
@@ -187,12 +179,12 @@ UnitFacts unit_in_parts(UnitFacts unit, Dealt& dealt) {
   }
   const double part = cut > 0 ? here / cut : 1;
   const auto left = [&](double whole) { return whole + (1 - whole) * part; };
-  unit.output = scaled(unit.output, left(parts.output));
-  unit.saved = scaled(unit.saved, left(parts.saved));
-  unit.forward_peak = scaled(unit.forward_peak, left(parts.forward_peak));
-  unit.backward_peak = scaled(unit.backward_peak, left(parts.backward_peak));
-  unit.forward_s = scaled(unit.forward_s, left(parts.forward_s));
-  unit.backward_s = scaled(unit.backward_s, left(parts.backward_s));
+  unit.output = unit.output * left(parts.output);
+  unit.saved = unit.saved * left(parts.saved);
+  unit.forward_peak = unit.forward_peak * left(parts.forward_peak);
+  unit.backward_peak = unit.backward_peak * left(parts.backward_peak);
+  unit.forward_s = unit.forward_s * left(parts.forward_s);
+  unit.backward_s = unit.backward_s * left(parts.backward_s);
   unit.operations *= part;
   const auto all = static_cast<double>(std::max<std::int64_t>(1, unit.elements()));
   const double kept = 1 - (own + shared) / all;

@@ -12,14 +12,12 @@
 namespace bimetal::plan {
 
 /// With the wish's numbers of parts for each stage, and of replicas. Nothing if that cannot be.
-std::optional<MeshChoice> in_parts_as_wished(const MeshInput& input, const Cluster& cluster,
-                                             const StagesWish& wish);
+std::optional<MeshChoice> in_parts_as_wished(const MeshProblem& on, const StagesWish& wish);
 
 /// The best of stages of one replica each, some of which are neighbours of one host with parts, if
 /// the wish leaves the number of parts open, and of up to kDividedFreely devices. Nothing if none
 /// can be.
-std::optional<MeshChoice> in_own_parts(const MeshInput& input, const Cluster& cluster,
-                                       const StagesWish& wish);
+std::optional<MeshChoice> in_own_parts(const MeshProblem& on, const StagesWish& wish);
 
 // The facts of one tensor rank's part of a model, from those of the whole.
 

@@ -35,35 +35,34 @@ void deal(const MeshInput& input, const ByReplica& speeds, MeshChoice& choice) {
 
 class Chooser {
  public:
-  Chooser(const MeshInput& input, const Cluster& cluster, const Layout& layout,
-          const PipelineOptions& options)
-      : input_(input), cluster_(cluster), layout_(layout), options_(options) {
+  Chooser(const MeshProblem& on, const Layout& layout, const PipelineOptions& options)
+      : on_(on), layout_(layout), options_(options) {
     choice_.scheme = Scheme::Pipeline;
     choice_.keeping = options.keeping;
     choice_.schedule = options.schedule;
     choice_.chunks = options.chunks;
     choice_.micro_batches = options.micro_batches;
-    choice_.even = is_box(cluster, layout);
+    choice_.even = is_box(on.cluster, layout);
     for (const auto& devices : layout) choice_.stages.push_back({.devices = devices});
   }
 
   std::optional<MeshChoice> choose() {
     if (!is_possible()) return std::nullopt;
-    deal(input_, whole_speeds(), choice_);
+    deal(on_.input, whole_speeds(), choice_);
     if (!worth_while()) return std::nullopt;
     if (!cut()) return std::nullopt;
     const bool replicas =
         std::ranges::any_of(layout_, [](const auto& stage) { return stage.size() > 1; });
     // What a replica's slowest stage is, is known only now.
     if (replicas) {
-      deal(input_, stage_speeds(), choice_);
+      deal(on_.input, stage_speeds(), choice_);
       if (!worth_while() || !cut()) return std::nullopt;
     }
     return choice_;
   }
 
  private:
-  std::size_t units() const { return input_.facts.front().units.size(); }
+  std::size_t units() const { return on_.units(); }
 
   /// Interleaved goes in rounds, in which each stage has one replica at a time.
   bool is_possible() const {
@@ -80,7 +79,7 @@ class Chooser {
     for (const auto& stage : choice_.stages) {
       auto& row = speeds.emplace_back();
       for (const int device : stage.devices) {
-        const auto own = passes_of(input_, cluster_, device, work(stage), 1, recomputed);
+        const auto own = passes_of(on_, device, work(stage), 1, recomputed);
         row.push_back(1 / std::max(1e-12, own.forward + own.backward));
       }
     }
@@ -98,13 +97,13 @@ class Chooser {
   /// A device without a sample, or with fewer than micro-batches, would be of no use.
   bool worth_while() const {
     const bool box = choice_.even;
-    if (!box && input_.global_batch < choice_.micro_batches) return false;
+    if (!box && on_.input.global_batch < choice_.micro_batches) return false;
     for (const auto& stage : choice_.stages) {
       for (const auto samples : stage.samples) {
         if (samples < (box ? choice_.micro_batches : 1)) return false;
-        const auto whole = box ? samples : input_.global_batch;
+        const auto whole = box ? samples : on_.input.global_batch;
         const auto at_once = (whole + choice_.micro_batches - 1) / choice_.micro_batches;
-        const auto limit = options_.any_size ? 0 : input_.micro_batch;
+        const auto limit = options_.any_size ? 0 : on_.input.micro_batch;
         if (limit > 0 && at_once > limit) return false;
       }
     }
@@ -112,7 +111,7 @@ class Chooser {
   }
 
   std::vector<std::size_t> best_begins() const {
-    auto problem = cut_problem(input_, cluster_, choice_);
+    auto problem = cut_problem(on_, choice_);
     try {
       return schedule::cut(problem).begins;
     } catch (const Error& error) {
@@ -137,8 +136,7 @@ class Chooser {
     return true;
   }
 
-  const MeshInput& input_;
-  const Cluster& cluster_;
+  const MeshProblem on_;
   const Layout& layout_;
   const PipelineOptions& options_;
   MeshChoice choice_;
@@ -170,20 +168,20 @@ std::vector<WayThrough> ways_worth_a_try(const Cluster& cluster, const Keeping& 
   return ways;
 }
 
-std::optional<MeshChoice> choose_cut(const MeshInput& input, const Cluster& cluster,
-                                     const Layout& layout, const PipelineOptions& options) {
-  auto choice = Chooser(input, cluster, layout, options).choose();
+std::optional<MeshChoice> choose_cut(const MeshProblem& on, const Layout& layout,
+                                     const PipelineOptions& options) {
+  auto choice = Chooser(on, layout, options).choose();
   if (!choice) return std::nullopt;
-  auto costs = piece_costs(input, cluster, *choice);
-  const auto slowness = slowness_of(input, cluster, *choice);
+  auto costs = piece_costs(on, *choice);
+  const auto slowness = slowness_of(on, *choice);
   for (std::size_t s = 0; !choice->even && s < costs.size(); ++s) {
     const double shared = shared_seconds(slowness[s]);
     costs[s].forward *= shared;
     costs[s].backward_input *= shared;
     costs[s].backward_weight *= shared;
   }
-  const auto behind = exchanges(input, cluster, *choice);
-  const auto own_updates = updates(input, cluster, *choice);
+  const auto behind = exchanges(on, *choice);
+  const auto own_updates = updates(on, *choice);
   const auto stages = choice->stages.size();
   for (std::size_t s = 0; s < stages; ++s) {
     double pass = 0;
@@ -197,27 +195,27 @@ std::optional<MeshChoice> choose_cut(const MeshInput& input, const Cluster& clus
   choice->step_s = schedule::plain_bound(costs, choice->micro_batches, stages) + choice->sent_s +
                    std::ranges::max(own_updates);
   choice->waiting_s = choice->step_s - choice->compute_s;
-  take_memory(input, cluster, *choice);
+  take_memory(on, *choice);
   return choice;
 }
 
-void take_memory(const MeshInput& input, const Cluster& cluster, MeshChoice& choice) {
+void take_memory(const MeshProblem& on, MeshChoice& choice) {
   std::vector<double> needed;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
     const auto& stage = choice.stages[s];
-    const auto loads = loads_of(input, cluster, choice, s);
+    const auto loads = loads_of(on, choice, s);
     for (std::size_t r = 0; r < stage.devices.size(); ++r) {
-      const auto& facts = facts_of(input, cluster, stage.devices[r]);
+      const auto& facts = on.facts_of(stage.devices[r]);
       needed.push_back(stage_use(facts, stage.pieces, loads[r]).model());
     }
   }
-  choice.take_peaks(cluster, needed);
+  choice.take_peaks(on.cluster, needed);
 }
 
-MeshChoice simulated(const MeshInput& input, const Cluster& cluster, MeshChoice choice) {
-  auto run = run_of(input, cluster, choice);
-  const auto behind = exchanges(input, cluster, choice);
-  const auto own_updates = updates(input, cluster, choice);
+MeshChoice simulated(const MeshProblem& on, MeshChoice choice) {
+  auto run = run_of(on, choice);
+  const auto behind = exchanges(on, choice);
+  const auto own_updates = updates(on, choice);
   choice.step_s = 0;
   std::size_t list = 0;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {

@@ -41,13 +41,13 @@ std::vector<WayThrough> ways_worth_a_try(const Cluster& cluster, const Keeping& 
 /// it, with what is missing. Nothing for fewer units than pieces, micro-batches without a sample
 /// for every device, cuts that cannot be, or interleaved stages that are no box, or whose number
 /// does not divide the micro-batches.
-std::optional<MeshChoice> choose_cut(const MeshInput& input, const Cluster& cluster,
-                                     const Layout& layout, const PipelineOptions& options);
+std::optional<MeshChoice> choose_cut(const MeshProblem& on, const Layout& layout,
+                                     const PipelineOptions& options);
 
 /// The same choice with its step simulated, action by action.
-MeshChoice simulated(const MeshInput& input, const Cluster& cluster, MeshChoice choice);
+MeshChoice simulated(const MeshProblem& on, MeshChoice choice);
 
 /// Its peak on each device, and what one lacks.
-void take_memory(const MeshInput& input, const Cluster& cluster, MeshChoice& choice);
+void take_memory(const MeshProblem& on, MeshChoice& choice);
 
 }  // namespace bimetal::plan

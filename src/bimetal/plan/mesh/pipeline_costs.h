@@ -12,17 +12,15 @@
 
 namespace bimetal::plan {
 
-const ModelFacts& facts_of(const MeshInput& input, const Cluster& cluster, int device);
-
 /// Forward and backward of these units, of so many samples at once.
 struct Passes {
   double forward = 0, backward = 0;
 };
-Passes passes_of(const MeshInput& input, const Cluster& cluster, int device, const UnitRange& units,
-                 double samples, bool recomputed);
+Passes passes_of(const MeshProblem& on, int device, const UnitRange& units, double samples,
+                 bool recomputed);
 /// Of all pieces of a stage.
-Passes passes_of(const MeshInput& input, const Cluster& cluster, int device, const MeshStage& stage,
-                 double samples, bool recomputed);
+Passes passes_of(const MeshProblem& on, int device, const MeshStage& stage, double samples,
+                 bool recomputed);
 
 /// Samples of a micro-batch that a replica computes, of those that it has at all, one at least; all
 /// where stages are not even.
@@ -33,30 +31,25 @@ StageLoad load_of(const MeshInput& input, const MeshChoice& choice, std::size_t 
                   std::size_t replica, double shard);
 
 /// Of all replicas of a stage, with shards by memory.
-std::vector<StageLoad> loads_of(const MeshInput& input, const Cluster& cluster,
-                                const MeshChoice& choice, std::size_t stage);
+std::vector<StageLoad> loads_of(const MeshProblem& on, const MeshChoice& choice, std::size_t stage);
 
 /// Seconds in which what unit `last` gives crosses from a stage to the next, from the last one to
 /// the first, and its gradient back.
-std::pair<double, double> crossing(const MeshInput& input, const Cluster& cluster,
-                                   const MeshChoice& choice, std::size_t stage, std::size_t last);
+std::pair<double, double> crossing(const MeshProblem& on, const MeshChoice& choice,
+                                   std::size_t stage, std::size_t last);
 
 /// What each piece costs for a micro-batch, in the model's order: its stage's slowest replica's
 /// part, or, where stages are not even, the whole of one on the first of the replicas.
-std::vector<parallel::schedule::PieceCost> piece_costs(const MeshInput& input,
-                                                       const Cluster& cluster,
+std::vector<parallel::schedule::PieceCost> piece_costs(const MeshProblem& on,
                                                        const MeshChoice& choice);
 /// Then also, by stage, what each replica takes in terms of the first.
-std::vector<std::vector<double>> slowness_of(const MeshInput& input, const Cluster& cluster,
-                                             const MeshChoice& choice);
+std::vector<std::vector<double>> slowness_of(const MeshProblem& on, const MeshChoice& choice);
 
 /// The optimizer's update of each stage, by its slowest replica.
-std::vector<double> updates(const MeshInput& input, const Cluster& cluster,
-                            const MeshChoice& choice);
+std::vector<double> updates(const MeshProblem& on, const MeshChoice& choice);
 
 /// What the replicas of each stage, and the stages that share parameters, exchange beside a step;
 /// nothing hides it.
-std::vector<double> exchanges(const MeshInput& input, const Cluster& cluster,
-                              const MeshChoice& choice);
+std::vector<double> exchanges(const MeshProblem& on, const MeshChoice& choice);
 
 }  // namespace bimetal::plan

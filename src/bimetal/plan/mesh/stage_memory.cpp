@@ -12,9 +12,6 @@ namespace schedule = parallel::schedule;
 
 namespace {
 
-/// Flat tensors of gradients on their way, beside the one that is being filled (gradient_shards.h).
-constexpr double kFlatsSent = 3;
-
 double bytes_of(const ModelFacts& facts, double elements) {
   return elements * facts.element_bytes;
 }
@@ -81,9 +78,12 @@ class StageWalk {
     use.parameters = pieces * whole_ + bytes_of(facts_, shared) + frozen;
     // The gradient of one that another stage has, too, is whole to the end of a step.
     use.gradients = bytes_of(facts_, own * (keeping.level > 1 ? load_.shard : 1) + shared);
-    use.optimizer = facts_.state_bytes * (own + shared) * (keeping.level > 0 ? load_.shard : 1);
-    if (keeping.optimizer == Place::Disk) use.optimizer = std::min(use.optimizer, kDiskWindow);
-    if (!load_.host_is_device) move_to_host(bytes_of(facts_, own + shared) * load_.shard, use);
+    const double kept = (own + shared) * (keeping.level > 0 ? load_.shard : 1);
+    use.optimizer = states_bytes(facts_, keeping, kept);
+    if (keeping.states_on_host(load_.host_is_device)) use.host = std::exchange(use.optimizer, 0);
+    if (keeping.parameters_on_host(load_.host_is_device)) {
+      use.host += bytes_of(facts_, own + shared) * load_.shard;
+    }
     use.buffers = on_their_way(bytes_of(facts_, own), bytes_of(facts_, own + shared));
     use.activations = held() + pieces * (copies_ + copied(open_)) + std::max(passing_, passing());
     return use;
@@ -127,13 +127,6 @@ class StageWalk {
     return most;
   }
 
-  /// What an accelerator keeps there: states and, of the parameters, a shard of so many bytes.
-  void move_to_host(double shard, MemoryUse& use) const {
-    const auto& keeping = load_.keeping;
-    if (keeping.place_of_states() != Place::Device) use.host = std::exchange(use.optimizer, 0);
-    if (keeping.level > 2 && keeping.parameters == Place::Host) use.host += shard;
-  }
-
   /// In a step all are whole. At level 3 a shard lies apart but where it is a part of that
   /// (shard/flat_parameters.h), or elsewhere.
   void add_kept(const UnitFacts& unit) {
@@ -148,9 +141,8 @@ class StageWalk {
     if (load_.keeping.level > 2 || open_flat_ >= load_.bucket_bytes) open_flat_ = 0;
     if (load_.keeping.level < 3) return;
     const auto halved = facts_.alike ? unit.halved : 0;
-    const auto place = load_.keeping.parameters;
-    const bool here = place == Place::Device || (place == Place::Host && load_.host_is_device);
-    const auto apart = here ? static_cast<double>(halved + unit.resident) : 0;
+    const bool elsewhere = load_.keeping.parameters_elsewhere(load_.host_is_device);
+    const auto apart = elsewhere ? 0 : static_cast<double>(halved + unit.resident);
     whole_ += bytes_of(facts_, apart * load_.shard);
     whole_ -= static_cast<double>(halved) * (facts_.element_bytes - facts_.half_bytes);
   }

@@ -40,7 +40,6 @@ struct StagesWish {
 /// devices, for stages of one each, of which some are such neighbours of one host.
 /// The one to take comes first: the fastest that fits, or that which lacks least; of those that are
 /// alike within kWorthwhile the one with the fewest parts, then stages. Empty if none can be.
-std::vector<MeshChoice> choose_stages(const MeshInput& input, const Cluster& cluster,
-                                      const StagesWish& wish);
+std::vector<MeshChoice> choose_stages(const MeshProblem& on, const StagesWish& wish);
 
 }  // namespace bimetal::plan

@@ -64,12 +64,11 @@ double computed(const MeshChoice& choice, std::size_t stage, std::size_t replica
 
 }  // namespace
 
-std::vector<double> parts_by_speed(const MeshInput& input, const Cluster& cluster,
-                                   const Groups& groups) {
+std::vector<double> parts_by_speed(const MeshProblem& on, const Groups& groups) {
   std::vector<double> weights(groups.front().size());
   for (const auto& group : groups) {
     for (std::size_t part = 0; part < group.size(); ++part) {
-      weights[part] += 1 / seconds_per_sample(input, cluster, group[part], 1);
+      weights[part] += 1 / seconds_per_sample(on, group[part], 1);
     }
   }
   return unless_alike(std::move(weights));
@@ -110,32 +109,31 @@ std::pair<std::vector<TensorGroup>, MeshChoice> groups_of(MeshChoice choice) {
   return {std::move(groups), std::move(choice)};
 }
 
-TensorGroups::TensorGroups(const MeshInput& input, const Cluster& cluster,
-                           std::vector<TensorGroup> groups)
-    : whole_(input), cluster_(cluster), groups_(std::move(groups)) {
+TensorGroups::TensorGroups(const MeshProblem& on, std::vector<TensorGroup> groups)
+    : on_(on), groups_(std::move(groups)) {
   std::vector<MeshDevice> devices;
   for (const auto& group : groups_) {
     const auto kind = kind_of(group);
-    const auto& scarcest = cluster.device(group.devices[kinds_[kind].scarcest]);
+    const auto& scarcest = on.cluster.device(group.devices[kinds_[kind].scarcest]);
     devices.push_back(
         {.name = scarcest.name,
-         .host = cluster.device(group.devices.front()).host,
+         .host = on.cluster.device(group.devices.front()).host,
          .memory_bytes = scarcest.memory_bytes,
          .facts = kind,
-         .is_host = std::ranges::any_of(group.devices,
-                                        [&](int member) { return cluster.device(member).is_host; }),
+         .is_host = std::ranges::any_of(
+             group.devices, [&](int member) { return on.cluster.device(member).is_host; }),
          .parts = static_cast<int>(group.devices.size())});
   }
   for (auto* const all : {&grouped_, &sums_}) {
     auto facts = std::move(all->facts);
     *all = {.facts = std::move(facts),
-            .global_batch = input.global_batch,
-            .micro_batch = input.micro_batch,
-            .bucket_mb = input.bucket_mb,
-            .activations = input.activations,
+            .global_batch = on.input.global_batch,
+            .micro_batch = on.input.micro_batch,
+            .bucket_mb = on.input.bucket_mb,
+            .activations = on.input.activations,
             .uneven = false,
             .parts = false,
-            .evaluates = input.evaluates};
+            .evaluates = on.input.evaluates};
   }
   of_groups_.emplace(std::move(devices), network());
 }
@@ -143,10 +141,10 @@ TensorGroups::TensorGroups(const MeshInput& input, const Cluster& cluster,
 std::size_t TensorGroups::kind_of(const TensorGroup& group) {
   Key key;
   for (std::size_t part = 0; part < group.devices.size(); ++part) {
-    const auto& device = cluster_.device(group.devices[part]);
+    const auto& device = on_.cluster.device(group.devices[part]);
     key.emplace_back(device.facts, device.slower, device.memory_bytes, group.weights[part]);
   }
-  const auto each = all_reduce_of(cluster_, group.devices);
+  const auto each = all_reduce_of(on_.cluster, group.devices);
   key.emplace_back(0, each.fixed, each.per_sample, 0);
   const auto [place, fresh] = known_.emplace(std::move(key), kinds_.size());
   if (fresh) add_kind(group);
@@ -158,10 +156,10 @@ void TensorGroups::add_kind(const TensorGroup& group) {
   auto& kind = kinds_.emplace_back();
   std::pair<double, double> fullest;
   for (std::size_t part = 0; part < devices.size(); ++part) {
-    const auto& whole = facts_of(whole_, cluster_, devices[part]);
+    const auto& whole = on_.facts_of(devices[part]);
     const auto& own = kind.parts.emplace_back(facts_in_parts(whole, group.weights, part));
     const double bytes = filling(own);
-    const std::pair filled(bytes / cluster_.device(devices[part]).memory_bytes, bytes);
+    const std::pair filled(bytes / on_.cluster.device(devices[part]).memory_bytes, bytes);
     if (filled <= fullest) continue;
     fullest = filled;
     kind.scarcest = part;
@@ -171,16 +169,16 @@ void TensorGroups::add_kind(const TensorGroup& group) {
   for (std::size_t part = 0; part < devices.size(); ++part) {
     const auto& own = kind.parts[part];
     update = std::max(update, own.update_s * static_cast<double>(own.elements()) *
-                                  cluster_.device(devices[part]).slower);
+                                  on_.cluster.device(devices[part]).slower);
   }
   facts.update_s = update / static_cast<double>(std::max<std::int64_t>(1, facts.elements()));
   auto sums = facts;
-  const auto each = all_reduce_of(cluster_, devices);
+  const auto each = all_reduce_of(on_.cluster, devices);
   for (std::size_t u = 0; u < facts.units.size(); ++u) {
     auto& unit = facts.units[u];
     unit.forward_s = unit.backward_s = {};
     for (std::size_t part = 0; part < devices.size(); ++part) {
-      const double slower = cluster_.device(devices[part]).slower;
+      const double slower = on_.cluster.device(devices[part]).slower;
       slow_to(unit.forward_s, kind.parts[part].units[u].forward_s, slower);
       slow_to(unit.backward_s, kind.parts[part].units[u].backward_s, slower);
     }
@@ -199,11 +197,11 @@ Network TensorGroups::network() const {
   const auto& first = groups_.front().devices;
   const bool alike = std::ranges::all_of(groups_, [&](const TensorGroup& group) {
     const bool near = std::ranges::all_of(group.devices, [&](int member) {
-      return cluster_.same_host(member, group.devices.front());
+      return on_.cluster.same_host(member, group.devices.front());
     });
     return near && group.devices.size() == first.size();
   });
-  auto network = cluster_.network();
+  auto network = on_.cluster.network();
   for (auto& host : network.hosts) host.uplink.bytes_per_s /= static_cast<double>(first.size());
   if (!network.pairs.empty() || !alike) network.pairs = pairs();
   return network;
@@ -227,11 +225,11 @@ LinkSpeed TensorGroups::between(const std::vector<int>& from, const std::vector<
   for (std::size_t part = 0; part < to.size(); ++part) {
     int beside = 0;
     for (std::size_t other = 0; other < to.size(); ++other) {
-      beside += cluster_.same_host(sender(part), sender(other)) &&
-                cluster_.same_host(to[part], to[other]);
+      beside += on_.cluster.same_host(sender(part), sender(other)) &&
+                on_.cluster.same_host(to[part], to[other]);
     }
-    if (cluster_.same_host(sender(part), to[part])) beside = 1;
-    const auto link = cluster_.link(sender(part), to[part]);
+    if (on_.cluster.same_host(sender(part), to[part])) beside = 1;
+    const auto link = on_.cluster.link(sender(part), to[part]);
     slowest.latency_s = std::max(slowest.latency_s, link.latency_s);
     slowest.bytes_per_s = std::min(slowest.bytes_per_s, link.bytes_per_s / beside);
   }
@@ -251,7 +249,7 @@ MeshChoice TensorGroups::expanded(MeshChoice choice) const {
     stage.devices = std::move(devices);
   }
   if (choice.scheme != Scheme::Pipeline) choice.scheme = Scheme::Tensor;
-  choice.take_peaks(cluster_, needed);
+  choice.take_peaks(on_.cluster, needed);
   return choice;
 }
 
@@ -262,8 +260,8 @@ void TensorGroups::take_sums(MeshChoice& choice) const {
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
     const auto& stage = choice.stages[s];
     for (std::size_t r = 0; r < stage.devices.size(); ++r) {
-      const auto passes =
-          passes_of(sums_, cluster(), stage.devices[r], stage, at_once(choice, s, r), recomputed);
+      const auto passes = passes_of({sums_, *of_groups_}, stage.devices[r], stage,
+                                    at_once(choice, s, r), recomputed);
       choice.summed_s =
           std::max(choice.summed_s, computed(choice, s, r) * (passes.forward + passes.backward));
       const auto& members = group(stage.devices[r]).devices;
@@ -271,7 +269,7 @@ void TensorGroups::take_sums(MeshChoice& choice) const {
         for (const int to : members) {
           if (from == to) continue;
           choice.sums_bytes_per_s =
-              std::min(choice.sums_bytes_per_s, cluster_.link(from, to).bytes_per_s);
+              std::min(choice.sums_bytes_per_s, on_.cluster.link(from, to).bytes_per_s);
         }
       }
     }
@@ -284,7 +282,7 @@ std::vector<std::vector<double>> TensorGroups::shards_of(const MeshStage& stage)
   for (std::size_t part = 0; part < group(stage.devices.front()).devices.size(); ++part) {
     std::vector<int> members;
     for (const int number : stage.devices) members.push_back(group(number).devices[part]);
-    shards.push_back(shards_by_memory(cluster_, members));
+    shards.push_back(shards_by_memory(on_.cluster, members));
   }
   return shards;
 }
@@ -295,15 +293,16 @@ double TensorGroups::bytes_of(const MeshChoice& choice, std::size_t stage, std::
   const auto& of_stage = choice.stages[stage];
   const double own = at_once(choice, stage, replica);
   if (choice.scheme == Scheme::Pipeline) {
-    return stage_use(part, of_stage.pieces, load_of(whole_, choice, stage, replica, shard)).model();
+    return stage_use(part, of_stage.pieces, load_of(on_.input, choice, stage, replica, shard))
+        .model();
   }
   return memory_use(part, choice.keeping,
                     {.ranks = static_cast<int>(replicas),
                      .shard = shard,
                      .samples = static_cast<double>(of_stage.samples[replica]),
                      .at_once = std::ceil(own),
-                     .bucket_bytes = whole_.bucket_mb * double(1 << 20),
-                     .evaluates = whole_.evaluates},
+                     .bucket_bytes = on_.input.bucket_mb * double(1 << 20),
+                     .evaluates = on_.input.evaluates},
                     0)
       .model();
 }
@@ -317,7 +316,7 @@ std::vector<double> TensorGroups::needed_by_members(const MeshChoice& choice) co
     const auto shards = shards_of(stage);
     std::map<std::tuple<std::size_t, std::size_t, std::int64_t, double, std::size_t>, double> known;
     for (std::size_t r = 0; r < stage.devices.size(); ++r) {
-      const auto kind = cluster().device(stage.devices[r]).facts;
+      const auto kind = of_groups_->device(stage.devices[r]).facts;
       const auto of_own = choice.even ? 0 : r;  // what is in flight on it
       for (std::size_t part = 0; part < shards.size(); ++part) {
         const double shard = shards[part][r];

@@ -17,8 +17,7 @@ namespace bimetal::plan {
 
 /// What the devices with each part do of the whole model in a second, together, and the least
 /// memory that one of them has; all 1 where no two differ by more than a tenth.
-std::vector<double> parts_by_speed(const MeshInput& input, const Cluster& cluster,
-                                   const Groups& groups);
+std::vector<double> parts_by_speed(const MeshProblem& on, const Groups& groups);
 std::vector<double> parts_by_memory(const Cluster& cluster, const Groups& groups);
 
 struct TensorGroup {
@@ -37,13 +36,12 @@ std::pair<std::vector<TensorGroup>, MeshChoice> groups_of(MeshChoice choice);
 class TensorGroups {
  public:
   /// What it is made of must outlive it. Errors: those of facts_in_parts().
-  TensorGroups(const MeshInput& input, const Cluster& cluster, std::vector<TensorGroup> groups);
+  TensorGroups(const MeshProblem& on, std::vector<TensorGroup> groups);
 
   /// The model and the cluster as groups are to be planned with: without offloading, which is not
   /// planned with parts, and stages with replicas of their own number, which are not looked for.
   /// Valid as long as this is.
-  const MeshInput& input() const noexcept { return grouped_; }
-  const Cluster& cluster() const noexcept { return *of_groups_; }
+  MeshProblem problem() const noexcept { return {grouped_, *of_groups_}; }
 
   /// A choice of groups as one of devices, with what each needs and lacks. The groups of a stage
   /// have parts of as many and like weights.
@@ -69,8 +67,7 @@ class TensorGroups {
   std::vector<double> needed_by_members(const MeshChoice& choice) const;
   void take_sums(MeshChoice& choice) const;
 
-  const MeshInput& whole_;
-  const Cluster& cluster_;
+  const MeshProblem on_;
   const std::vector<TensorGroup> groups_;
   std::map<Key, std::size_t> known_;
   std::vector<Kind> kinds_;

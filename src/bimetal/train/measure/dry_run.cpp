@@ -118,7 +118,7 @@ void UnitMemory::drop_all() {
 
 namespace {
 
-constexpr double kTimedFor = 1.0;  // seconds, for each number of samples
+constexpr double kTimedFor = 1.0, kTimedForPasses = 0.4;  // seconds, for each number of samples
 constexpr int kMostRuns = 30;
 
 Owners owners_of(const task::Model& model) {
@@ -152,10 +152,10 @@ double bytes_of(const task::Values& values) {
 
 DryRun::DryRun(const task::Task& task, const UnitMeasureOptions& options,
                const std::function<void(task::Model& model)>& prepare)
-    : task_(task), options_(options), data_(task.training()), watch_(options.device) {
-  if (options.by_units) memory_ = UnitMemory::make(task, options.device, options.dtype);
+    : task_(task), options_(options), data_(task.training()), watch_(options.on.device) {
+  if (options.by_units) memory_ = UnitMemory::make(task, options.on.device, options.on.dtype);
   model_ = memory_ ? memory_->model() : task.make_model();
-  if (!memory_) model_.to(options.device, options.dtype);
+  if (!memory_) model_.to(options.on.device, options.on.dtype);
   if (prepare) prepare(model_);
   model_.train();
   owners_ = owners_of(model_);
@@ -165,24 +165,25 @@ DryRun::DryRun(const task::Task& task, const UnitMeasureOptions& options,
 std::vector<UnitRun> DryRun::run_once(std::int64_t samples) {
   runs_.assign(model_.units.size(), {});
   ++count_;
-  const auto batch = task::to_device(task::batch_of(*data_, 0, samples), options_.device);
+  const auto batch = task::to_device(task::batch_of(*data_, 0, samples), options_.on.device);
   const precision::CastCache cache;
   const task::DrawScope scope(task::Draws::of_nobody(samples));
   start_ = now();
   auto loss_sum = forward(batch);
-  loss_sum = loss_sum.to(options_.dtype == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32);
+  loss_sum = loss_sum.to(options_.on.dtype == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32);
   backward(loss_sum, 1.0 / static_cast<double>(task::weight_of(*data_, 0, samples)));
   if (memory_) memory_->drop_all();
   return runs_;
 }
 
 std::vector<UnitRun> DryRun::run(std::int64_t samples) {
-  if (!options_.timed) return run_once(samples);
+  if (options_.timed == Timed::nothing) return run_once(samples);
+  const double timed_for = options_.timed == Timed::all ? kTimedFor : kTimedForPasses;
   run_once(samples);  // kernels are chosen, memory is fetched
   const Stopwatch watch;
   auto sum = run_once(samples);
   int count = 1;
-  for (; watch.seconds() < kTimedFor && count < kMostRuns; ++count) {
+  for (; watch.seconds() < timed_for && count < kMostRuns; ++count) {
     auto again = run_once(samples);
     for (std::size_t u = 0; u < sum.size(); ++u) {
       again[u].forward_s += sum[u].forward_s;
@@ -225,7 +226,7 @@ void DryRun::hold_while_used(std::size_t unit) {
 }
 
 torch::Tensor DryRun::forward(const task::Values& batch) {
-  const precision::Autocast cast(options_.device.type(), options_.precision);
+  const precision::Autocast cast(options_.on.device.type(), options_.on.precision);
   auto values = task_.inputs(batch);
   for (std::size_t u = 0; u < model_.units.size(); ++u) {
     begin_unit();
@@ -241,7 +242,7 @@ torch::Tensor DryRun::forward(const task::Values& batch) {
 }
 
 void DryRun::begin_unit() {
-  device::synchronize(options_.device);
+  device::synchronize(options_.on.device);
   before_ = above_start(now());
   take_peak();
   start_clock();
@@ -253,7 +254,7 @@ void DryRun::start_clock() {
 }
 
 void DryRun::end_unit(UnitRun& unit) {
-  device::synchronize(options_.device);
+  device::synchronize(options_.on.device);
   unit.forward_s = seconds();
   unit.saved = above_start(now()) - before_;
   unit.forward_peak = above_start(take_peak()) - before_;
@@ -266,7 +267,7 @@ void DryRun::backward(const torch::Tensor& loss_sum, double part) {
   // Gradients of a unit come before those of the units in front of it (the last of a tensor that
   // several have with the first of them).
   const auto note = [&](std::size_t of) {
-    device::synchronize(options_.device);
+    device::synchronize(options_.on.device);
     unit = std::min(unit, of);
     auto& run = runs_[unit];
     run.backward_peak = std::max(run.backward_peak, above_start(take_peak()));

@@ -57,16 +57,11 @@ std::vector<std::uint64_t> bucket_bytes(const job::JobConfig& job, const task::T
 
 /// Whether the job has nothing that refuses tensors in parts on such a worker, of sizes that a plan
 /// states.
-bool may_have_parts(job::JobConfig job, const job::WorkerSpec& worker) {
-  job.mesh.stages = 1;
-  job.mesh.stage_replicas.clear();
-  job.mesh.cuts.clear();
-  job.mesh.tensor = 2;
-  job.mesh.stage_tensor.clear();
-  job.mesh.tensor_parts = "equal";
-  job.mesh.schedule = job::MeshConfig().schedule;
-  job.compression.activations = "none";
-  return job::is_possible(job, {&worker, 1});
+bool may_have_parts(const job::JobConfig& job, const job::WorkerSpec& worker) {
+  auto other = in_mesh(job, 1, 2);
+  other.mesh.stage_replicas.clear();
+  other.compression.activations = "none";
+  return job::is_possible(other, {&worker, 1});
 }
 
 /// The highest level of ZeRO that such parts go with.
@@ -81,7 +76,7 @@ int level_in_parts(job::JobConfig job, const job::WorkerSpec& worker) {
 /// half beside it: there may be no room for that, at level 3, whose plan needs no whole model, even
 /// less, so that it is looked for first. Else large models are measured unit by unit.
 bool can_measure_parts(const job::JobConfig& job, const TrainerOptions& options,
-                       const task::Task& task, torch::Dtype dtype, const RankRoom& room) {
+                       const task::Task& task, torch::Dtype dtype, const plan::RankMemory& room) {
   const double models = job.zero.level < 3 ? 2 : 3;
   const double bytes =
       models * size_of_model(task).elements * static_cast<double>(c10::elementSize(dtype));
@@ -95,25 +90,6 @@ job::JobConfig of_whole_model(job::JobConfig job, int ranks) {
   const bool cut = job.mesh.stages * job.mesh.tensor > 1;
   if (cut && std::ssize(job.zero.weights) != ranks) job.zero.weights.clear();
   return job;
-}
-
-/// Before anybody's speed is known: equal shares.
-plan::MemoryInput memory_of(const job::JobConfig& job, const comm::Group& group,
-                            const TrainerOptions& options, const MemoryQuestion& question,
-                            std::int64_t batch_weight) {
-  const std::vector<double> alike(static_cast<std::size_t>(group.size()), 1.0);
-  const auto shares = balance::equal_shares(group.size(), batch_weight);
-  const auto shards = shard_weights(job, group, question.place.device, alike);
-  auto full = question;
-  full.shares = shares;
-  full.shards = shards;
-  full.timed = true;
-  return measure_memory(group, full);
-}
-
-bool all_known(const plan::MemoryInput& input) {
-  return std::ranges::none_of(input.ranks,
-                              [](const auto& rank) { return rank.facts.units.empty(); });
 }
 
 /// Whether this rank may make steps with a model of its own, states and all.
@@ -204,9 +180,13 @@ struct Measuring {
         room(measure_room(place, options)),
         by(Deadline::after(milliseconds_of(job.parallel.timeout_s))) {}
 
+  Computing computing(precision::Precision precision, double speed) const {
+    return {place.device, place.dtype, precision, speed};
+  }
+
   device::Place place;
   std::shared_ptr<const task::JobTask> task;
-  RankRoom room;
+  plan::RankMemory room;
   Deadline by;
 };
 
@@ -228,22 +208,24 @@ void take_units(const job::JobConfig& job, comm::Group group, const TrainerOptio
                                 .mean_weight(job.train.global_batch);
   plan.input.counts = here.task->counts();
   const auto whole = of_whole_model(job, group.size());
-  plan.memory_input = memory_of(whole, group, options,
-                                {.job = whole,
-                                 .worker = options.worker,
-                                 .task = *here.task,
-                                 .place = here.place,
-                                 .precision = precision,
-                                 .room = here.room,
-                                 .parts = plan.mesh_input.parts},
-                                plan.input.global_batch);
+  const std::vector<double> alike(static_cast<std::size_t>(group.size()), 1.0);
+  plan.memory_input =
+      measure_memory(group, {.job = whole,
+                             .worker = options.worker,
+                             .task = *here.task,
+                             .on = here.computing(precision, options.worker.speed),
+                             .room = here.room,
+                             .batch = plan.input.global_batch,
+                             .shards = shard_weights(whole, group, here.place.device, alike),
+                             .timed = Timed::all,
+                             .parts = plan.mesh_input.parts});
   const auto operations = task::unit_operations(*here.task);
   for (auto& rank : plan.memory_input.ranks) {
     auto& units = rank.facts.units;
     if (units.size() != operations.size()) continue;
     for (std::size_t u = 0; u < units.size(); ++u) units[u].operations = operations[u];
   }
-  if (all_known(plan.memory_input)) plan.memory = plan::plan_memory(plan.memory_input);
+  if (plan.memory_input.is_known()) plan.memory = plan::plan_memory(plan.memory_input);
 }
 
 /// Whether this rank computes in float32, which nobody has asked for, and could in bfloat16.
@@ -284,7 +266,7 @@ void take_lower_precision(job::JobConfig job, comm::Group group, const TrainerOp
   take_units(job, group, options, here, precision::Precision::bfloat16, /*parts=*/true, lower);
   if (!lower.memory) return;
   take_cluster(job, here.place, group, result.cluster->network().pairs, lower);
-  auto plan = plan::plan_mesh(lower.mesh_input, *lower.cluster);
+  auto plan = plan::plan_mesh({lower.mesh_input, *lower.cluster});
   if (plan.best.empty()) return;
   auto& best = plan.best.front();
   best.reason = plan::beside(best, result.mesh.best.empty() ? nullptr : &result.mesh.best.front());
@@ -333,10 +315,7 @@ MeasuredPlan measure_plan(const job::JobConfig& of_all, comm::Group group,
 
   observer.on_phase("measuring steps");
   const auto steps = probe_devices(group, job.train, *here.task,
-                                   {.device = here.place.device,
-                                    .dtype = here.place.dtype,
-                                    .precision = precision,
-                                    .speed = options.worker.speed,
+                                   {.on = here.computing(precision, options.worker.speed),
                                     .budget = kStepBudget,
                                     .skip = !can_rehearse(result, group.rank())});
 
@@ -354,7 +333,7 @@ MeasuredPlan measure_plan(const job::JobConfig& of_all, comm::Group group,
     take_cluster(job, here.place, group, links_of(group), result);
     take_steps(input.workers, static_cast<double>(input.global_batch), result.mesh_input);
     auto asked = for_these ? std::optional(asked_mesh(job, result)) : std::nullopt;
-    result.mesh = plan::plan_mesh(result.mesh_input, *result.cluster, std::move(asked));
+    result.mesh = plan::plan_mesh({result.mesh_input, *result.cluster}, std::move(asked));
     if (for_these) take_lower_precision(job, group, options, here, result, observer);
   }
   const bool usable =

@@ -5,14 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/balance/shares.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host.h"
 #include "bimetal/device/host_allocator.h"
 #include "bimetal/net/shm/shared_memory.h"
-#include "bimetal/train/measure/unit_measure.h"
 #include "bimetal/train/setup.h"
 #include "bimetal/train/trained_model.h"
 
@@ -49,8 +47,9 @@ MemoryCheck::MemoryCheck(comm::Group group, const job::JobConfig& job,
       task_(task),
       room_(measure_room(place, options)) {}
 
-/// Collective: all look, or none.
-bool MemoryCheck::worth_a_look() {
+/// All plan, or none.
+bool MemoryCheck::plans() {
+  if (job_.train.check_memory == "off") return false;
   const bool chosen = job_.mesh.stages > 1 && job_.train.recompute == "auto";
   const bool asked = job_.zero.level > 0 || chosen || options_.worker.memory_bytes.has_value();
   const bool look = asked || state_bytes(job_, task_, place_.dtype) > kWorthALook * room_.room;
@@ -59,44 +58,30 @@ bool MemoryCheck::worth_a_look() {
   return std::ranges::find(all, "yes") != all.end();
 }
 
-std::optional<plan::MemoryInput> MemoryCheck::measure(precision::Precision precision,
-                                                      std::int64_t batch,
-                                                      progress::Observer& observer,
-                                                      std::vector<double> speeds) {
-  if (job_.train.check_memory == "off" || !worth_a_look()) return std::nullopt;
-  observer.on_phase("planning memory");
-  // Before anybody's speed at this job is known: equal shares. Shards of stages are those of their
-  // replicas.
-  speeds.resize(static_cast<std::size_t>(group_.size()), 1.0);
-  const auto shares = balance::equal_shares(group_.size(), batch);
-  const bool stages = job_.mesh.stages > 1;
-  const auto shards =
-      stages ? std::vector(speeds.size(), 1.0) : shard_weights(job_, group_, place_.device, speeds);
-  auto input = measure_memory(group_, {.job = job_,
-                                       .worker = options_.worker,
-                                       .task = task_,
-                                       .place = place_,
-                                       .precision = precision,
-                                       .room = room_,
-                                       .shares = shares,
-                                       .shards = shards,
-                                       .by_units = stages});
-  const bool known = std::ranges::none_of(
-      input.ranks, [](const plan::RankMemory& rank) { return rank.facts.units.empty(); });
-  if (!known) return std::nullopt;  // not even a dry run fits: the steps themselves will tell
-  return input;
+MemoryQuestion MemoryCheck::question(const Computing& on, std::int64_t batch) const {
+  return {.job = job_,
+          .worker = options_.worker,
+          .task = task_,
+          .on = on,
+          .room = room_,
+          .batch = batch};
 }
 
-void MemoryCheck::plan(precision::Precision precision, std::int64_t batch,
-                       std::vector<double> speeds, progress::Observer& observer) {
-  const auto input = measure(precision, batch, observer, std::move(speeds));
-  if (!input) return;
-  const auto plan = plan::plan_memory(*input);
-  for (const auto& rank : input->ranks) shards_.push_back(rank.load.shard);
+void MemoryCheck::plan(const Computing& on, std::int64_t batch, std::vector<double> speeds,
+                       progress::Observer& observer) {
+  if (!plans()) return;
+  observer.on_phase("planning memory");
+  auto asked = question(on, batch);
+  speeds.resize(static_cast<std::size_t>(group_.size()), 1.0);
+  asked.shards = shard_weights(job_, group_, place_.device, speeds);
+  const auto input = measure_memory(group_, asked);
+  if (!input.is_known()) return;  // the steps themselves will tell
+  const auto plan = plan::plan_memory(input);
+  for (const auto& rank : input.ranks) shards_.push_back(rank.load.shard);
   take_plan(plan.asked().uses);
   // Micro-batches that do not fit are halved as they fail, where a step can be repeated.
   const bool repeats = job_.zero.update != "backward";
-  const auto least = repeats ? plan::at_least(*input, /*recompute=*/true) : *input;
+  const auto least = repeats ? plan::at_least(input, /*recompute=*/true) : input;
   const auto least_plan = plan::plan_memory(least);
   if (!plan::clearly_fails(least, least_plan)) return;
   const auto advice = plan::memory_advice(least, least_plan);

@@ -1,7 +1,7 @@
 #pragma once
 // Whether a run fits into its devices' memory, before it begins, and what it took.
 
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,22 +20,23 @@ class MemoryCheck {
   MemoryCheck(comm::Group group, const job::JobConfig& job, const TrainerOptions& options,
               const device::Place& place, const task::Task& task);
 
-  /// train.check_memory: plans the run's memory where optimizer states are in shards, a worker has
-  /// a limit of its own, stages choose who recomputes, or the model is large enough for that to
-  /// matter (parameters, gradients and states take more than an eighth of what some rank has free).
-  /// Where it clearly will not fit, not even in the smallest micro-batches: Error(OutOfMemory) on
-  /// every rank, with the plan's advice, or a notice ("warn"). Where it plans, memory of freed
-  /// tensors is kept as far as there is room for it. `batch`: weight of a global batch. `speeds`:
-  /// of the ranks, where shards are by these and they are known. Collective. Draws from torch's
-  /// default generator: seed it afterwards.
-  void plan(precision::Precision precision, std::int64_t batch, std::vector<double> speeds,
+  /// train.check_memory: whether the run's memory is to be planned. It is where optimizer states
+  /// are in shards, a worker has a limit of its own, stages choose who recomputes, or the model is
+  /// large enough for that to matter (parameters, gradients and states take more than an eighth of
+  /// what some rank has free). Collective.
+  bool plans();
+  /// What every rank is to measure for a plan of this run: measure_memory(). `batch`: weight of a
+  /// global batch.
+  MemoryQuestion question(const Computing& on, std::int64_t batch) const;
+
+  /// If it plans(), the memory of ranks that have the whole model. Where it clearly will not fit,
+  /// not even in the smallest micro-batches: Error(OutOfMemory) on every rank, with the plan's
+  /// advice, or a notice ("warn"). Memory of freed tensors is then kept as far as there is room for
+  /// it. `speeds`: of the ranks, where shards are by these and they are known. Collective. Draws
+  /// from torch's default generator: seed it afterwards.
+  void plan(const Computing& on, std::int64_t batch, std::vector<double> speeds,
             progress::Observer& observer);
 
-  /// What plan() plans with; nothing where it would not plan, or not even a dry run fits. For
-  /// models that are cut into stages, of which no rank has all. Collective, and draws likewise.
-  std::optional<plan::MemoryInput> measure(precision::Precision precision, std::int64_t batch,
-                                           progress::Observer& observer,
-                                           std::vector<double> speeds = {});
   /// A plan of others, by rank, of all of them; what it says is kept of freed memory counts from
   /// now on.
   void take_plan(const std::vector<plan::MemoryUse>& by_rank);
@@ -54,14 +55,12 @@ class MemoryCheck {
   void report(progress::Report& report);
 
  private:
-  bool worth_a_look();
-
   comm::Group group_;
   const job::JobConfig& job_;
   const TrainerOptions& options_;
   const device::Place& place_;
   const task::Task& task_;
-  RankRoom room_;
+  const plan::RankMemory room_;
   std::vector<progress::MemoryReport> plan_;  ///< by rank; empty: there is none
   std::vector<double> shards_;
   double peak_ = 0;

@@ -1,13 +1,11 @@
 #include "bimetal/train/measure/offload_rates.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <utility>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/wire.h"
-#include "bimetal/comm/exchange.h"
+#include "bimetal/comm/gather_fields.h"
 
 namespace bimetal::train {
 namespace {
@@ -29,44 +27,14 @@ std::optional<progress::DiskReport> since(const Traffic& start, const Traffic& n
       .wait_s = now->wait_seconds - before.wait_seconds};
 }
 
-/// As they travel.
-template <typename Disk>
-auto figures_of(Disk& disk) {
-  return std::array{&disk.kept_bytes,    &disk.read_bytes, &disk.read_s,
-                    &disk.written_bytes, &disk.write_s,    &disk.wait_s};
-}
-
-void write_disk(WireWriter& writer, const std::optional<progress::DiskReport>& disk) {
-  writer.u8(disk ? 1 : 0);
-  if (!disk) return;
-  for (const auto* const figure : figures_of(*disk)) writer.f64(*figure);
-}
-
-std::optional<progress::DiskReport> read_disk(WireReader& reader) {
-  if (reader.u8() == 0) return std::nullopt;
-  progress::DiskReport disk;
-  for (auto* const figure : figures_of(disk)) *figure = reader.f64();
-  return disk;
-}
-
-comm::Bytes encode_offload(const progress::OffloadReport& offload) {
-  WireWriter writer;
-  writer.string(offload.folder);
-  write_disk(writer, offload.states);
-  write_disk(writer, offload.parameters);
-  write_disk(writer, offload.copy);
-  return std::move(writer).take();
-}
-
-progress::OffloadReport decode_offload(const comm::Bytes& bytes) {
-  WireReader reader(bytes);
-  progress::OffloadReport offload;
-  offload.folder = reader.string();
-  offload.states = read_disk(reader);
-  offload.parameters = read_disk(reader);
-  offload.copy = read_disk(reader);
-  reader.expect_end();
-  return offload;
+template <typename Wire>
+void fields(Wire& wire, std::optional<progress::DiskReport>& disk) {
+  bool there = disk.has_value();
+  wire(there);
+  if (!there) return;
+  if (!disk) disk.emplace();
+  wire(disk->kept_bytes, disk->read_bytes, disk->read_s, disk->written_bytes, disk->write_s,
+       disk->wait_s);
 }
 
 }  // namespace
@@ -108,10 +76,16 @@ void OffloadRates::report(comm::Group group, progress::Report& report,
         {}, optim::DiskTraffic{
                 .kept_bytes = copy_.written.bytes, .read = copy_.read, .written = copy_.written});
   }
-  const auto all = comm::all_gather_bytes(group, encode_offload(mine), Deadline::after(timeout));
+  const auto all =
+      comm::all_gather_fields(std::move(group), std::move(mine), Deadline::after(timeout),
+                              [](auto& wire, progress::OffloadReport& offload) {
+                                wire(offload.folder);
+                                fields(wire, offload.states);
+                                fields(wire, offload.parameters);
+                                fields(wire, offload.copy);
+                              });
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    auto offload = decode_offload(all[rank]);
-    if (offload.states || offload.parameters) report.workers[rank].offload = std::move(offload);
+    if (all[rank].states || all[rank].parameters) report.workers[rank].offload = all[rank];
   }
 }
 

@@ -275,9 +275,9 @@ class Behind {
       : task_(task),
         model_(model),
         options_(options),
-        batch_(task::to_device(task::batch_of(*task.training(), 0, samples), options.device)) {
+        batch_(task::to_device(task::batch_of(*task.training(), 0, samples), options.on.device)) {
     const torch::NoGradGuard nothing;
-    const precision::Autocast cast(options_.device.type(), options_.precision);
+    const precision::Autocast cast(options_.on.device.type(), options_.on.precision);
     first_ = task::run_units(std::span(model_.units).first(1), task_.inputs(batch_), {}, 0);
   }
 
@@ -286,7 +286,7 @@ class Behind {
     torch::Tensor loss;
   };
   Pass forward() const {
-    const precision::Autocast cast(options_.device.type(), options_.precision);
+    const precision::Autocast cast(options_.on.device.type(), options_.on.precision);
     Pass pass;
     task::Values values;
     for (const auto& value : first_) {
@@ -333,14 +333,14 @@ SplitSeconds measure_split(const task::Task& task, const DryRun& dry,
   const Stopwatch watch;
   for (int i = 0; i == 0 || (watch.seconds() < kSplitTimedFor && i < kMostSplits); ++i) {
     auto pass = behind.forward();
-    whole += seconds_of(options.device, [&] { pass.loss.backward(); });
+    whole += seconds_of(options.on.device, [&] { pass.loss.backward(); });
     pass = behind.forward();
     if (pass.inputs.empty() || !pass.loss.requires_grad()) return {};
     parallel::pipeline::SplitBackward split({pass.loss}, {torch::ones_like(pass.loss)},
                                             std::move(pass.inputs));
     pass.loss = torch::Tensor();
-    inputs += seconds_of(options.device, [&] { split.of_inputs(); });
-    weights += seconds_of(options.device, [&] { split.of_weights(); });
+    inputs += seconds_of(options.on.device, [&] { split.of_inputs(); });
+    weights += seconds_of(options.on.device, [&] { split.of_weights(); });
   }
   // A disturbance of the one kind must not make the other look free.
   const double least = std::max(1.0, whole / (inputs + weights));

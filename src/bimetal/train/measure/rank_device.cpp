@@ -6,8 +6,7 @@
 #include <chrono>
 #include <utility>
 
-#include "bimetal/base/wire.h"
-#include "bimetal/comm/exchange.h"
+#include "bimetal/comm/gather_fields.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/probe.h"
 
@@ -15,36 +14,6 @@ namespace bimetal::train {
 namespace {
 
 constexpr std::chrono::milliseconds kDeviceBudget{500};
-
-comm::Bytes encode_device(const RankDevice& device) {
-  WireWriter writer;
-  for (const auto* text : {&device.host, &device.worker, &device.device, &device.name}) {
-    writer.string(*text);
-  }
-  writer.u64(device.memory_free_bytes);
-  writer.f64(device.matmul_float32_gflops);
-  writer.f64(device.matmul_half_gflops);
-  writer.u8(device.may_be_lower ? 1 : 0);
-  writer.f64(device.convolution_float32_gflops);
-  writer.f64(device.memory_bytes_per_s);
-  return std::move(writer).take();
-}
-
-RankDevice decode_device(const comm::Bytes& bytes) {
-  WireReader reader(bytes);
-  RankDevice device;
-  for (auto* text : {&device.host, &device.worker, &device.device, &device.name}) {
-    *text = reader.string();
-  }
-  device.memory_free_bytes = reader.u64();
-  device.matmul_float32_gflops = reader.f64();
-  device.matmul_half_gflops = reader.f64();
-  device.may_be_lower = reader.u8() != 0;
-  device.convolution_float32_gflops = reader.f64();
-  device.memory_bytes_per_s = reader.f64();
-  reader.expect_end();
-  return device;
-}
 
 }  // namespace
 
@@ -71,13 +40,13 @@ RankDevice measured_device(const torch::Device& device, const TrainerOptions& op
   return result;
 }
 
-std::vector<RankDevice> gather_devices(comm::Group group, const RankDevice& mine,
-                                       Deadline deadline) {
-  std::vector<RankDevice> devices;
-  for (const comm::Bytes& bytes : comm::all_gather_bytes(group, encode_device(mine), deadline)) {
-    devices.push_back(decode_device(bytes));
-  }
-  return devices;
+std::vector<RankDevice> gather_devices(comm::Group group, RankDevice mine, Deadline deadline) {
+  return comm::all_gather_fields(
+      std::move(group), std::move(mine), deadline, [](auto& wire, RankDevice& device) {
+        wire(device.host, device.worker, device.device, device.name, device.memory_free_bytes,
+             device.matmul_float32_gflops, device.matmul_half_gflops, device.may_be_lower,
+             device.convolution_float32_gflops, device.memory_bytes_per_s);
+      });
 }
 
 std::string short_name(const RankDevice& device, const std::vector<RankDevice>& all) {

@@ -32,8 +32,7 @@ RankDevice named_device(const torch::Device& device, const TrainerOptions& optio
 RankDevice measured_device(const torch::Device& device, const TrainerOptions& options);
 
 /// By rank. Collective.
-std::vector<RankDevice> gather_devices(comm::Group group, const RankDevice& mine,
-                                       Deadline deadline);
+std::vector<RankDevice> gather_devices(comm::Group group, RankDevice mine, Deadline deadline);
 
 /// What advice calls a worker: what was asked for, or what that turned out to be; with its machine
 /// where there are several.

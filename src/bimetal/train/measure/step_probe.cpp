@@ -20,17 +20,16 @@
 
 namespace bimetal::train {
 
-Rehearsal::Rehearsal(const job::TrainConfig& job, const task::Task& task,
-                     const torch::Device& device, torch::Dtype dtype,
-                     precision::Precision precision, bool update)
+Rehearsal::Rehearsal(const job::TrainConfig& job, const task::Task& task, const Computing& on,
+                     bool update)
     : data_(task.training()),
-      device_(device),
+      device_(on.device),
       model_(task.make_model()),
       compute_(
-          task, model_, device,
-          {.micro_batch = job.micro_batch, .precision = precision, .recompute = job.recompute}),
+          task, model_, on.device,
+          {.micro_batch = job.micro_batch, .precision = on.precision, .recompute = job.recompute}),
       update_(update) {
-  model_.to(device, dtype);
+  model_.to(on.device, on.dtype);
   optimizer_ = optim::make_optimizer(job, model_.parameters());
   // The job's rate may be one at which a model without its warm-up bursts, whose numbers, too small
   // to be normal, take a CPU a hundred times as long.
@@ -128,10 +127,9 @@ balance::CostModel probe_step(const job::TrainConfig& job, const task::Task& tas
   auto largest = std::min(job.global_batch, task.training()->size());
   for (; largest > 0; largest /= 4) {
     balance::CostModel cost;
-    const auto error = device::without_memory_for(options.device, [&] {
-      Rehearsal rehearsal(job, task, options.device, options.dtype, options.precision,
-                          options.update);
-      cost = measure(rehearsal, largest, options.speed, budget);
+    const auto error = device::without_memory_for(options.on.device, [&] {
+      Rehearsal rehearsal(job, task, options.on, options.update);
+      cost = measure(rehearsal, largest, options.on.speed, budget);
     });
     if (error) continue;
     // The model to come lies otherwise in memory: what this one has left would stay beside it.
@@ -190,15 +188,14 @@ void ShadowBatch::begin(std::int64_t weight) try {
     // Here and not on the other thread: the initial parameters are drawn from the generator that
     // the job's own random numbers come from.
     const auto before = checkpoint::random_state();
-    rehearsal_.emplace(job_, task_, options_.device, options_.dtype, options_.precision,
-                       options_.update);
+    rehearsal_.emplace(job_, task_, options_.on, options_.update);
     checkpoint::set_random_state(before);
-    device::synchronize(options_.device);
+    device::synchronize(options_.on.device);
   }
   const auto samples = samples_of_weight(*task_.training(), weight);
   weight_ = rehearsal_->weight(samples);
   running_ = std::async(std::launch::async, [this, samples] {
-    return step_aside(*rehearsal_, samples, options_.device);
+    return step_aside(*rehearsal_, samples, options_.on.device);
   });
 } catch (...) {
   if (!device::is_out_of_memory(std::current_exception())) throw;
@@ -210,7 +207,7 @@ progress::ShadowFigures ShadowBatch::take() try {
   if (!under_way() || running_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     return {};
   }
-  return {.batch = weight_, .seconds = running_.get() / options_.speed};
+  return {.batch = weight_, .seconds = running_.get() / options_.on.speed};
 } catch (...) {
   if (!device::is_out_of_memory(std::current_exception())) throw;
   fits_ = false;

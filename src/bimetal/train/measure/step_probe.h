@@ -15,10 +15,10 @@
 #include "bimetal/balance/shares.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
-#include "bimetal/precision/precision.h"
 #include "bimetal/progress/worker_summary.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/compute.h"
+#include "bimetal/train/setup.h"
 
 namespace bimetal::train {
 
@@ -29,8 +29,8 @@ class Rehearsal {
  public:
   /// Draws from torch's default generator. `task` must outlive it. `update`: steps end with the
   /// optimizer's, whose state is what needs most memory.
-  Rehearsal(const job::TrainConfig& job, const task::Task& task, const torch::Device& device,
-            torch::Dtype dtype, precision::Precision precision, bool update = true);
+  Rehearsal(const job::TrainConfig& job, const task::Task& task, const Computing& on,
+            bool update = true);
 
   /// Seconds of one step (forward, backward and, if asked for, update) on the first `samples`
   /// samples of the training data; emulated slowness is not in them.
@@ -49,10 +49,7 @@ class Rehearsal {
 };
 
 struct ProbeOptions {
-  torch::Device device{torch::kCPU};
-  torch::Dtype dtype = torch::kFloat32;
-  precision::Precision precision = precision::Precision::float32;
-  double speed = 1.0;  ///< emulated: see device::pause_for_speed
+  Computing on = {};
   std::chrono::milliseconds budget{800};
   bool update = true;             ///< steps end with the optimizer's
   bool skip = false;              ///< the model is known not to fit: its cost stays unknown

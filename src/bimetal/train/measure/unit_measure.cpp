@@ -21,7 +21,7 @@
 namespace bimetal::train {
 namespace {
 
-constexpr std::int64_t kMostSamples = 16;
+constexpr std::int64_t kMostSamples = 16, kFewest = 2;
 constexpr double kLongPass = 5.0;  // seconds
 
 double seconds_of(const std::vector<UnitRun>& units) {
@@ -36,8 +36,8 @@ void count_forms(const task::Model& model, const Owners& owners, const UnitMeasu
   std::vector<task::NamedTensor> trained;
   for (const auto& tensor : owners.tensors) trained.push_back({"", tensor});
   parallel::shard::WholeForm form{.keep_below = options.keep_below};
-  if (options.precision != precision::Precision::float32) {
-    form.half = precision::dtype_of(options.precision);
+  if (options.on.precision != precision::Precision::float32) {
+    form.half = precision::dtype_of(options.on.precision);
   }
   for (const auto& place : parallel::shard::describe(model, trained, form)) {
     auto& unit = facts.units[place.unit];
@@ -99,15 +99,15 @@ double update_seconds(const job::TrainConfig& job, std::int64_t elements,
   constexpr std::int64_t kEnough = 2 << 20;
   constexpr int kUpdates = 4;
   const auto count = std::clamp<std::int64_t>(elements, 1, kEnough);
-  auto parameter = torch::zeros({count}, torch::dtype(options.dtype).device(options.device));
+  auto parameter = torch::zeros({count}, torch::dtype(options.on.dtype).device(options.on.device));
   parameter.set_requires_grad(true).mutable_grad() = torch::ones_like(parameter);
   const auto optimizer = optim::make_optimizer(job, {parameter});
   optimizer->step();  // makes its state
-  device::synchronize(options.device);
+  device::synchronize(options.on.device);
   const Stopwatch watch;
   for (int i = 0; i < kUpdates; ++i) optimizer->step();
-  device::synchronize(options.device);
-  return watch.seconds() / kUpdates / static_cast<double>(count) / options.speed;
+  device::synchronize(options.on.device);
+  return watch.seconds() / kUpdates / static_cast<double>(count) / options.on.speed;
 }
 
 }  // namespace
@@ -119,14 +119,17 @@ double optimizer_state_bytes(const job::TrainConfig& job, torch::Dtype dtype) {
   return job.momentum > 0 ? element : 0;
 }
 
-std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const task::Task& task,
-                                              const UnitMeasureOptions& options) {
+namespace {
+
+/// As measure_units(), of so many samples at most.
+std::optional<plan::ModelFacts> measure_some(const job::TrainConfig& job, const task::Task& task,
+                                             const UnitMeasureOptions& options,
+                                             std::int64_t samples) {
   std::optional<plan::ModelFacts> facts;
-  const auto failed = device::without_memory_for(options.device, [&] {
+  const bool timed = options.timed != Timed::nothing;
+  const auto failed = device::without_memory_for(options.on.device, [&] {
     const auto data = task.training();
-    const MicroBatch pieces(job.micro_batch, options.device, task::typical_weight(*data));
-    const auto many = std::clamp<std::int64_t>(std::min(pieces.limit(), job.global_batch), 1,
-                                               std::min(kMostSamples, data->size()));
+    const auto many = std::clamp<std::int64_t>(samples, 1, std::min(kMostSamples, data->size()));
     // Two numbers tell what grows; where one sample is all that is computed at once, two are run.
     const auto other =
         many > 1 ? std::max<std::int64_t>(1, many / 4) : std::min<std::int64_t>(2, data->size());
@@ -136,29 +139,44 @@ std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const
     auto most = std::max(many, other);
     // A line needs no far point, for which large models would take minutes.
     const auto passes = static_cast<double>(most) / static_cast<double>(few);
-    if (options.timed && passes * seconds_of(small) > kLongPass) most = std::min(most, 2 * few);
+    if (timed && passes * seconds_of(small) > kLongPass) most = std::min(most, 2 * few);
     const auto large = most > few ? dry->run(most) : small;
-    facts = facts_of(*dry, few, small, most, large, 1 / options.speed);
+    facts = facts_of(*dry, few, small, most, large, 1 / options.on.speed);
     count_forms(dry->model(), dry->owners(), options, *facts);
     facts->by_units = dry->by_units();
-    if (options.timed && !facts->by_units) {
+    if (options.timed == Timed::all && !facts->by_units) {
       SplitSeconds split;  // for nothing, where there is no room to try it
       static_cast<void>(device::without_memory_for(
-          options.device, [&] { split = measure_split(task, *dry, options, most); }));
+          options.on.device, [&] { split = measure_split(task, *dry, options, most); }));
       facts->split_inputs = split.inputs;
       facts->split_weights = split.weights;
     }
     if (options.parts && !facts->by_units) count_splits(dry->model(), dry->owners(), *facts);
     dry.reset();  // so that one model is there at a time
     if (plan::most_tensor_ranks(*facts) > 1) measure_parts(task, options, most, large, *facts);
-    facts->element_bytes = static_cast<int>(c10::elementSize(options.dtype));
-    facts->state_bytes = optimizer_state_bytes(job, options.dtype);
-    if (options.timed) facts->update_s = update_seconds(job, facts->elements(), options);
+    facts->element_bytes = static_cast<int>(c10::elementSize(options.on.dtype));
+    facts->state_bytes = optimizer_state_bytes(job, options.on.dtype);
+    if (options.timed == Timed::all)
+      facts->update_s = update_seconds(job, facts->elements(), options);
     facts->batch_bytes = bytes_of(task::batch_of(*data, 0, 1));
     facts->sample_weight = task::typical_weight(*data);
   });
   device::give_back_freed_memory();
   if (failed) return std::nullopt;
+  return facts;
+}
+
+}  // namespace
+
+std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const task::Task& task,
+                                              const UnitMeasureOptions& options) {
+  const MicroBatch pieces(job.micro_batch, options.on.device,
+                          task::typical_weight(*task.training()));
+  const auto asked = options.at_once > 0 ? options.at_once : pieces.limit();
+  const auto samples = std::min(asked, job.global_batch);
+  auto facts = measure_some(job, task, options, samples);
+  // Two samples tell what grows, too.
+  if (!facts && samples > kFewest) facts = measure_some(job, task, options, kFewest);
   return facts;
 }
 

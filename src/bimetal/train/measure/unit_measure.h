@@ -8,17 +8,19 @@
 
 #include "bimetal/job/job_config.h"
 #include "bimetal/plan/model_facts.h"
-#include "bimetal/precision/precision.h"
 #include "bimetal/task/task.h"
+#include "bimetal/train/setup.h"
 
 namespace bimetal::train {
 
+/// Whose seconds are asked for: nobody's, so that there is one run of each size; those of passes;
+/// or also those of a backward pass in two parts and of the optimizer's update, which take longer.
+enum class Timed { nothing, passes, all };
+
 struct UnitMeasureOptions {
-  torch::Device device{torch::kCPU};
-  torch::Dtype dtype = torch::kFloat32;
-  precision::Precision precision = precision::Precision::float32;
-  double speed = 1.0;           ///< emulated: seconds are longer by that
-  bool timed = true;            ///< else seconds are of no use, and there is one run of each size
+  Computing on = {};  ///< an emulated speed makes seconds longer
+  Timed timed = Timed::all;
+  std::int64_t at_once = 0;     ///< most samples that are computed at once; 0: as the job has it
   std::int64_t keep_below = 0;  ///< as zero.keep_below
   /// One unit's parameters are in memory at a time, where the task makes models by units: for those
   /// that this rank has no room for, or never has whole.
@@ -30,8 +32,9 @@ struct UnitMeasureOptions {
 
 /// Runs forward and backward of a few of the first training samples, in two numbers of them, with a
 /// model of its own whose gradients are dropped as soon as they come: the device must have room for
-/// the parameters (or one unit's), and the activations of so few. Nothing if it has not. Draws from
-/// torch's default generator: seed it afterwards. Errors: whatever the model and the task throw.
+/// the parameters (or one unit's), and the activations of two samples. Nothing if it has not. Draws
+/// from torch's default generator: seed it afterwards. Errors: whatever the model and the task
+/// throw.
 std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const task::Task& task,
                                               const UnitMeasureOptions& options);
 

@@ -9,7 +9,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/wire.h"
+#include "bimetal/base/wire_fields.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host_allocator.h"
 #include "bimetal/job/combinations.h"
@@ -30,28 +30,19 @@ namespace bimetal::train {
 namespace {
 
 /// Whether the job has nothing that refuses stages, whose tensors so many ranks have in parts.
-bool may_have_stages(job::JobConfig job, int tensor) {
-  job.mesh.stages = 2;
-  job.mesh.cuts = {1};
-  job.mesh.tensor = tensor;
-  job.mesh.stage_tensor.clear();
-  job.mesh.tensor_parts = "equal";
-  job.mesh.schedule = job::MeshConfig().schedule;
-  job.mesh.sequence_parallel = false;
-  return job::is_possible(job);
+bool may_have_stages(const job::JobConfig& job, int tensor) {
+  auto other = in_mesh(job, 2, tensor);
+  other.mesh.sequence_parallel = false;
+  return job::is_possible(other);
 }
 
 /// Whether it has nothing that refuses stages in parts of their own number, of one replica each.
-bool may_have_own_parts(job::JobConfig job) {
-  job.mesh.stages = 2;
-  job.mesh.replicas = 1;
-  job.mesh.stage_replicas.clear();
-  job.mesh.cuts = {1};
-  job.mesh.tensor = 2;
-  job.mesh.stage_tensor = {1, 2};
-  job.mesh.tensor_parts = "equal";
-  job.mesh.schedule = job::MeshConfig().schedule;
-  return job::is_possible(job);
+bool may_have_own_parts(const job::JobConfig& job) {
+  auto other = in_mesh(job, 2, 2);
+  other.mesh.replicas = 1;
+  other.mesh.stage_replicas.clear();
+  other.mesh.stage_tensor = {1, 2};
+  return job::is_possible(other);
 }
 
 /// What all ranks keep elsewhere: a mesh is to fit any of them.
@@ -110,6 +101,16 @@ void take_numbers(const job::JobConfig& job, const MeasuredPlan& measured, plan:
 
 }  // namespace
 
+job::JobConfig in_mesh(job::JobConfig job, int stages, int tensor) {
+  job.mesh.stages = stages;
+  job.mesh.cuts.assign(static_cast<std::size_t>(stages - 1), 1);
+  job.mesh.tensor = tensor;
+  job.mesh.stage_tensor.clear();
+  job.mesh.tensor_parts = "equal";
+  job.mesh.schedule = job::MeshConfig().schedule;
+  return job;
+}
+
 plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured) {
   const bool open = job.mesh.schedule == job::kAutoSchedule;
   require_rounds(job.mesh);
@@ -135,7 +136,7 @@ plan::AskedMesh asked_mesh(const job::JobConfig& job, const MeasuredPlan& measur
   auto wish = wish_of(job, measured);
   if (!job::is_open(job.mesh)) take_numbers(job, measured, wish);
   if (auto reason = unplanned(job, measured)) return {.reason = std::move(*reason)};
-  auto choices = plan::choose_stages(measured.mesh_input, *measured.cluster, wish);
+  auto choices = plan::choose_stages({measured.mesh_input, *measured.cluster}, wish);
   if (choices.empty()) {
     return {.reason = "a worker would have no sample of a micro-batch, or no part of the model"};
   }
@@ -191,40 +192,12 @@ void settle_what_follows(job::JobConfig& job) {
   if (job.mesh.stages == 1) job.compression.activations = "none";
 }
 
-/// What with_choice() changes: ranks may differ in train.micro_batch, where it leaves that alone.
-comm::Bytes encode(const job::JobConfig& job, const plan::MeshChoice& choice) {
-  WireWriter out;
-  for (const auto* numbers : {&job.mesh.cuts, &job.mesh.stage_replicas, &job.mesh.stage_tensor}) {
-    out.u32(static_cast<std::uint32_t>(numbers->size()));
-    for (const auto number : *numbers) out.i64(number);
-  }
-  out.i64(job.mesh.stages);
-  out.string(job.mesh.schedule);
-  out.i64(job.mesh.chunks);
-  out.i64(job.mesh.micro_batches);
-  out.i64(job.mesh.tensor);
-  out.i64(choice.most_at_once());
-  out.string(job.mesh.tensor_parts);
-  for (const auto weight : job.mesh.tensor_weights) out.f64(weight);
-  return std::move(out).take();
-}
-
-void decode(const comm::Bytes& bytes, job::JobConfig& job) {
-  WireReader in(bytes);
-  for (auto* const numbers : {&job.mesh.cuts, &job.mesh.stage_replicas, &job.mesh.stage_tensor}) {
-    numbers->resize(in.u32());
-    for (auto& number : *numbers) number = in.i64();
-  }
-  job.mesh.stages = in.i64();
-  job.mesh.schedule = in.string();
-  job.mesh.chunks = in.i64();
-  job.mesh.micro_batches = in.i64();
-  job.mesh.tensor = in.i64();
-  if (const auto most = in.i64(); most > 0) job.train.micro_batch = most;
-  job.mesh.tensor_parts = in.string();
-  job.mesh.tensor_weights.clear();
-  while (in.remaining() > 0) job.mesh.tensor_weights.push_back(in.f64());
-  settle_what_follows(job);
+/// What with_choice() changes: ranks may differ in train.micro_batch, where it leaves that alone
+/// (`at_once` is 0).
+template <typename Wire>
+void fields(Wire& wire, job::MeshConfig& mesh, std::int64_t& at_once) {
+  wire(mesh.cuts, mesh.stage_replicas, mesh.stage_tensor, mesh.stages, mesh.schedule, mesh.chunks,
+       mesh.micro_batches, mesh.tensor, mesh.tensor_parts, mesh.tensor_weights, at_once);
 }
 
 /// `mesh = "auto"`, or the key that has it.
@@ -238,7 +211,14 @@ std::string asked(const job::MeshConfig& mesh) {
 job::JobConfig agree(const job::JobConfig& job, comm::Group group,
                      const std::vector<plan::MeshChoice>& choices, std::size_t units) {
   comm::Bytes mine;
-  if (!choices.empty()) mine = encode(with_choice(job, choices.front()), choices.front());
+  std::int64_t at_once = 0;
+  if (!choices.empty()) {
+    at_once = choices.front().most_at_once();
+    auto chosen = with_choice(job, choices.front());
+    FieldWriter out;
+    fields(out, chosen.mesh, at_once);
+    mine = std::move(out).take();
+  }
   const auto told = comm::broadcast_bytes(group, std::move(mine), 0,
                                           Deadline::after(milliseconds_of(job.parallel.timeout_s)));
   if (told.empty()) {
@@ -251,7 +231,10 @@ job::JobConfig agree(const job::JobConfig& job, comm::Group group,
                             parts.empty() ? "" : ", or mesh.tensor"));
   }
   auto agreed = job;
-  decode(told, agreed);
+  FieldReader in(told);
+  fields(in, agreed.mesh, at_once);
+  if (at_once > 0) agreed.train.micro_batch = at_once;
+  settle_what_follows(agreed);
   return agreed;
 }
 
@@ -300,7 +283,7 @@ job::JobConfig with_mesh(const job::JobConfig& job, comm::Group group,
                             asked(job.mesh)));
   }
   const auto choices =
-      plan::choose_stages(measured.mesh_input, *measured.cluster, wish_of(job, measured));
+      plan::choose_stages({measured.mesh_input, *measured.cluster}, wish_of(job, measured));
   auto agreed = agree(job, group, choices, measured.mesh_input.facts.front().units.size());
   keep_as_planned(choices, group.rank());
   observer.on_notice(explain(asked(job.mesh), *measured.cluster, choices));

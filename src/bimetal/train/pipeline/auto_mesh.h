@@ -16,6 +16,10 @@ namespace bimetal::train {
 
 struct MeasuredPlan;
 
+/// The same job with one or two stages of one unit at least, and so many parts of tensors, of sizes
+/// that a plan states: for whether it may have them.
+job::JobConfig in_mesh(job::JobConfig job, int stages, int tensor);
+
 /// As plan::choose_stages() takes it; what is open stays so. Error(InvalidArgument) for a number of
 /// micro-batches that the job's schedule cannot run on its number of stages.
 plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured);

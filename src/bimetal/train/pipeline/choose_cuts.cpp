@@ -28,45 +28,25 @@ std::vector<double> by_elements(const task::Task& task) {
   return elements;
 }
 
-/// What ranks have measured.
-struct Measured {
-  std::vector<double> seconds = {};  ///< rank by rank; -1 where a unit could not be
-  CutBytes sent = {};                ///< of the rank that has most
-
-  bool known() const { return !seconds.empty() && std::ranges::min(seconds) >= 0; }
-};
-
-Measured measure_all(comm::Group group, std::size_t units, const task::Task& task,
-                     const UnitProbe& probe) {
-  auto own = unit_costs(task, probe);
-  std::vector<double> mine;
-  for (auto* const figures : {&own.seconds, &own.sent.forward, &own.sent.backward}) {
-    figures->resize(units, -1);
-    mine.insert(mine.end(), figures->begin(), figures->end());
-  }
-  std::vector<double> all(mine.size() * static_cast<std::size_t>(group.size()));
-  group.all_gather(comm::buffer(std::span(std::as_const(mine))), comm::buffer(std::span(all)))
-      .wait();
-  Measured measured{.sent = {std::vector<double>(units), std::vector<double>(units)}};
-  for (std::size_t at = 0; at < all.size(); at += mine.size()) {
-    const auto of_rank = std::span(all).subspan(at, mine.size());
-    const auto seconds = of_rank.first(units);
-    measured.seconds.insert(measured.seconds.end(), seconds.begin(), seconds.end());
-    for (std::size_t u = 0; u < units; ++u) {
-      auto& [forward, backward] = measured.sent;
-      forward[u] = std::max(forward[u], of_rank[units + u]);
-      backward[u] = std::max(backward[u], of_rank[2 * units + u]);
+/// Of a micro-batch, rank by rank, of each unit; nothing where some rank could not measure.
+std::vector<double> seconds_of(const CutInput& input) {
+  const auto samples = static_cast<double>(input.at_once);
+  std::vector<double> seconds;
+  for (const auto& facts : input.facts) {
+    if (facts.units.empty()) return {};
+    for (const auto& unit : facts.units) {
+      seconds.push_back(unit.forward_s.at(samples) + unit.backward_s.at(samples));
     }
   }
-  return measured;
+  return seconds;
 }
 
-/// What each rank does alone; nothing is known of any if one could not be measured.
-std::vector<double> rates_of(const Measured& all, std::size_t units) {
-  std::vector<double> rates(all.seconds.size() / units);
-  if (!all.known()) return rates;
-  for (std::size_t rank = 0; rank < rates.size(); ++rank) {
-    const auto of_rank = std::span(all.seconds).subspan(rank * units, units);
+/// What each rank does alone; 0 where that is not known.
+std::vector<double> rates_of(std::span<const double> seconds, int ranks) {
+  std::vector<double> rates(static_cast<std::size_t>(ranks));
+  const auto units = seconds.size() / rates.size();
+  for (std::size_t rank = 0; rank < rates.size() && units > 0; ++rank) {
+    const auto of_rank = seconds.subspan(rank * units, units);
     rates[rank] = 1 / std::reduce(of_rank.begin(), of_rank.end());
   }
   return rates;
@@ -74,18 +54,17 @@ std::vector<double> rates_of(const Measured& all, std::size_t units) {
 
 /// Of a micro-batch of `samples` in the units that each rank has; nothing where they were not
 /// measured.
-std::vector<double> speeds_at(const Measured& all, std::size_t units,
-                              const parallel::MeshShape& shape,
+std::vector<double> speeds_at(std::span<const double> seconds, const parallel::MeshShape& shape,
                               const std::vector<std::size_t>& begins, std::int64_t samples) {
+  const auto units = seconds.size() / static_cast<std::size_t>(shape.ranks());
   std::vector<double> speeds;
-  for (int rank = 0; rank < shape.ranks() && all.known(); ++rank) {
+  for (int rank = 0; rank < shape.ranks() && units > 0; ++rank) {
     const auto stage = static_cast<std::size_t>(parallel::place_of(shape, rank).stage);
     const auto end = stage + 1 < begins.size() ? begins[stage + 1] : units;
-    const auto own = std::span(all.seconds)
-                         .subspan(static_cast<std::size_t>(rank) * units, units)
+    const auto own = seconds.subspan(static_cast<std::size_t>(rank) * units, units)
                          .subspan(begins[stage], end - begins[stage]);
-    const auto seconds = std::reduce(own.begin(), own.end());
-    speeds.push_back(seconds > 0 ? static_cast<double>(samples) / seconds : 0);
+    const auto all = std::reduce(own.begin(), own.end());
+    speeds.push_back(all > 0 ? static_cast<double>(samples) / all : 0);
   }
   return speeds;
 }
@@ -98,16 +77,21 @@ std::vector<double> dealt_by(const job::ParallelConfig& parallel,
   return parallel.weights.size() == ranks ? parallel.weights : std::vector<double>();
 }
 
-/// Of what units give, as ranks with `weights` of the tensors send it: whole, or of each sequence
-/// their part, which then is the same on all stages.
-CutBytes sent_in_parts(CutBytes bytes, const job::MeshConfig& mesh,
-                       const parallel::PartWeights& weights) {
+/// Of a micro-batch, what each unit gives on the rank where that is most, as ranks with `weights`
+/// of the tensors send it: whole, or of each sequence their part, which then is the same on all
+/// stages.
+std::vector<double> sent_bytes(const CutInput& input, const job::MeshConfig& mesh,
+                               const parallel::PartWeights& weights) {
+  std::vector<double> bytes(input.facts.front().units.size());
+  for (const auto& facts : input.facts) {
+    for (std::size_t u = 0; u < bytes.size(); ++u) {
+      bytes[u] = std::max(bytes[u], facts.units[u].output.at(static_cast<double>(input.at_once)));
+    }
+  }
   if (!mesh.sequence_parallel) return bytes;
   const auto& parts = weights.front();
   const double largest = std::ranges::max(parts) / std::reduce(parts.begin(), parts.end());
-  for (auto* const figures : {&bytes.forward, &bytes.backward}) {
-    for (auto& figure : *figures) figure *= largest;
-  }
+  for (auto& figure : bytes) figure *= largest;
   return bytes;
 }
 
@@ -179,53 +163,63 @@ parallel::pipeline::ActivationCompression shortened_by(const job::CompressionCon
           .links = comm::compressed_links_of(compression.links)};
 }
 
+namespace {
+
+/// Whether micro-batches are dealt by the speed of replicas.
+bool deals_by_speed(const job::JobConfig& job, const parallel::MeshShape& shape) {
+  return !shape.even() && shape.pipeline_ranks() > shape.stages &&
+         job.parallel.balance == balance::Policy::Auto;
+}
+
+}  // namespace
+
+bool cuts_by_speed(const job::JobConfig& job, const parallel::MeshShape& shape) {
+  const bool parts = shape.tensor > 1 && job.mesh.tensor_parts == "speed";
+  return job.mesh.cuts.empty() || parts || deals_by_speed(job, shape);
+}
+
 ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
                        const parallel::MeshShape& shape, const task::Task& task,
-                       const UnitProbe& probe, int micro_batches, const StageNeeds* needs,
-                       progress::Observer& observer) {
-  using parallel::pipeline::begins_of;
+                       const CutInput& input, progress::Observer& observer) {
   const auto elements = by_elements(task);
   const auto units = elements.size();
-  // All measure at the same time; and where ranks are threads of one process, whose generator that
-  // model was drawn from, nobody goes on to seed it before all have theirs.
+  // Where ranks are threads of one process, whose generator that model was drawn from, nobody goes
+  // on to seed it before all have theirs.
   group.barrier().wait();
   const int chunks = chunks_of(job.mesh);
   const auto pieces = static_cast<std::size_t>(shape.stages * chunks);
-  const bool given = !job.mesh.cuts.empty() || pieces > units;
-  const bool deals = !shape.even() && shape.pipeline_ranks() > shape.stages &&
-                     job.parallel.balance == balance::Policy::Auto;
-  const bool by_speed = deals || (shape.tensor > 1 && job.mesh.tensor_parts == "speed");
-  Measured all;
-  if (!given || by_speed) {
-    observer.on_phase("measuring units");
-    all = measure_all(group, units, task, probe);
-  }
-  ChosenCuts chosen{.begins = {}, .parts = part_weights(job.mesh, shape, rates_of(all, units))};
-  if (given) {
-    chosen.begins = begins_of(job.mesh.cuts, pieces, units);
+  const auto* const needs = input.needs;
+  auto seconds = seconds_of(input);
+  ChosenCuts chosen{.begins = {},
+                    .parts = part_weights(job.mesh, shape, rates_of(seconds, shape.ranks()))};
+  if (!job.mesh.cuts.empty() || pieces > units) {
+    chosen.begins = parallel::pipeline::begins_of(job.mesh.cuts, pieces, units);
     if (needs && needs->may_recompute()) chosen.recompute = needs->must_recompute(chosen.begins);
   } else {
-    parallel::pipeline::MeasuredUnits measured{.seconds = all.seconds,
+    parallel::pipeline::MeasuredUnits measured{.seconds = seconds,
                                                .units = units,
                                                .parts = chosen.parts,
                                                .dealt = dealt_by(job.parallel, shape)};
-    if (all.known()) {
+    if (!seconds.empty()) {
       observer.on_phase("measuring links");
       const auto ways =
-          measure_ways(group, shape, chunks, shortened_by(job.compression), probe.dtype);
-      measured.send = send_seconds(ways, sent_in_parts(all.sent, job.mesh, chosen.parts));
+          measure_ways(group, shape, chunks, shortened_by(job.compression), input.dtype);
+      measured.send = send_seconds(ways, sent_bytes(input, job.mesh, chosen.parts));
     } else {
       measured.seconds = elements_for_all(elements, shape.ranks());
       observer.on_notice(
           "the whole model does not fit into the memory of every worker, so that its units were "
           "not measured: stages have about as many parameters each; mesh.cuts sets others");
     }
-    chosen.begins = fitting_cut(measured, shape, chunks, micro_batches, needs);
+    chosen.begins = fitting_cut(measured, shape, chunks, input.micro_batches, needs);
     if (needs && needs->may_recompute()) {
-      recompute_where_needed(std::move(measured), shape, chunks, micro_batches, *needs, chosen);
+      recompute_where_needed(std::move(measured), shape, chunks, input.micro_batches, *needs,
+                             chosen);
     }
   }
-  if (deals) chosen.speeds = speeds_at(all, units, shape, chosen.begins, probe.samples);
+  if (deals_by_speed(job, shape)) {
+    chosen.speeds = speeds_at(seconds, shape, chosen.begins, input.at_once);
+  }
   return chosen;
 }
 
@@ -293,13 +287,12 @@ std::vector<StageWays> measure_ways(comm::Group group, const parallel::MeshShape
 }
 
 std::vector<std::vector<double>> send_seconds(const std::vector<StageWays>& ways,
-                                              const CutBytes& bytes) {
+                                              const std::vector<double>& bytes) {
   std::vector<std::vector<double>> seconds;
   for (const auto& [there, back, sent] : ways) {
     auto& of_stage = seconds.emplace_back();
-    for (std::size_t unit = 0; unit < bytes.forward.size(); ++unit) {
-      of_stage.push_back(slowest_of(there, sent * bytes.forward[unit]) +
-                         slowest_of(back, sent * bytes.backward[unit]));
+    for (const double own : bytes) {
+      of_stage.push_back(slowest_of(there, sent * own) + slowest_of(back, sent * own));
     }
   }
   return seconds;

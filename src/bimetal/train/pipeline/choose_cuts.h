@@ -2,6 +2,7 @@
 // Where a job's model is cut into stages.
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "bimetal/comm/group.h"
@@ -12,7 +13,6 @@
 #include "bimetal/progress/observer.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/pipeline/stage_needs.h"
-#include "bimetal/train/pipeline/unit_costs.h"
 
 namespace bimetal::train {
 
@@ -24,18 +24,29 @@ struct ChosenCuts {
   std::vector<bool> recompute = {};  ///< by stage; empty: nobody was asked
 };
 
-/// Of the model that `job` cuts into stages, whose steps have so many micro-batches of
-/// probe.samples: as mesh.cuts has it, or so that the pipeline's step is shortest by what units
-/// have been measured to take on the devices of each stage, all ranks at the same time, and to send
-/// over the links between these, and by `needs`, if there are any and it can be, each stage fits;
-/// where not all could measure, elements of parameters stand for time. With train.recompute =
-/// "auto" stages that `needs` have no room otherwise compute activations again. The parts of
-/// tensors are as part_weights() has them. The same on every rank; collective. Errors:
+/// What a cut goes by.
+struct CutInput {
+  /// What units have been measured to take and to give on every rank; those of some are not there
+  /// where it could not measure, and none if cuts_by_speed() says no.
+  std::vector<plan::ModelFacts> facts = {};
+  torch::Dtype dtype = torch::kFloat32;  ///< of what goes from stage to stage
+  std::int64_t at_once = 1;              ///< samples of a micro-batch
+  int micro_batches = 1;                 ///< of a step
+  const StageNeeds* needs = nullptr;     ///< nullptr: nothing is known of memory
+};
+
+/// Whether it goes by the speed of ranks where such a job's model is cut.
+bool cuts_by_speed(const job::JobConfig& job, const parallel::MeshShape& shape);
+
+/// Of the model that `job` cuts into stages: as mesh.cuts has it, or so that the pipeline's step is
+/// shortest by what units take on the devices of each stage and by the links between these, and, if
+/// it can be, each stage fits; where not all could measure, elements of parameters stand for time.
+/// With train.recompute = "auto" stages that have no room otherwise compute activations again. The
+/// parts of tensors are as part_weights() has them. The same on every rank; collective. Errors:
 /// begins_of()'s and part_weights()'.
 ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
                        const parallel::MeshShape& shape, const task::Task& task,
-                       const UnitProbe& probe, int micro_batches, const StageNeeds* needs,
-                       progress::Observer& observer);
+                       const CutInput& input, progress::Observer& observer);
 
 /// Pieces of the model per stage.
 int chunks_of(const job::MeshConfig& mesh);
@@ -61,9 +72,10 @@ std::vector<StageWays> measure_ways(comm::Group group, const parallel::MeshShape
                                     const parallel::pipeline::ActivationCompression& compression,
                                     torch::Dtype dtype);
 
-/// By stage that has ways: seconds in which a micro-batch crosses the cut behind each unit both
-/// ways, over the slowest of these. Pure: what schedule::CutProblem::send wants.
+/// By stage that has ways: seconds in which a micro-batch crosses the cut behind each unit, which
+/// gives so many bytes, both ways, over the slowest of these. Pure: what schedule::CutProblem::send
+/// wants.
 std::vector<std::vector<double>> send_seconds(const std::vector<StageWays>& ways,
-                                              const CutBytes& bytes);
+                                              const std::vector<double>& bytes);
 
 }  // namespace bimetal::train

@@ -22,7 +22,7 @@ std::int64_t samples_of_pipeline(const parallel::MeshShape& shape, std::int64_t 
 /// By the planner's formulas (plan/mesh/stage_memory.h), of what every rank has measured.
 class StageNeeds {
  public:
-  /// `measured`: of all ranks of `shape`, as MemoryCheck::measure() has it. A replica computes a
+  /// `measured`: of all ranks of `shape`, as measure_memory() has it. A replica computes a
   /// step of `job` in `micro_batches`. Tensors are whole.
   StageNeeds(plan::MemoryInput measured, const job::JobConfig& job,
              const parallel::MeshShape& shape, int micro_batches);

@@ -21,10 +21,10 @@ std::vector<double> speeds_of(const job::ParallelConfig& parallel, const ChosenC
 }
 
 /// But for what is known only once the model is cut.
-StageOptions options_of(const job::JobConfig& job, const UnitProbe& probe) {
-  return {.device = probe.device,
-          .speed = probe.speed,
-          .precision = probe.precision,
+StageOptions options_of(const job::JobConfig& job, const Computing& on) {
+  return {.device = on.device,
+          .speed = on.speed,
+          .precision = on.precision,
           .recompute = job.train.recompute,
           .schedule = parallel::schedule::kind_named(job.mesh.schedule),
           .chunks = chunks_of(job.mesh),
@@ -55,17 +55,6 @@ MicroBatches micro_batches_of_step(const job::JobConfig& job, const parallel::Me
                                                           .chunks = options.chunks,
                                                           .windows = mesh.windows()});
   return step;
-}
-
-/// Of large models whose tensors are whole.
-std::optional<StageNeeds> measure_needs(const job::JobConfig& job, const parallel::MeshShape& shape,
-                                        const UnitProbe& probe, int micro_batches,
-                                        std::int64_t batch, MemoryCheck& memory,
-                                        progress::Observer& observer) {
-  if (shape.tensor > 1) return std::nullopt;
-  auto measured = memory.measure(probe.precision, batch, observer);
-  if (!measured) return std::nullopt;
-  return StageNeeds(std::move(*measured), job, shape, micro_batches);
 }
 
 void tell_recomputing(const std::vector<bool>& by_stage, progress::Observer& observer) {
@@ -102,16 +91,29 @@ void require_possible(const job::JobConfig& job, const parallel::MeshShape& shap
 }
 
 StagePlan plan_stages(const job::JobConfig& job, std::shared_ptr<const parallel::Mesh> mesh,
-                      const task::Task& task, UnitProbe probe, std::int64_t batch,
+                      const task::Task& task, const Computing& on, std::int64_t batch,
                       MemoryCheck& memory, progress::Observer& observer) {
   if (job.mesh.stages == 1) return {};
   const auto& shape = mesh->shape();
-  const auto step = micro_batches_of_step(job, *mesh, task, options_of(job, probe));
-  const auto needs = measure_needs(job, shape, probe, step.count, batch, memory, observer);
-  probe.by_units = needs.has_value();
-  probe.samples = step.at_once();
-  auto cuts = choose_cuts(job, mesh->world(), shape, task, probe, step.count,
-                          needs ? &*needs : nullptr, observer);
+  const auto step = micro_batches_of_step(job, *mesh, task, options_of(job, on));
+  CutInput input{.dtype = on.dtype, .at_once = step.at_once(), .micro_batches = step.count};
+  std::optional<StageNeeds> needs;
+  const bool timed = cuts_by_speed(job, shape);
+  const bool planned = shape.tensor == 1 && memory.plans();  // memory, of tensors that are whole
+  if (timed || planned) {
+    observer.on_phase(timed ? "measuring units" : "planning memory");
+    auto question = memory.question(on, batch);
+    question.timed = timed ? Timed::passes : Timed::nothing;
+    question.at_once = step.at_once();
+    question.by_units = planned;
+    auto measured = measure_memory(mesh->world(), question);
+    for (const auto& rank : measured.ranks) input.facts.push_back(rank.facts);
+    if (planned && measured.is_known()) {
+      needs.emplace(std::move(measured), job, shape, step.count);
+      input.needs = &*needs;
+    }
+  }
+  auto cuts = choose_cuts(job, mesh->world(), shape, task, input, observer);
   if (needs) {
     if (const auto text = needs->lacking(cuts.begins)) memory.refuse(*text, observer);
     memory.take_plan(needs->recomputing(cuts.recompute).planned(cuts.begins));
@@ -134,9 +136,9 @@ std::optional<progress::MeshReport> report_of(const StagePlan& plan, const job::
 
 std::shared_ptr<StageCompute> make_stage_compute(const job::JobConfig& job, const task::Task& task,
                                                  const StagePlan& plan, const TrainedModel& trained,
-                                                 const UnitProbe& probe) {
+                                                 const Computing& on) {
   if (!plan.mesh) return nullptr;
-  auto options = options_of(job, probe);
+  auto options = options_of(job, on);
   options.speeds = speeds_of(job.parallel, plan.cuts);
   options.tensor = trained.tensor_ranks();
   const auto stage = static_cast<std::size_t>(plan.mesh->place().stage);

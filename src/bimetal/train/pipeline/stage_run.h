@@ -12,7 +12,6 @@
 #include "bimetal/train/measure/memory_check.h"
 #include "bimetal/train/pipeline/choose_cuts.h"
 #include "bimetal/train/pipeline/stage_compute.h"
-#include "bimetal/train/pipeline/unit_costs.h"
 #include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {
@@ -23,7 +22,7 @@ namespace bimetal::train {
 /// schedule cannot run; those of require_possible(), choose_cuts() and MemoryCheck::refuse(). The
 /// same on every rank.
 StagePlan plan_stages(const job::JobConfig& job, std::shared_ptr<const parallel::Mesh> mesh,
-                      const task::Task& task, UnitProbe probe, std::int64_t batch,
+                      const task::Task& task, const Computing& on, std::int64_t batch,
                       MemoryCheck& memory, progress::Observer& observer);
 
 /// Once it is known what mesh.replicas = "auto" comes to. Error(Unsupported) of
@@ -36,9 +35,9 @@ void require_possible(const job::JobConfig& job, const parallel::MeshShape& shap
 std::optional<progress::MeshReport> report_of(const StagePlan& plan, const job::MeshConfig& mesh);
 
 /// What computes this rank's stage of `task`, as tensor ranks compute it where there are any;
-/// nothing of a job with one stage. `probe` says on what. Collective. Errors: StageCompute's.
+/// nothing of a job with one stage. Collective. Errors: StageCompute's.
 std::shared_ptr<StageCompute> make_stage_compute(const job::JobConfig& job, const task::Task& task,
                                                  const StagePlan& plan, const TrainedModel& trained,
-                                                 const UnitProbe& probe);
+                                                 const Computing& on);
 
 }  // namespace bimetal::train

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "bimetal/base/json_string.h"
-#include "bimetal/base/wire.h"
+#include "bimetal/base/wire_fields.h"
 #include "bimetal/parallel/exchange_span.h"
 
 namespace bimetal::train {
@@ -239,40 +239,31 @@ RankProfile summarize(const RankTrace& rank, double seconds) {
           .trace = trace_events(rank)};
 }
 
-comm::Bytes encode(const RankProfile& profile) {
-  WireWriter writer;
-  writer.f64(profile.seconds);
-  for (const auto seconds : profile.phases) writer.f64(seconds);
-  for (const auto& row : profile.operations) {
-    writer.u8(1);
-    writer.string(row.name);
-    writer.i64(row.calls);
-    writer.f64(row.self_s);
-    writer.f64(row.total_s);
-    writer.f64(row.device_s);
-    writer.i64(row.bytes);
-  }
-  writer.u8(0);
-  writer.raw(std::as_bytes(std::span(profile.trace)));
-  return std::move(writer).take();
+namespace {
+
+template <typename Wire>
+void fields(Wire& wire, RankProfile& profile) {
+  wire(profile.seconds);
+  for (auto& seconds : profile.phases) wire(seconds);
+  wire.each(profile.operations, [&](Operation& row) {
+    wire(row.name, row.calls, row.self_s, row.total_s, row.device_s, row.bytes);
+  });
+  wire(profile.trace);
+}
+
+}  // namespace
+
+comm::Bytes encode(RankProfile profile) {
+  FieldWriter out;
+  fields(out, profile);
+  return std::move(out).take();
 }
 
 RankProfile decode(std::span<const std::byte> bytes) {
-  WireReader reader(bytes);
+  FieldReader in(bytes);
   RankProfile profile;
-  profile.seconds = reader.f64();
-  for (auto& seconds : profile.phases) seconds = reader.f64();
-  while (reader.u8() != 0) {
-    auto& row = profile.operations.emplace_back();
-    row.name = reader.string();
-    row.calls = reader.i64();
-    row.self_s = reader.f64();
-    row.total_s = reader.f64();
-    row.device_s = reader.f64();
-    row.bytes = reader.i64();
-  }
-  const auto trace = reader.raw(reader.remaining());
-  profile.trace.assign(reinterpret_cast<const char*>(trace.data()), trace.size());
+  fields(in, profile);
+  in.expect_end();
   return profile;
 }
 

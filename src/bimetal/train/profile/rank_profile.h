@@ -84,7 +84,7 @@ struct RankProfile {
 /// From what happened on a rank in steps of `seconds` altogether.
 RankProfile summarize(const RankTrace& rank, double seconds);
 
-comm::Bytes encode(const RankProfile& profile);
+comm::Bytes encode(RankProfile profile);
 /// Error(CorruptData) for anything else than encode() gives.
 RankProfile decode(std::span<const std::byte> bytes);
 

@@ -105,10 +105,7 @@ std::shared_ptr<const task::Task> WorkerProcess::load_task(progress::Observer& o
 /// So that already the first leases fit this device.
 balance::CostModel WorkerProcess::measure_cost() const {
   return probe_step(job_.train, *task_,
-                    {.device = place_.device,
-                     .dtype = place_.dtype,
-                     .precision = precision_,
-                     .speed = run_.trainer.worker.speed});
+                    {.on = {place_.device, place_.dtype, precision_, run_.trainer.worker.speed}});
 }
 
 ps::PushCompression WorkerProcess::push_compression() const {

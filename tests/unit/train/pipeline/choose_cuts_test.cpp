@@ -11,6 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/job/job_bindings.h"
+#include "bimetal/train/measure/unit_measure.h"
 #include "bimetal/train/pipeline/stage_run.h"
 #include "bimetal/train/replicas.h"
 #include "support/errors.h"
@@ -27,15 +28,19 @@ std::size_t cut_for(int micro_batches) {
   job::JobConfig job;
   job.mesh.stages = 2;
   std::vector<std::vector<std::size_t>> begins(2);
+  std::vector<plan::ModelFacts> facts(2);
   bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
     test::RowTask task;
     task.before = [time = std::chrono::milliseconds(rank == 0 ? 5 : 15)](std::int64_t) {
       std::this_thread::sleep_for(time);
     };
     progress::Observer observer;
-    begins[static_cast<std::size_t>(rank)] =
-        choose_cuts(job, group, {.stages = 2}, task, {.samples = 16}, micro_batches, nullptr,
-                    observer)
+    const auto at = static_cast<std::size_t>(rank);
+    facts[at] = measure_units(job.train, task, {.timed = Timed::passes, .at_once = 16}).value();
+    group.barrier().wait();
+    begins[at] =
+        choose_cuts(job, group, {.stages = 2}, task,
+                    {.facts = facts, .at_once = 16, .micro_batches = micro_batches}, observer)
             .begins;
   });
   EXPECT_EQ(begins[0], begins[1]);

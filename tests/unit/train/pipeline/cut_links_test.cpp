@@ -1,16 +1,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <chrono>
 #include <new>
+#include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bimetal/parallel/pipeline/stage_seconds.h"
-#include "bimetal/train/pipeline/unit_costs.h"
+#include "bimetal/train/measure/unit_measure.h"
+#include "bimetal/train/pipeline/choose_cuts.h"
 #include "support/in_process_mesh.h"
 #include "support/thread_ranks.h"
 #include "unit/train/pipeline/row_task.h"
@@ -47,20 +46,20 @@ TEST(CutLinks, WithSeveralPiecesTheLastStageSendsToTheFirst) {
               ElementsAre(ElementsAre(Pair(0, 1)), ElementsAre(Pair(1, 0))));
   const std::vector<StageWays> ways = {{.there = {{1, 10}}, .back = {}},
                                        {.there = {{2, 10}}, .back = {}}};
-  EXPECT_THAT(send_seconds(ways, {{10}, {0}}), ElementsAre(ElementsAre(2), ElementsAre(3)));
+  EXPECT_THAT(send_seconds(ways, {10}), ElementsAre(ElementsAre(2), ElementsAre(3)));
 }
 
 TEST(CutLinks, TheSlowestWayCountsInEachDirection) {
   const std::vector<StageWays> ways = {
       {.there = {{1, 100}, {0, 10}}, .back = {{5, 100}, {0, 1000}}}};
-  EXPECT_THAT(send_seconds(ways, {{100, 2}, {50, 0}}), ElementsAre(ElementsAre(10 + 5.5, 1.02)))
-      << "no gradient, no message";
+  EXPECT_THAT(send_seconds(ways, {100, 0}), ElementsAre(ElementsAre(10 + 6, 0)))
+      << "nothing given, no message";
 }
 
 TEST(CutLinks, WhatIsShortenedTakesLess) {
   const std::vector<StageWays> ways = {{.there = {{1, 10}}, .back = {{2, 10}}, .sent = 0.25},
                                        {.there = {{1, 10}}, .back = {}}};
-  EXPECT_THAT(send_seconds(ways, {{40}, {80}}), ElementsAre(ElementsAre(2 + 4), ElementsAre(5)));
+  EXPECT_THAT(send_seconds(ways, {40}), ElementsAre(ElementsAre(2 + 3), ElementsAre(5)));
 }
 
 /// What of each byte goes from the first of two stages to the second one.
@@ -96,7 +95,7 @@ TEST(CutLinks, AreMeasuredWithFiguresThatAllShare) {
   bimetal::testing::run_ranks(4, [&](int rank, comm::Group group) {
     ways[static_cast<std::size_t>(rank)] = measure_ways(group, shape, 1, {}, torch::kFloat32);
   });
-  const CutBytes bytes{{1e6, 1e3}, {1e6, 1e3}};
+  const std::vector<double> bytes = {1e6, 1e3};
   for (const auto& of_rank : ways) {
     ASSERT_EQ(of_rank.size(), 1u);
     EXPECT_EQ(of_rank[0].there.size(), 2u);
@@ -106,60 +105,42 @@ TEST(CutLinks, AreMeasuredWithFiguresThatAllShare) {
   EXPECT_GT(seconds[0][0], seconds[0][1]);
 }
 
-using namespace std::chrono_literals;
-using ::testing::Gt;
-
 constexpr double kRow = 16 * sizeof(float);
 
-UnitCosts costs_of(const test::RowTask& task, std::int64_t samples,
-                   std::chrono::milliseconds budget = 10ms) {
-  return unit_costs(task, {.budget = budget, .samples = samples});
+std::optional<plan::ModelFacts> facts_of(const test::RowTask& task, std::int64_t at_once) {
+  return measure_units({}, task, {.timed = Timed::passes, .at_once = at_once});
 }
 
-TEST(UnitCosts, AreThoseOfAMicroBatchThatWillRun) {
+TEST(UnitMeasure, IsOfNoMoreSamplesThanAMicroBatchHas) {
   test::RowTask task;
   task.units = 3;
   std::set<std::int64_t> computed;
   task.before = [&](std::int64_t samples) { computed.insert(samples); };
-  const auto costs = costs_of(task, 32, 1000ms);
-  EXPECT_EQ(*computed.rbegin(), 32);
-  EXPECT_THAT(costs.seconds, Each(Gt(0)));
-  EXPECT_THAT(costs.sent.forward, ElementsAre(32 * kRow, 32 * kRow, sizeof(float)));
-  EXPECT_EQ(costs.sent.backward, costs.sent.forward);
+  const auto facts = facts_of(task, 8).value();
+  EXPECT_THAT(computed, ElementsAre(2, 8));
+  for (const auto& unit : facts.units) {
+    EXPECT_GT(unit.forward_s.at(8), 0);
+    EXPECT_DOUBLE_EQ(unit.output.at(32), 32 * kRow);
+  }
   computed.clear();
-  EXPECT_EQ(costs_of(task, 1).sent.forward[0], kRow);
-  EXPECT_THAT(computed, ElementsAre(1));
+  EXPECT_DOUBLE_EQ(facts_of(task, 1)->units[0].output.at(1), kRow);
+  EXPECT_THAT(computed, ElementsAre(1, 2)) << "one tells nothing of what grows";
 }
 
-TEST(UnitCosts, OfMoreSamplesThanThereAreAreInProportion) {
+TEST(UnitMeasure, OfMoreSamplesThanThereAreIsInProportion) {
   test::RowTask task;
   task.data = 8;
-  EXPECT_EQ(costs_of(task, 32).sent.forward[0], 32 * kRow);
+  EXPECT_DOUBLE_EQ(facts_of(task, 32)->units[0].output.at(32), 32 * kRow);
 }
 
-TEST(UnitCosts, OfMicroBatchesThatTakeTooLongAreInProportion) {
-  test::RowTask task;
-  task.units = 2;
-  task.data = 1000;
-  std::int64_t most = 0;
-  task.before = [&](std::int64_t samples) {
-    most = std::max(most, samples);
-    std::this_thread::sleep_for(samples * 1ms);
-  };
-  const auto costs = costs_of(task, 1000, 40ms);
-  EXPECT_LT(most, 1000);
-  EXPECT_DOUBLE_EQ(costs.sent.forward[0], 1000 * kRow);
-  EXPECT_GT(costs.seconds[0], 0.9);
-}
-
-TEST(UnitCosts, OfMicroBatchesThatDoNotFitAreInProportion) {
+TEST(UnitMeasure, OfSamplesThatDoNotFitIsInProportion) {
   test::RowTask task;
   task.before = [](std::int64_t samples) {
-    if (samples > 4) throw std::bad_alloc();
+    if (samples > 3) throw std::bad_alloc();
   };
-  EXPECT_DOUBLE_EQ(costs_of(task, 32).sent.forward[0], 32 * kRow);
+  EXPECT_DOUBLE_EQ(facts_of(task, 32)->units[0].output.at(32), 32 * kRow);
   task.before = [](std::int64_t) { throw std::bad_alloc(); };
-  EXPECT_TRUE(costs_of(task, 32).seconds.empty());
+  EXPECT_FALSE(facts_of(task, 32));
 }
 
 }  // namespace

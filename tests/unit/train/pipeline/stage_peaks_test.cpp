@@ -84,7 +84,8 @@ plan::ModelFacts facts_of(const Blocks& task,
   job::TrainConfig job;
   job.optimizer = "adam";
   job.global_batch = job.micro_batch = kAtOnce;
-  return measure_units(job, task, {.precision = precision, .timed = false}).value();
+  return measure_units(job, task, {.on = {.precision = precision}, .timed = Timed::nothing})
+      .value();
 }
 
 task::Model part_of(const task::Model& model, const plan::UnitRange& piece) {
