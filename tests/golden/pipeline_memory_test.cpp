@@ -124,7 +124,7 @@ TEST_P(PipelineMemory, ARankThatHasTooLittleMakesAllTakeSmallerMicroBatches) {
     train::StepOptions options;
     options.seed = seed;
     options.stage = worker.compute;
-    train::TrainingStep step(*worker.task, model, optimizer, worker.store, options);
+    train::TrainingStep step(*worker.task, model, optimizer, worker.sync, options);
     auto sampler = data::make_sampler(*task->training(), seed);
     for (int number = 1; number <= plan.steps; ++number) {
       const auto samples = sampler.deal(plan.shares.front(), 24);

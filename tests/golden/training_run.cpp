@@ -18,7 +18,7 @@
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
-#include "bimetal/parallel/tensor/tensor_store.h"
+#include "bimetal/parallel/tensor/tensor_sums.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/train/step.h"
 #include "golden/stage_worker.h"
@@ -241,7 +241,7 @@ class Worker {
     }
     if (staged_) {
       options.stage = staged_->compute;
-      return std::make_unique<train::TrainingStep>(task, model, *optimizer_, staged_->store,
+      return std::make_unique<train::TrainingStep>(task, model, *optimizer_, staged_->sync,
                                                    options);
     }
     if (tensor_) {
@@ -252,7 +252,9 @@ class Worker {
       }
       return std::make_unique<train::TrainingStep>(
           tensor_task_, sharded_ ? sharded_->model() : tensor_->model(), *optimizer_,
-          std::make_shared<parallel::tensor::TensorStore>(std::move(replicas), tensor_), options);
+          parallel::Sync(replicas,
+                         {std::make_shared<parallel::tensor::TensorSums>(replicas, tensor_)}),
+          options);
     }
     if (sharded_) {
       return std::make_unique<train::TrainingStep>(task, sharded_->model(), *optimizer_, sharded_,

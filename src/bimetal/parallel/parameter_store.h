@@ -11,7 +11,6 @@
 
 #include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/progress/worker_summary.h"
 
 namespace bimetal::parallel {
 
@@ -99,10 +98,6 @@ class ParameterStore {
   /// Whether what a rank keeps alone is on another rank, too, once finish_step() has returned
   /// there.
   virtual bool keeps_copies() const noexcept { return false; }
-
-  /// What the ranks that compute one replica together, for the same samples, say of a step as one:
-  /// the ranks of group() are replicas then. Collective among these.
-  virtual progress::RankFigures as_one(const progress::RankFigures& mine) { return mine; }
 
   /// Whether the others can go on with a step in whose passes this rank stops.
   virtual bool can_repeat() const noexcept { return true; }

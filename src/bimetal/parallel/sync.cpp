@@ -1,0 +1,72 @@
+#include "bimetal/parallel/sync.h"
+
+#include <algorithm>
+
+namespace bimetal::parallel {
+
+void Sync::begin_step(std::int64_t weight, double scale) {
+  for (const auto& sums : extra_) sums->begin_step();
+  store_->begin_step(weight, scale);
+}
+
+void Sync::sum_gradients() {
+  if (!extra_.empty()) store_->finish_passes();
+  for (const auto& sums : extra_) sums->before_replicas();
+  store_->finish_step();
+  for (const auto& sums : extra_) sums->after_replicas();
+}
+
+void Sync::spread_update() {
+  store_->after_update();
+  for (const auto& sums : extra_) sums->after_update();
+}
+
+const comm::Group& Sync::group() const noexcept {
+  for (const auto& sums : extra_) {
+    if (const auto* const everyone = sums->everyone()) return *everyone;
+  }
+  return store_->group();
+}
+
+progress::RankFigures Sync::as_one(const progress::RankFigures& mine) const {
+  auto one = mine;
+  for (const auto& sums : extra_) one = sums->as_one(one);
+  return one;
+}
+
+bool Sync::in_parts() const noexcept {
+  return store_->in_shards() ||
+         std::ranges::any_of(extra_, [](const auto& sums) { return sums->everyone() != nullptr; });
+}
+
+bool Sync::counts(const torch::Tensor& parameter) const {
+  if (!store_->counts(parameter)) return false;
+  if (extra_.empty()) return true;
+  const auto whole = store_->whole_of(parameter);
+  return std::ranges::all_of(extra_, [&](const auto& sums) { return sums->counts(whole); });
+}
+
+bool Sync::can_repeat() const noexcept {
+  return store_->can_repeat() &&
+         std::ranges::all_of(extra_, [](const auto& sums) { return sums->can_repeat(); });
+}
+
+double Sync::wait_seconds() const noexcept {
+  double seconds = store_->wait_seconds();
+  for (const auto& sums : extra_) seconds += sums->wait_seconds();
+  return seconds;
+}
+
+double Sync::communicate_seconds() const noexcept {
+  double seconds = store_->communicate_seconds();
+  for (const auto& sums : extra_) seconds += sums->communicate_seconds();
+  return seconds;
+}
+
+double Sync::unit_seconds() const noexcept {
+  double seconds = 0;
+  for (const auto& sums : extra_) seconds += sums->unit_seconds();
+  return seconds;
+}
+
+}  // namespace bimetal::parallel
