@@ -10,9 +10,9 @@ void Sync::begin_step(std::int64_t weight, double scale) {
 }
 
 void Sync::sum_gradients() {
-  if (!extra_.empty()) store_->finish_passes();
-  for (const auto& sums : extra_) sums->before_replicas();
-  store_->finish_step();
+  store_->finish_step([this] {
+    for (const auto& sums : extra_) sums->before_replicas();
+  });
   for (const auto& sums : extra_) sums->after_replicas();
 }
 
@@ -40,14 +40,14 @@ bool Sync::in_parts() const noexcept {
 }
 
 bool Sync::counts(const torch::Tensor& parameter) const {
-  if (!store_->counts(parameter)) return false;
-  if (extra_.empty()) return true;
-  const auto whole = store_->whole_of(parameter);
-  return std::ranges::all_of(extra_, [&](const auto& sums) { return sums->counts(whole); });
+  const auto facts = store_->facts_of(parameter);
+  return facts.counts && std::ranges::all_of(extra_, [&](const auto& sums) {
+           return sums->counts(facts.whole);
+         });
 }
 
 bool Sync::can_repeat() const noexcept {
-  return store_->can_repeat() &&
+  return !store_->updates_in_backward() &&
          std::ranges::all_of(extra_, [](const auto& sums) { return sums->can_repeat(); });
 }
 

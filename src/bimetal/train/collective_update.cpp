@@ -42,7 +42,7 @@ void require_trained(const torch::optim::Optimizer& optimizer,
                      const parallel::ParameterStore& store) {
   for (const auto& group : optimizer.param_groups()) {
     for (const auto& tensor : group.params()) {
-      if (!tensor.requires_grad() || store.trains(tensor)) continue;
+      if (!tensor.requires_grad() || store.facts_of(tensor).trained) continue;
       throw Error(
           ErrorCode::InvalidArgument,
           fmt::format("the optimizer has a tensor of shape [{}] that gets no gradient of a "

@@ -62,8 +62,7 @@ class GradientReducer {
   bool set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps) {
     return exchange_.set_error_feedback(std::move(state), steps);
   }
-  double wait_seconds() const noexcept { return exchange_.wait_seconds(); }
-  double communicate_seconds() const noexcept { return exchange_.communicate_seconds(); }
+  const ExchangeSpan& times() const noexcept { return exchange_.times(); }
 
  private:
   struct Place {

@@ -229,7 +229,7 @@ void GradientShards::make_room() {
   while (in_flight_.size() >= kMostInFlight) {
     const auto& oldest = in_flight_.front();
     const bool arrived = marked_wait(
-        wait_seconds_, [&] { return name_of(oldest); },
+        span_.waited, [&] { return name_of(oldest); },
         [&] { return oldest.exchange.arrives_by(Deadline::after(patience_)); });
     if (!arrived) return;
     arrive();
@@ -241,7 +241,7 @@ void GradientShards::arrive() {
   auto oldest = std::move(in_flight_.front());
   in_flight_.pop_front();
   marked_wait(
-      wait_seconds_, [&] { return name_of(oldest); },
+      span_.waited, [&] { return name_of(oldest); },
       [&] {
         oldest.exchange.wait();
         oldest.agreement.wait();

@@ -80,8 +80,6 @@ class GradientShards {
   /// Whether this rank has had a gradient of each parameter in this step.
   const std::vector<bool>& used() const noexcept { return used_; }
 
-  double wait_seconds() const noexcept { return wait_seconds_; }  ///< of all steps so far
-
  private:
   struct Filling {
     torch::Tensor flat;  ///< undefined: nothing has come yet
@@ -130,7 +128,6 @@ class GradientShards {
   std::vector<torch::Tensor> sums_;
   std::vector<bool> summed_;  ///< the first sum of each is under way, or there
   std::vector<bool> used_;
-  double wait_seconds_ = 0;
   Take take_;  ///< of this step; none: sums stay
 
   GradientHooks hooks_;  ///< last: its callbacks use all of the above

@@ -234,12 +234,10 @@ void StageCompute::learn(std::span<const progress::RankFigures> figures) {
 progress::Evaluation StageCompute::evaluate(std::span<const double> speeds,
                                             const predict::EvaluateOptions& options) {
   stage_.model.eval();
-  store_->begin_forwards();
   const auto through = predict::through_stages(
       *mesh_, stage_, runner_,
       [this](std::span<const std::int64_t> chunks) { return dealer_.spread(chunks); });
   auto result = predict::evaluate(task_, through, mesh_->world(), speeds, options);
-  store_->end_forwards();
   stage_.model.train();
   return result;
 }
