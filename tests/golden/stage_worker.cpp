@@ -74,13 +74,12 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
   }
   const auto sums =
       std::make_shared<parallel::pipeline::StageSums>(mesh, own, stage.tied, 60s, tensor);
-  std::vector<std::shared_ptr<parallel::ExtraSums>> extra = {sums};
-  if (tensor) {
-    extra.insert(extra.begin(), std::make_shared<parallel::tensor::TensorSums>(own, tensor, false));
-  }
+  std::vector<std::shared_ptr<parallel::ExtraSums>> extra;
+  if (tensor) extra.push_back(std::make_shared<parallel::tensor::TensorSums>(own, tensor));
+  extra.push_back(sums);
   made.sync = {own, extra};
   made.compute =
-      std::make_shared<train::StageCompute>(*made.task, mesh, std::move(stage), own, sums,
+      std::make_shared<train::StageCompute>(*made.task, mesh, std::move(stage), sums,
                                             train::StageOptions{.precision = plan.precision,
                                                                 .recompute = plan.recompute,
                                                                 .schedule = plan.schedule,

@@ -21,7 +21,7 @@ namespace bimetal::parallel {
 /// A tensor of an optimizer, or of a model, as a store knows it.
 struct TensorFacts {
   bool trained = false;  ///< finish_step() gives it the gradient that an optimizer updates it by
-  torch::Tensor whole;   ///< the model's tensor of which it is a piece: itself where those are whole
+  torch::Tensor whole;   ///< the model's tensor of which it is a piece: itself, if those are whole
   /// Whether this rank adds its gradient to a norm over the ranks: of several ranks that have the
   /// same one, one does.
   bool counts = true;

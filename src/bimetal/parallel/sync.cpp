@@ -21,22 +21,18 @@ void Sync::spread_update() {
   for (const auto& sums : extra_) sums->after_update();
 }
 
-const comm::Group& Sync::group() const noexcept {
+const comm::Group* Sync::everyone() const noexcept {
   for (const auto& sums : extra_) {
-    if (const auto* const everyone = sums->everyone()) return *everyone;
+    if (const auto* const everyone = sums->everyone()) return everyone;
   }
-  return store_->group();
+  return nullptr;
 }
 
 progress::RankFigures Sync::as_one(const progress::RankFigures& mine) const {
   auto one = mine;
+  if (everyone() != nullptr) return one;
   for (const auto& sums : extra_) one = sums->as_one(one);
   return one;
-}
-
-bool Sync::in_parts() const noexcept {
-  return store_->in_shards() ||
-         std::ranges::any_of(extra_, [](const auto& sums) { return sums->everyone() != nullptr; });
 }
 
 bool Sync::counts(const torch::Tensor& parameter) const {
@@ -65,6 +61,7 @@ double Sync::communicate_seconds() const noexcept {
 
 double Sync::unit_seconds() const noexcept {
   double seconds = 0;
+  if (everyone() != nullptr) return seconds;
   for (const auto& sums : extra_) seconds += sums->unit_seconds();
   return seconds;
 }

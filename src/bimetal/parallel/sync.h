@@ -32,8 +32,8 @@ class ExtraSums {
 
   /// Whether this rank is the one that counts the gradient of `whole`, of those that have the same.
   virtual bool counts(const torch::Tensor& /*whole*/) const { return true; }
-  /// Who agrees on a step where each rank has but its own part of the gradients; nullptr: the
-  /// store's replicas.
+  /// Who agrees on a step where each rank has but its own part of the gradients and speaks for
+  /// itself (stages); nullptr: the store's replicas.
   virtual const comm::Group* everyone() const noexcept { return nullptr; }
   /// What ranks that compute one replica together say of a step as one.
   virtual progress::RankFigures as_one(const progress::RankFigures& mine) { return mine; }
@@ -43,7 +43,8 @@ class ExtraSums {
   /// Of this step, so far.
   virtual double wait_seconds() const noexcept { return 0; }
   virtual double communicate_seconds() const noexcept { return 0; }
-  /// In which units have waited for each other: a part of what a replica computes.
+  /// In which units have waited for each other: a part of what a replica computes. Stages time
+  /// their units themselves.
   virtual double unit_seconds() const noexcept { return 0; }
 };
 
@@ -74,12 +75,14 @@ class Sync {
   void spread_update();
 
   /// The ranks that agree on a step.
-  const comm::Group& group() const noexcept;
+  const comm::Group& group() const noexcept {
+    return everyone() != nullptr ? *everyone() : store_->group();
+  }
   /// What they are told of this one, and those that compute a replica together with it. Collective
   /// among these.
   progress::RankFigures as_one(const progress::RankFigures& mine) const;
   /// Whether a norm of the gradients is to be added up over group().
-  bool in_parts() const noexcept;
+  bool in_parts() const noexcept { return store_->in_shards() || everyone() != nullptr; }
   /// Whether this rank adds the gradient of `parameter`, one of its optimizer's, to that norm: of
   /// several ranks that have the same one, one does.
   bool counts(const torch::Tensor& parameter) const;
@@ -92,6 +95,8 @@ class Sync {
   double unit_seconds() const noexcept;
 
  private:
+  const comm::Group* everyone() const noexcept;
+
   std::shared_ptr<ParameterStore> store_;
   std::vector<std::shared_ptr<ExtraSums>> extra_;  ///< those of tensors first
 };

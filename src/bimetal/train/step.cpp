@@ -11,15 +11,34 @@
 namespace bimetal::train {
 namespace {
 
-std::shared_ptr<ShareCompute> replica_compute(const task::Task& task, const task::Model& model,
-                                              const parallel::Sync& sync,
-                                              const StepOptions& options) {
-  return std::make_shared<ReplicaCompute>(task, model, options.device, sync,
-                                          ComputeOptions{.micro_batch = options.micro_batch,
-                                                         .precision = options.precision,
-                                                         .recompute = options.recompute,
-                                                         .repeats = sync.can_repeat()});
-}
+/// Of a rank that has a whole replica, or a part of each of its tensors.
+class ReplicaCompute final : public ShareCompute {
+ public:
+  ReplicaCompute(const task::Task& task, const task::Model& model, const parallel::Sync& sync,
+                 const StepOptions& options)
+      : ShareCompute({sync.group().size(), sync.group().rank()}),
+        store_(sync.store()),
+        compute_(task, model, options.device,
+                 {.micro_batch = options.micro_batch,
+                  .precision = options.precision,
+                  .recompute = options.recompute,
+                  .repeats = sync.can_repeat()}) {}
+
+  void prepare(std::int64_t samples) override {
+    passes_ = store_.agree_on_passes(static_cast<int>(compute_.pieces(samples)));
+  }
+
+  Compute::Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
+                           const task::Draws& draws) override {
+    if (samples > 0) store_.expect_passes(static_cast<int>(compute_.pieces(samples, passes_)));
+    return compute_.try_run(samples, fetch, backward_into(store_), draws, passes_);
+  }
+
+ private:
+  parallel::ParameterStore& store_;
+  Compute compute_;
+  std::int64_t passes_ = 0;  ///< of the step under way, where ranks agree on them
+};
 
 }  // namespace
 
@@ -37,7 +56,8 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
     : optimizer_(optimizer),
       options_(options),
       sync_(std::move(sync)),
-      share_(options_.stage ? options_.stage : replica_compute(task, model, sync_, options_)),
+      share_(options_.stage ? options_.stage
+                            : std::make_shared<ReplicaCompute>(task, model, sync_, options_)),
       update_(sync_, options.parallel.timeout, options.update) {
   update_.set_statistics(model.statistics());
   const auto& [limits, scaler] = options_.update;

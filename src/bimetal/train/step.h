@@ -15,7 +15,7 @@
 #include "bimetal/parallel/sync.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/collective_update.h"
-#include "bimetal/train/share_compute.h"
+#include "bimetal/train/compute.h"
 
 namespace bimetal::train {
 

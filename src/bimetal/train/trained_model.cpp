@@ -222,12 +222,9 @@ void TrainedModel::begin_in_mesh(const StartingModel& start, const ChosenCuts& c
   if (!sharded_) {
     store_ = std::make_shared<parallel::ReplicatedModel>(whole_, mesh_->replicas(), options);
   }
-  const bool staged = mesh_->shape().stages > 1;
   std::vector<std::shared_ptr<parallel::ExtraSums>> extra;
-  if (tensor_) {
-    extra.push_back(std::make_shared<parallel::tensor::TensorSums>(store_, tensor_, !staged));
-  }
-  if (staged) {
+  if (tensor_) extra.push_back(std::make_shared<parallel::tensor::TensorSums>(store_, tensor_));
+  if (mesh_->shape().stages > 1) {
     stage_sums_ = std::make_shared<parallel::pipeline::StageSums>(mesh_, store_, stage_.tied,
                                                                   options.timeout, tensor_);
     extra.push_back(stage_sums_);

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <unordered_set>
 #include <vector>
 
 #include "bimetal/c10d/island.h"
@@ -21,6 +20,13 @@
 #include "bimetal/task/model_state.h"
 
 namespace bimetal::parallel {
+
+/// Where summed gradients live.
+enum class GradientHome {
+  automatic,  ///< bucket on the CPU, tensor on an accelerator
+  bucket,     ///< grad() shares the bucket's memory: nothing is copied back. CPU only
+  tensor,     ///< grad() stays where backward put it; its bucket is a copy on the host
+};
 
 struct ReplicatedModelOptions {
   std::size_t bucket_bytes = 25u << 20;
@@ -32,9 +38,8 @@ struct ReplicatedModelOptions {
   /// Sums the gradients where ranks share a vendor library (docs/islands.md); made of the same
   /// group by c10d::form_islands. Not together with compression.
   std::shared_ptr<c10d::Island> island = nullptr;
+  GradientHome home = GradientHome::automatic;
 };
-
-class GradientReducer;
 
 /// A model that every rank has. Owns its gradient hooks on one rank. Use from one thread.
 ///
@@ -49,7 +54,8 @@ class ReplicatedModel final : public ParameterStore {
  public:
   /// Copies rank 0's values to all. Collective. `model` must not gain or lose parameters
   /// afterwards, nor move to another device or type. Errors: ParameterStore's; Unsupported for
-  /// trained parameters that are complex, or spread over several devices of one rank.
+  /// trained parameters that are complex, or spread over several devices of one rank;
+  /// InvalidArgument for an island together with compression.
   ReplicatedModel(const task::ModelState& model, comm::Group group,
                   const ReplicatedModelOptions& options = {});
   ~ReplicatedModel() override;
@@ -64,8 +70,8 @@ class ReplicatedModel final : public ParameterStore {
   void finish(const std::function<void()>& before_sums) override;
   const ExchangeSpan& times() const noexcept override;
 
-  std::unordered_set<const void*> trained_;
-  std::unique_ptr<GradientReducer> reducer_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace bimetal::parallel

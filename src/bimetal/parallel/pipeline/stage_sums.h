@@ -40,6 +40,8 @@ class StageSums final : public ExtraSums {
   double wait_seconds() const noexcept override { return waited_; }
   double communicate_seconds() const noexcept override { return waited_; }
 
+  /// Of this stage among its replicas.
+  ParameterStore& store() const noexcept { return *own_; }
   void add_wait(double seconds) noexcept { waited_ += seconds; }
 
  private:

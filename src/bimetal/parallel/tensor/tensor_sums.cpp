@@ -30,10 +30,9 @@ std::map<torch::ScalarType, std::vector<torch::Tensor>> trained_by_type(
 }  // namespace
 
 TensorSums::TensorSums(std::shared_ptr<ParameterStore> replicas,
-                       std::shared_ptr<const TensorModel> model, bool as_one)
+                       std::shared_ptr<const TensorModel> model)
     : replicas_(std::move(replicas)),
       model_(std::move(model)),
-      as_one_(as_one),
       group_(model_->ranks()->group()),
       figures_(group_) {}
 
@@ -85,7 +84,6 @@ bool TensorSums::counts(const torch::Tensor& whole) const {
 }
 
 progress::RankFigures TensorSums::as_one(const progress::RankFigures& mine) {
-  if (!as_one_) return mine;
   figures_.start(mine, Deadline::after(model_->ranks()->timeout()));
   const auto all = figures_.wait();
   auto one = all.front();  // of the samples, which are the same
@@ -107,12 +105,12 @@ progress::RankFigures TensorSums::as_one(const progress::RankFigures& mine) {
   return one;
 }
 
-double TensorSums::in_units() const noexcept {
+double TensorSums::unit_seconds() const noexcept {
   return model_->ranks()->seconds() - seconds_before_;
 }
 
 double TensorSums::communicate_seconds() const noexcept {
-  return in_units() + summing_seconds_;
+  return unit_seconds() + summing_seconds_;
 }
 
 }  // namespace bimetal::parallel::tensor

@@ -16,10 +16,7 @@ namespace bimetal::parallel::tensor {
 class TensorSums final : public ExtraSums {
  public:
   /// `replicas`: where model.model() lives; in shards, model.kept_whole() is whole all the time.
-  /// `as_one`: whether the ranks of a replica stand for one wherever a step is agreed on, which
-  /// stages do not.
-  TensorSums(std::shared_ptr<ParameterStore> replicas, std::shared_ptr<const TensorModel> model,
-             bool as_one = true);
+  TensorSums(std::shared_ptr<ParameterStore> replicas, std::shared_ptr<const TensorModel> model);
 
   void begin_step() override;
   /// Sums over the tensor ranks, too, where each has the gradients of its positions of what is
@@ -35,17 +32,15 @@ class TensorSums final : public ExtraSums {
   /// A rank that stopped in a pass leaves the others waiting for its part.
   bool can_repeat() const noexcept override { return false; }
 
-  /// For sums, and for the others in them. Stages time their units themselves.
-  double unit_seconds() const noexcept override { return as_one_ ? in_units() : 0; }
+  /// For sums, and for the others in them.
+  double unit_seconds() const noexcept override;
   double communicate_seconds() const noexcept override;
 
  private:
   void sum_gradients(std::vector<torch::Tensor>& parameters);
-  double in_units() const noexcept;
 
   std::shared_ptr<ParameterStore> replicas_;
   std::shared_ptr<const TensorModel> model_;
-  bool as_one_;
   comm::Group group_;  ///< of the tensor ranks, beside that of their units' sums
   progress::FigureExchange figures_;
   double seconds_before_ = 0;   ///< of the steps before this one

@@ -110,14 +110,12 @@ int micro_batches_of(const StageOptions& options, const parallel::MeshShape& sha
 
 StageCompute::StageCompute(const task::Task& task, std::shared_ptr<const parallel::Mesh> mesh,
                            parallel::pipeline::StageModel stage,
-                           std::shared_ptr<parallel::ParameterStore> store,
                            std::shared_ptr<parallel::pipeline::StageSums> sums,
                            StageOptions options)
-    : task_(task),
+    : ShareCompute({mesh->shape(), mesh->world().rank()}),
+      task_(task),
       mesh_(std::move(mesh)),
-      lanes_(mesh_->shape(), mesh_->world().rank()),
       stage_(std::move(stage)),
-      store_(std::move(store)),
       sums_(std::move(sums)),
       options_(std::move(options)),
       limit_(agreed_limit(*mesh_, task_, options_)),
@@ -154,7 +152,8 @@ Compute::Outcome StageCompute::try_run(std::int64_t samples,
   for (const auto size : sizes) begins.push_back(begins.back() + size);
 
   const precision::CastCache cache;
-  auto result = runner_.run(dealer_.deal(sizes), work_on(share, begins, draws, missing), *store_);
+  auto result =
+      runner_.run(dealer_.deal(sizes), work_on(share, begins, draws, missing), sums_->store());
   sums_->add_wait(result.wait_seconds);
   if (!result.incomplete) {
     if (mesh_->place().tensor == 0) outcome.loss_sum = result.loss_sum;

@@ -24,8 +24,8 @@
 #include "bimetal/task/dropout.h"
 #include "bimetal/task/segments.h"
 #include "bimetal/task/task.h"
+#include "bimetal/train/compute.h"
 #include "bimetal/train/pipeline/dealer.h"
-#include "bimetal/train/share_compute.h"
 
 namespace bimetal::train {
 
@@ -65,10 +65,7 @@ class StageCompute final : public ShareCompute {
   /// micro-batches that the schedule cannot run.
   StageCompute(const task::Task& task, std::shared_ptr<const parallel::Mesh> mesh,
                parallel::pipeline::StageModel stage,
-               std::shared_ptr<parallel::ParameterStore> store,
                std::shared_ptr<parallel::pipeline::StageSums> sums, StageOptions options);
-
-  const Lanes& lanes() const noexcept override { return lanes_; }
 
   /// The loss is that of the last stage, and there of its first tensor rank. Where a rank runs out
   /// of memory, all go through the step to its end, so that nobody waits in vain, and that one says
@@ -97,9 +94,7 @@ class StageCompute final : public ShareCompute {
 
   const task::Task& task_;
   std::shared_ptr<const parallel::Mesh> mesh_;
-  Lanes lanes_;
   parallel::pipeline::StageModel stage_;
-  std::shared_ptr<parallel::ParameterStore> store_;
   std::shared_ptr<parallel::pipeline::StageSums> sums_;
   const StageOptions options_;
   MicroBatch limit_;
