@@ -12,7 +12,7 @@
 #include "bimetal/comm/mailbox/abort_message.h"
 #include "bimetal/comm/shm/connect.h"
 #include "bimetal/rendezvous/store_message.h"
-#include "bimetal/rendezvous/survivors.h"
+#include "bimetal/rendezvous/member_record.h"
 #include "fuzz/targets.h"
 
 namespace bimetal::fuzz {

@@ -22,6 +22,7 @@ ALLOWED = {
     "net": ["base"],
     "rendezvous": ["base", "net"],
     "comm": ["base", "net", "rendezvous"],
+    "membership": ["base", "net", "rendezvous", "comm"],
     "balance": ["base"],
     "parallel/schedule": ["base"],
     "serving": ["base", "net", "rendezvous", "comm"],
@@ -44,22 +45,22 @@ ALLOWED = {
     "task/catalog": [*CORE, "job", "device", "task", "data", "data/transfer", "models", "checkpoint"],
     "predict": [*CORE, "serving", "progress", "device", "task", "data", "parallel", "parallel/schedule", "checkpoint",
                 "checkpoint/parts"],
-    "train": [*CORE, "serving", "plan", "job", "progress", "device", "c10d", "task", "data",
+    "train": [*CORE, "membership", "serving", "plan", "job", "progress", "device", "c10d", "task", "data",
               "data/transfer", "optim", "precision", "parallel", "parallel/schedule", "checkpoint", "checkpoint/parts",
               "task/catalog", "predict"],
     "monitor": ["base", "net", "progress"],
-    "launch": [*CORE, "progress", "c10d", "data/transfer"],
+    "launch": [*CORE, "membership", "progress", "c10d", "data/transfer"],
     "fabric_bench": [*CORE, "launch"],
     "api": [*CORE, "job", "progress", "device", "task", "data", "data/transfer", "optim", "precision", "parallel",
             "checkpoint", "predict", "train", "launch"],
     "python": [*CORE, "serving", "job", "progress", "device", "c10d", "task", "data", "optim", "precision", "parallel",
                "parallel/schedule", "checkpoint", "monitor", "launch"],
-    "cli": [*CORE, "serving", "plan", "job", "progress", "device", "task", "data", "data/transfer", "capi",
+    "cli": [*CORE, "membership", "serving", "plan", "job", "progress", "device", "task", "data", "data/transfer", "capi",
             "parallel", "parallel/schedule", "checkpoint", "task/catalog", "predict", "train", "monitor", "launch",
             "fabric_bench"],
     "python_host": ["base", "job", "device", "task", "task/catalog", "optim", "train", "cli"],
 }
-TORCH_FREE = [*CORE, "parallel/schedule", "serving", "plan", "job", "progress", "capi", "monitor"]
+TORCH_FREE = [*CORE, "membership", "parallel/schedule", "serving", "plan", "job", "progress", "capi", "monitor"]
 TORCH = re.compile(r'#include [<"](torch|ATen|c10)/')
 INCLUDE = re.compile(r'#include "bimetal/([a-z0-9_/]+)/')
 MAX_LINES = 400

@@ -127,7 +127,7 @@ LastSave last_save(const fs::path& dir) {
 
 namespace {
 
-constexpr const char* kOrigin = "the training state that rank 0 has sent";
+constexpr const char* kOrigin = "the training state that another rank has sent";
 
 comm::Bytes bytes_of(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
@@ -167,17 +167,27 @@ std::optional<TrainingState> load_shared_checkpoint(
     if (path) own = load_checkpoint(*path, model, optimizer);
   };
   comm::on_rank_0(group, load, Deadline::after(kFileTimeout));
+  const auto found = comm::broadcast_bytes(group, own ? comm::Bytes(1) : comm::Bytes(), 0,
+                                           Deadline::after(kFileTimeout));
+  if (found.empty()) return std::nullopt;
+  return share_training_state(group, 0, own.value_or(TrainingState()), model, optimizer);
+}
+
+TrainingState share_training_state(comm::Group group, int root, const TrainingState& own,
+                                   const task::ModelState& model,
+                                   torch::optim::Optimizer& optimizer) {
   if (group.size() == 1) return own;
+  const bool gives = group.rank() == root;
   const auto broadcast = [&](comm::Bytes bytes) {
-    return comm::broadcast_bytes(group, std::move(bytes), 0, Deadline::after(kFileTimeout));
+    return comm::broadcast_bytes(group, std::move(bytes), root, Deadline::after(kFileTimeout));
   };
   // Encoded like the checkpoint's files: data, in which nothing can be executed.
-  const auto text = broadcast(own ? bytes_of(state_text(*own)) : comm::Bytes());
-  if (text.empty()) return std::nullopt;
-  const auto feedback = broadcast(own ? encode_safetensors(feedback_tensors(*own)) : comm::Bytes());
+  const auto text = broadcast(gives ? bytes_of(state_text(own)) : comm::Bytes());
+  const auto feedback =
+      broadcast(gives ? encode_safetensors(feedback_tensors(own)) : comm::Bytes());
   const auto learnt =
-      broadcast(own ? encode_safetensors(optimizer_tensors(optimizer, model)) : comm::Bytes());
-  if (own) return own;
+      broadcast(gives ? encode_safetensors(optimizer_tensors(optimizer, model)) : comm::Bytes());
+  if (gives) return own;
   auto state = parse_state_text(text_of(text), kOrigin);
   state.error_feedback = feedback_values(decode_safetensors(feedback, kOrigin));
   optimizer.state() =

@@ -173,6 +173,30 @@ constexpr Combination kImpossible[] = {
     {[](const Asked& asked) { return asked.job.zero.copies > 1 && asked.in_parts(); },
      "zero.copies = 2 does not go with mesh.tensor: parts of tensors are not saved from copies "
      "yet; leave one of them out"},
+    {[](const Asked& asked) {
+       return asked.job.elastic.min_workers > 0 && asked.job.parallel.mode == "server";
+     },
+     "elastic.min_workers is for parallel.mode = \"all_reduce\": workers of parameter servers come "
+     "and go in any case; leave it out"},
+    {[](const Asked& asked) {
+       return asked.job.elastic.min_workers > 0 &&
+              (asked.stages() || asked.in_parts() || asked.open());
+     },
+     "elastic.min_workers does not go with mesh.stages and mesh.tensor: a mesh is not cut anew yet "
+     "when workers come or are lost; leave one of them out"},
+    {[](const Asked& asked) {
+       const auto& job = asked.job;
+       return job.elastic.min_workers > 0 &&
+              !(job.parallel.weights.empty() && job.zero.weights.empty());
+     },
+     "elastic.min_workers does not go with parallel.balance and zero.shards as lists of weights: "
+     "they have one for each worker, and workers come and go; take \"auto\" and \"memory\""},
+    {[](const Asked& asked) {
+       return asked.job.elastic.min_workers > 0 && asked.job.zero.level > 0 &&
+              asked.job.checkpoint.dir.empty();
+     },
+     "elastic.min_workers with zero.level needs checkpoint.dir: shards go from those who leave to "
+     "those who come by a checkpoint"},
     {[](const Asked& asked) { return asked.updates_in_backward() && asked.job.zero.level < 3; },
      "zero.update = \"backward\" needs zero.level = 3: below it ranks compute with the very memory "
      "that an update changes, and backward still wants the old values"},
@@ -387,6 +411,12 @@ bool is_possible(const JobConfig& job, std::span<const WorkerSpec> workers) {
     return false;
   }
   return true;
+}
+
+bool may_be_elastic(const JobConfig& job) {
+  auto asked = job;
+  asked.elastic.min_workers = 1;
+  return is_possible(asked);
 }
 
 }  // namespace bimetal::job

@@ -21,4 +21,7 @@ void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers)
 /// Whether require_possible() refuses nothing.
 bool is_possible(const JobConfig& job, std::span<const WorkerSpec> workers = {});
 
+/// Whether workers may come and go in such a job: elastic.min_workers alone would be refused if not.
+bool may_be_elastic(const JobConfig& job);
+
 }  // namespace bimetal::job

@@ -169,6 +169,15 @@ struct ClusterConfig {
   bool operator==(const ClusterConfig&) const = default;
 };
 
+/// What becomes of the job when workers come, leave or are lost: docs/elastic.md.
+struct ElasticConfig {
+  std::int64_t min_workers = 0;  ///< that go on; 0: 1 on several machines, and on one none do
+  std::int64_t max_workers = 0;  ///< newcomers beyond that wait; 0: any number
+  double patience_s = 60.0;      ///< wait for min_workers, or most members, to be there
+  std::string keeper;            ///< machine that goes on with half of them, or "either"
+  bool operator==(const ElasticConfig&) const = default;
+};
+
 struct FabricConfig {
   std::string transport = "auto";  ///< a name of comm::Transport
   double peer_timeout_s = 0;       ///< silence of a peer that ends the job; 0: as suits the path
@@ -193,6 +202,7 @@ struct JobConfig {
   CompressionConfig compression = {};
   CheckpointConfig checkpoint = {};
   ClusterConfig cluster = {};
+  ElasticConfig elastic = {};
   FabricConfig fabric = {};
   MonitorConfig monitor = {};
   bool operator==(const JobConfig&) const = default;

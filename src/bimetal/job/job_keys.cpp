@@ -11,7 +11,7 @@ constexpr auto kMayDiffer = Ranks::MayDiffer;
 }  // namespace
 
 std::vector<JobKey> job_keys(JobConfig& job) {
-  auto& [model, data, train, parallel, servers, zero, mesh, compression, checkpoint, cluster,
+  auto& [model, data, train, parallel, servers, zero, mesh, compression, checkpoint, cluster, elastic,
          fabric, monitor] = job;
   return {
       {"model", "name", kAlike, text(model.name)},
@@ -130,6 +130,10 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"checkpoint", "keep_best", kAlike, flag(checkpoint.keep_best)},
       {"cluster", "workers", kMayDiffer, worker_specs(cluster.workers)},
       {"cluster", "join_timeout_s", kMayDiffer, number(cluster.join_timeout_s, kSeconds)},
+      {"elastic", "keeper", kAlike, text(elastic.keeper)},
+      {"elastic", "max_workers", kAlike, whole(elastic.max_workers, 0)},
+      {"elastic", "min_workers", kAlike, whole(elastic.min_workers, 0)},
+      {"elastic", "patience_s", kAlike, number(elastic.patience_s, kSeconds)},
       {"fabric", "islands", kAlike, one_of(fabric.islands, {"auto", "off"})},
       {"fabric", "peer_timeout_s", kAlike, number(fabric.peer_timeout_s, kSecondsOrNone)},
       {"fabric", "transport", kMayDiffer, one_of(fabric.transport, {"auto", "tcp", "shm", "mpi"})},

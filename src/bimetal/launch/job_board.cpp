@@ -68,6 +68,11 @@ int JobBoard::claim(int workers, int world_size) {
                           before, counted(world_size, "worker has", "workers have"), workers));
 }
 
+int JobBoard::claim_later(int workers) {
+  store_.add(kPresent, 1, soon());
+  return static_cast<int>(store_.add(kClaimed, workers, soon())) - workers;
+}
+
 int JobBoard::claim_server(const JobOffer& offer, int servers) {
   const auto taken = offer.servers_here + store_.add(kClaimedServers, 1, soon());
   if (taken <= servers) {

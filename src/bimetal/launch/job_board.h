@@ -62,6 +62,9 @@ class JobBoard {
   /// when fewer are free.
   int claim(int workers, int world_size);
 
+  /// The same for workers that come to a job which trains already, whatever its size.
+  int claim_later(int workers);
+
   /// Takes the next parameter server's number, after those of the host. Error(InvalidArgument) when
   /// all `servers` are taken.
   int claim_server(const JobOffer& offer, int servers);

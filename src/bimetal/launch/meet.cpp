@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <asio/ip/host_name.hpp>
 #include <chrono>
 #include <thread>
@@ -12,7 +11,6 @@
 #include "bimetal/net/mesh.h"
 #include "bimetal/net/mpi/mpi_mesh.h"
 #include "bimetal/rendezvous/bootstrap.h"
-#include "bimetal/rendezvous/survivors.h"
 
 namespace bimetal::launch {
 namespace {
@@ -89,28 +87,6 @@ comm::Group meet(const RankEnvironment& env, const JoinOptions& options,
     if (concerns_all) std::this_thread::sleep_for(kTimeToRead);
     throw;
   }
-}
-
-Left meet_again(const RankEnvironment& env, const JoinOptions& options) {
-  if (env.store != StoreOwner::Launcher) {
-    throw Error(ErrorCode::Unsupported, "no launcher serves a store that outlives a rank");
-  }
-  const auto deadline = Deadline::after(options.join_timeout);
-  const auto store = rendezvous::connect_store(env.master, options.token, deadline);
-  const auto left =
-      rendezvous::find_survivors(*store, env.rank, env.world_size, kSurvivors, deadline);
-  rendezvous::BootstrapOptions bootstrap;
-  bootstrap.job_id = env.job_id;
-  bootstrap.token = options.token;
-  if (options.peer_timeout) bootstrap.peer_timeout = options.peer_timeout;
-  bootstrap.prefix = fmt::format("{}/mesh", kSurvivors);
-  const auto own = std::ranges::find(left.ranks, env.rank) - left.ranks.begin();
-  auto group = comm::make_group(
-      rendezvous::connect_mesh(*store, static_cast<int>(own), static_cast<int>(left.ranks.size()),
-                               bootstrap, deadline),
-      options.group);
-  group.barrier(deadline).wait();
-  return {std::move(group), left.lost};
 }
 
 comm::Group single_process_world(const comm::GroupOptions& options) {

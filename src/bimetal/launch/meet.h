@@ -34,21 +34,6 @@ using TorchAgent =
 comm::Group meet(const RankEnvironment& env, const JoinOptions& options,
                  const TorchAgent& torch_agent = {});
 
-/// In the store of a launcher, where those who are left meet when a rank is lost.
-inline constexpr const char* kSurvivors = "survivors";
-
-/// Those who are left, and the number of the one who is not.
-struct Left {
-  comm::Group group;
-  int lost = -1;
-};
-
-/// Called by each rank that has lost another, once in a job: a group of all but one, in their
-/// order, over connections of its own. They have options.join_timeout to come. Collective among
-/// them. Error(Unsupported) unless a launcher of Bimetal serves the store, which is there
-/// whoever is lost; those of rendezvous::find_survivors and of meet().
-Left meet_again(const RankEnvironment& env, const JoinOptions& options);
-
 /// The group of a process that works alone: world size 1, no sockets.
 comm::Group single_process_world(const comm::GroupOptions& options = {});
 

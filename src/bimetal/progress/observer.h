@@ -88,6 +88,9 @@ class Observer {
   virtual void on_checkpoint(const std::string& /*path*/, std::int64_t /*step*/) {}
   /// Saved: on one rank of those who are left; else on each.
   virtual void on_rescue(const Rescue&) {}
+  /// Whether this rank leads, as rank 0 does: told when members have met, in their first epoch and
+  /// each later one.
+  virtual void on_leading(bool /*leads*/) {}
   virtual void on_notice(const std::string& /*text*/) {}  ///< shares capped, worker of no use…
 };
 
@@ -118,6 +121,9 @@ class Observers final : public Observer {
   }
   void on_rescue(const Rescue& rescue) override {
     for (auto* one : all_) one->on_rescue(rescue);
+  }
+  void on_leading(bool leads) override {
+    for (auto* one : all_) one->on_leading(leads);
   }
   void on_notice(const std::string& text) override {
     for (auto* one : all_) one->on_notice(text);

@@ -10,8 +10,14 @@
 namespace bimetal::progress {
 namespace {
 
-// What a rank asks for, as a sum of these.
-constexpr int kStop = 1, kSave = 2;
+double encode(const Wishes& wishes) {
+  return wishes.stop + 2 * wishes.save + 4 * wishes.leave + 8 * wishes.change;
+}
+
+Wishes decode_wishes(double number) {
+  const auto bits = static_cast<unsigned>(number);
+  return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0};
+}
 
 // Every figure travels as a float64: exact for counts up to 2^53, and one array for the fabric.
 RankFigures decode(std::span<const double> numbers) {
@@ -20,8 +26,7 @@ RankFigures decode(std::span<const double> numbers) {
           .sum_seconds = numbers[11],
           .loss_sum = numbers[2],
           .fit = static_cast<Fit>(static_cast<std::uint8_t>(numbers[3])),
-          .stop_requested = (static_cast<int>(numbers[4]) & kStop) != 0,
-          .save_due = (static_cast<int>(numbers[4]) & kSave) != 0,
+          .wishes = decode_wishes(numbers[4]),
           .gradient_norm = numbers[5],
           .communicate_seconds = numbers[6],
           .wait_seconds = numbers[7],
@@ -30,6 +35,14 @@ RankFigures decode(std::span<const double> numbers) {
 }
 
 }  // namespace
+
+Wishes& Wishes::operator|=(const Wishes& other) {
+  stop |= other.stop;
+  save |= other.save;
+  leave |= other.leave;
+  change |= other.change;
+  return *this;
+}
 
 FigureExchange::FigureExchange(comm::Group group)
     : group_(std::move(group)),
@@ -41,7 +54,7 @@ void FigureExchange::start(const RankFigures& mine, Deadline deadline) {
            mine.compute_seconds,
            mine.loss_sum,
            static_cast<double>(mine.fit),
-           static_cast<double>((mine.stop_requested ? kStop : 0) | (mine.save_due ? kSave : 0)),
+           encode(mine.wishes),
            mine.gradient_norm,
            mine.communicate_seconds,
            mine.wait_seconds,

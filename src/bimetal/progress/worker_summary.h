@@ -29,6 +29,17 @@ struct ShadowFigures {
   double seconds = 0;  ///< as RankFigures::compute_seconds
 };
 
+/// What a rank asks of all, after this step.
+struct Wishes {
+  bool stop = false;    ///< the job's end
+  bool save = false;    ///< a checkpoint: one is due by its clock
+  bool leave = false;   ///< to be without it from then on
+  bool change = false;  ///< a new epoch of members: somebody waits to come in
+
+  /// Of those that count as one.
+  Wishes& operator|=(const Wishes& other);
+};
+
 struct RankFigures {
   std::int64_t batch = 0;      ///< weight of this rank's samples: their number where each weighs 1
   double compute_seconds = 0;  ///< forward, backward and the previous step's update
@@ -37,8 +48,7 @@ struct RankFigures {
   double sum_seconds = 0;
   double loss_sum = 0;  ///< of its samples
   Fit fit = Fit::fits;
-  bool stop_requested = false;
-  bool save_due = false;  ///< by its clock, after this step
+  Wishes wishes = {};
   /// Of the summed gradients, where the step asks for it; not finite where they are not.
   double gradient_norm = 0;
   /// Of this rank since the run's start, up to the step before: for those who watch.

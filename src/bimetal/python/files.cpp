@@ -13,7 +13,7 @@
 #include "bimetal/base/os_files.h"
 #include "bimetal/base/temporary_path.h"
 #include "bimetal/python/bindings.h"
-#include "bimetal/rendezvous/survivors.h"
+#include "bimetal/rendezvous/member_record.h"
 
 namespace bimetal::python {
 namespace {

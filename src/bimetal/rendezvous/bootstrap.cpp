@@ -13,7 +13,7 @@
 #include "bimetal/base/quantity.h"
 #include "bimetal/net/mesh.h"
 #include "bimetal/net/tcp/tcp_mesh.h"
-#include "bimetal/rendezvous/survivors.h"
+#include "bimetal/rendezvous/member_record.h"
 
 namespace bimetal::rendezvous {
 namespace {

@@ -64,6 +64,10 @@ std::unique_ptr<Store> connect_store(
     const net::Endpoint& server, const net::Token& token, Deadline deadline,
     net::Encryption encryption = net::encryption_from_environment());
 
+/// The same without a second try: Error(PeerLost) at once where nobody listens there.
+std::unique_ptr<Store> connect_store_at_once(const net::Endpoint& server, const net::Token& token,
+                                             Deadline deadline);
+
 // A store of somebody else's that can tell what there is, but should not be asked to wait.
 
 /// Waits by asking in turns: another store's own wait may hold its connection, and other threads

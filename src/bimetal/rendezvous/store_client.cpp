@@ -213,17 +213,15 @@ void ClientSession::on_ended(const Error& why) {
   changed_.notify_all();
 }
 
-}  // namespace
+using OnTrouble = std::function<void(const std::string& trouble)>;
 
-std::unique_ptr<Store> connect_store(const net::Endpoint& server, const net::Token& token,
-                                     Deadline deadline, net::Encryption encryption) {
+std::unique_ptr<Store> connect(const net::Endpoint& server, const net::Token& token,
+                               Deadline deadline, net::Encryption encryption,
+                               const std::string& name, OnTrouble on_trouble) {
   net::require_token_for(server.host, token);
-  const std::string name = fmt::format("the rendezvous store at {}", to_string(server));
   auto request =
       net::dial_request(net::Service::Store, server, name, {token, encryption, {}}, deadline);
-  request.on_trouble = [&name](const std::string& trouble) {
-    log(LogLevel::info, "{}: {}; trying again", name, trouble);
-  };
+  request.on_trouble = std::move(on_trouble);
 
   auto io = std::make_unique<asio::io_context>(1);
   std::exception_ptr failure;
@@ -234,6 +232,29 @@ std::unique_ptr<Store> connect_store(const net::Endpoint& server, const net::Tok
   io->run();
   if (failure) std::rethrow_exception(failure);
   return std::make_unique<StoreClient>(std::move(io), std::move(*connection), name);
+}
+
+std::string name_of(const net::Endpoint& server) {
+  return fmt::format("the rendezvous store at {}", to_string(server));
+}
+
+}  // namespace
+
+std::unique_ptr<Store> connect_store(const net::Endpoint& server, const net::Token& token,
+                                     Deadline deadline, net::Encryption encryption) {
+  const auto name = name_of(server);
+  return connect(server, token, deadline, encryption, name, [&name](const std::string& trouble) {
+    log(LogLevel::info, "{}: {}; trying again", name, trouble);
+  });
+}
+
+std::unique_ptr<Store> connect_store_at_once(const net::Endpoint& server, const net::Token& token,
+                                             Deadline deadline) {
+  const auto name = name_of(server);
+  return connect(server, token, deadline, net::encryption_from_environment(), name,
+                 [&name](const std::string& trouble) {
+                   throw Error(ErrorCode::PeerLost, fmt::format("{}: {}", name, trouble));
+                 });
 }
 
 }  // namespace bimetal::rendezvous

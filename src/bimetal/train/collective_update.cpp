@@ -99,7 +99,8 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   mine.gradient_norm =
       in_phase(Phase::kUpdate, [&] { return stages_.inspect(gradients, counted); });
   const double inspect_seconds = inspecting.seconds();
-  if (copies) parallel::sum_over_ranks(statistics_, sync_.group(), timeout_);
+  // Before anybody updates: a rank that is lost then takes nothing of the step with it.
+  parallel::sum_over_ranks(statistics_, sync_.group(), timeout_);
   complete_ = step;
   if (!ahead) exchange_.start(sync_.as_one(mine), Deadline::after(timeout_));
   const Stopwatch waiting;
@@ -119,7 +120,7 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   const Stopwatch updating;
   const Phase phase(Phase::kUpdate);
   result.skipped = !update(step, result.figures, optimizer);
-  const double waited = result.skipped ? 0 : spread_update(copies);
+  const double waited = result.skipped ? 0 : spread_update();
   update_seconds_ = inspect_seconds + updating.seconds() - waited;
   result.wait_seconds += waited;
   result.communicate_seconds += waited;
@@ -129,12 +130,10 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
 }
 
 /// How long this rank has waited for others to have updated theirs.
-double CollectiveUpdate::spread_update(bool copies) {
+double CollectiveUpdate::spread_update() {
   const double before = sync_.wait_seconds();
   sync_.spread_update();
-  const double waited = sync_.wait_seconds() - before;
-  if (!copies) parallel::merge_over_ranks(statistics_, sync_.group(), timeout_);
-  return waited;
+  return sync_.wait_seconds() - before;
 }
 
 /// What this rank does by itself; false: the step is skipped.
@@ -145,9 +144,7 @@ bool CollectiveUpdate::update(std::int64_t step, std::span<const progress::RankF
     auto* const merged = dynamic_cast<optim::MergedUpdate*>(&optimizer);
     if (merged != nullptr) merged->set_gradient_factor(stages_.factor());
     optimizer.step();
-    if (sync_.store().keeps_copies()) {
-      for (const auto& one : statistics_) task::merge(one);
-    }
+    for (const auto& one : statistics_) task::merge(one);
   } else {
     parallel::discard(statistics_);
   }

@@ -67,7 +67,7 @@ class CollectiveUpdate {
  private:
   bool update(std::int64_t step, std::span<const progress::RankFigures> figures,
               torch::optim::Optimizer& optimizer);
-  double spread_update(bool copies);
+  double spread_update();
 
   parallel::Sync sync_;
   std::chrono::milliseconds timeout_;

@@ -55,6 +55,7 @@ Epoch::Epoch(Run& run, comm::Group group)
   auto& scaler = step_.stages().scaler();
   if (scaler && state().loss_scaler) scaler->restore(*state().loss_scaler);
   begin();
+  observer_.on_leading(group_.rank() == 0);
 }
 
 /// What has been learnt of this rank's device. Gradients may lie in memory of the group.

@@ -59,8 +59,18 @@ class Epoch {
   Epoch(const Epoch&) = delete;
   Epoch& operator=(const Epoch&) = delete;
 
-  /// Until the job is done, or somebody wants it to stop; evaluates and saves then.
+  /// Until the job is done, or somebody wants it to stop; evaluates and saves then. Or, with
+  /// TrainerOptions::members, until members come or leave, which change() tells: the report is empty
+  /// then, and the run handed over.
   progress::Report train();
+
+  /// What train() has ended for: the ranks that leave; nothing where it is none of that.
+  const std::optional<std::vector<int>>& change() const noexcept { return change_; }
+
+  /// Where a rank is lost and zero.copies = 2 keeps each shard twice: those who are left save what
+  /// all had, and the run goes on from there. `left`: a group of theirs. False if it keeps no
+  /// copies. Collective among them; what goes wrong is told, and thrown.
+  bool rescue(int lost, const comm::Group& left);
 
   /// False, and nothing is done, when the job is done.
   bool next_step();
@@ -99,10 +109,12 @@ class Epoch {
   void test_now();
   progress::Evaluation evaluate_with(std::shared_ptr<const task::Dataset> data, std::string name);
   bool save_due() const;
+  progress::Wishes wishes() const;
+  void note_change(std::span<const progress::RankFigures> figures);
+  void settle_debts();
   void share_buffers();
   void save_now();
   void complete_state();
-  void rescue(const Error& loss);
   int go_even(comm::Group left);
   void take_error_feedback();
 
@@ -136,6 +148,7 @@ class Epoch {
   IdleRanks idle_;
   std::optional<data::BatchFeed::Plan> current_;  ///< of the step under way
   bool interrupted_ = false;
+  std::optional<std::vector<int>> change_;
 };
 
 }  // namespace bimetal::train

@@ -24,7 +24,6 @@ progress::Report Epoch::train() {
   try {
     return run_steps();
   } catch (const Error& error) {
-    if (follows_from_a_loss(error)) rescue(error);
     // What has been aborted says who has failed, in that rank's words.
     const bool names = stages_.mesh && error.code() != ErrorCode::Aborted;
     if (!names || !follows_from_a_loss(error)) throw;
@@ -33,9 +32,14 @@ progress::Report Epoch::train() {
 }
 
 progress::Report Epoch::run_steps() {
-  while (!interrupted_ && next_step()) {
+  settle_debts();
+  while (!interrupted_ && !change_ && next_step()) {
   }
   memory_.note_peak();
+  if (change_) {
+    hand_over();
+    return {};
+  }
   if (!profiler_.finish()) {
     observer_.on_notice(
         "none of the steps that were to be profiled was made: this run ended before, or went on "
@@ -68,13 +72,13 @@ bool Epoch::next_step() {
     feed_.draw(balancer_.shares());
     return batch;
   };
-  const bool stop = options_.stop_requested && options_.stop_requested();
+  const auto asked = wishes();
   const auto step = state().step + 1;
   optim::set_learning_rate(trained_.optimizer(),
                            optim::learning_rate_at(job_.train, step, run_.planned_steps));
   const auto shadow = measure_beside_work(plan);
   profiler_.begin(step);
-  const auto result = step_.run(step, plan.samples, fetch, stop, shadow, save_due());
+  const auto result = step_.run(step, plan.samples, fetch, asked, shadow);
   if (profiler_.end(step)) journal_->start_clock();
   if (!result.applied) {
     repeat(plan, result);
@@ -82,13 +86,44 @@ bool Epoch::next_step() {
   }
   record(plan, result);
   learn_shares(result.figures);
-  interrupted_ = std::ranges::any_of(result.figures, &progress::RankFigures::stop_requested);
-  if (interrupted_) tell_who_ended_it(result.figures);
-  const auto every = job_.checkpoint.every_steps;
-  const bool by_clock = std::ranges::any_of(result.figures, &progress::RankFigures::save_due);
-  if (plan.ends_epoch || by_clock || (every > 0 && state().step % every == 0)) save_now();
-  if (plan.ends_epoch && !interrupted_) evaluate_now();
+  note_change(result.figures);
+  settle_debts();
   return true;
+}
+
+progress::Wishes Epoch::wishes() const {
+  const auto asks = [](const auto& question) { return question && question(); };
+  return {.stop = asks(options_.stop_requested),
+          .save = save_due(),
+          .leave = options_.members != nullptr && asks(options_.leave_requested),
+          .change = options_.members != nullptr && options_.members->somebody_waits()};
+}
+
+/// Who has asked for an end of the job, or of this epoch.
+void Epoch::note_change(std::span<const progress::RankFigures> figures) {
+  std::vector<int> leaving;
+  bool change = false;
+  for (std::size_t rank = 0; rank < figures.size(); ++rank) {
+    const auto& asked = figures[rank].wishes;
+    interrupted_ |= asked.stop;
+    change |= asked.change || asked.leave;
+    if (asked.leave) leaving.push_back(static_cast<int>(rank));
+  }
+  interrupted_ |= leaving.size() == figures.size();
+  if (interrupted_) {
+    tell_who_ended_it(figures);
+  } else if (change && !run_.done()) {
+    change_ = std::move(leaving);
+  }
+}
+
+/// What is to be done between two steps, and has not been: whoever goes on in another epoch does it
+/// there.
+void Epoch::settle_debts() {
+  if (run_.save_owed) save_now();
+  run_.save_owed = false;
+  if (run_.evaluation_owed && !interrupted_) evaluate_now();
+  run_.evaluation_owed = false;
 }
 
 /// What this rank has measured since the last step, and the start of another shadow batch where it
@@ -114,6 +149,11 @@ void Epoch::commit(std::int64_t step, const data::SamplerPosition& after) {
 
 void Epoch::record(const data::BatchFeed::Plan& plan, const StepResult& result) {
   commit(state().step + 1, plan.after);
+  const auto every = job_.checkpoint.every_steps;
+  const bool by_clock = std::ranges::any_of(
+      result.figures, [](const auto& rank) { return rank.wishes.save; });
+  run_.save_owed = plan.ends_epoch || by_clock || (every > 0 && state().step % every == 0);
+  run_.evaluation_owed = plan.ends_epoch;
   if (const auto text = result.skipped ? step_.stages().notice() : std::nullopt) {
     observer_.on_notice(*text);
   }
@@ -158,7 +198,7 @@ void Epoch::tell_who_ended_it(std::span<const progress::RankFigures> figures) {
   const auto first_here = static_cast<std::size_t>(group_.rank() - options_.local_rank);
   const auto here = static_cast<std::size_t>(options_.local_world_size);
   for (std::size_t rank = 0; rank < std::min(figures.size(), hosts_.size()); ++rank) {
-    if (!figures[rank].stop_requested) continue;
+    if (!figures[rank].wishes.stop) continue;
     if (rank >= first_here && rank < first_here + here) return;
     observer_.on_notice(
         fmt::format("rank {} on {} was told to stop (Ctrl-C there): the job ends after step {}",
@@ -172,9 +212,9 @@ void Epoch::evaluate_now() {
   const auto validation = run_.task->validation();
   const auto data = validation ? validation : run_.task->evaluation();
   if (!job_.train.evaluate || !data || run_.evaluated_step == state().step) return;
-  run_.evaluated_step = state().step;
   const auto result =
       evaluate_with(data, validation ? progress::kValidationData : progress::kTestData);
+  run_.evaluated_step = state().step;
   if (!validation || group_.rank() != 0) return;
   run_.best->offer(run_.saved_step == state().step ? run_.saved_path : "", state().step, result);
 }
@@ -225,7 +265,6 @@ void Epoch::share_buffers() {
 
 void Epoch::save_now() {
   if (run_.saved_step == state().step) return;
-  run_.saved_step = state().step;
   share_buffers();
   trained_.require_finite();
   if (!job_.checkpoint.dir.empty()) {
@@ -235,6 +274,7 @@ void Epoch::save_now() {
     state().error_feedback.clear();
     observer_.on_checkpoint(run_.saved_path.string(), state().step);
   }
+  run_.saved_step = state().step;
   run_.since_save = Stopwatch();
   journal_->start_clock();
 }

@@ -41,30 +41,25 @@ bool follows_from_a_loss(const Error& error) {
          error.code() == ErrorCode::Timeout;
 }
 
-/// What goes wrong in it is told, and takes nothing away from what has happened.
-void Epoch::rescue(const Error& loss) {
-  if (!options_.meet_again || !trained_.store()->keeps_copies()) return;
+bool Epoch::rescue(int lost, const comm::Group& left) {
+  if (!trained_.store()->keeps_copies()) return false;
   observer_.on_rescue({.state = State::Saving});
-  // Whoever waits for this one, and has seen nothing yet; with what has been seen first.
-  group_.abort(fmt::format("rank {}: {}", group_.rank(), loss.what()));
-  bool met = false;  // who have met number themselves anew
   try {
-    const auto left = options_.meet_again();
-    met = true;
-    const auto busiest = go_even(left.group);
-    trained_.require_finite(left.group);
+    const auto busiest = go_even(left);
+    trained_.require_finite(left);
     complete_state();
-    const auto path = trained_.save_without(left.lost, left.group, busiest);
-    if (left.group.rank() > 0) return;
-    observer_.on_rescue(
-        {.state = State::Saved, .lost = left.lost, .step = state().step, .path = path.string()});
-  } catch (const Error& error) {
-    const bool left_out =
-        !met && error.code() == ErrorCode::PeerLost && error.rank() == group_.rank();
-    observer_.on_rescue(
-        {.state = left_out ? State::LeftOut : State::Failed, .cause = error.what()});
+    const auto path = trained_.save_without(lost, left, busiest);
+    run_.learnt.saved = path;
+    run_.saved_step = state().step;
+    if (left.rank() == 0) {
+      run_.saved_path = path;
+      observer_.on_rescue(
+          {.state = State::Saved, .lost = lost, .step = state().step, .path = path.string()});
+    }
+    return true;
   } catch (const std::exception& error) {
     observer_.on_rescue({.state = State::Failed, .cause = error.what()});
+    throw;
   }
 }
 

@@ -31,13 +31,17 @@ void Run::begin() {
     observer.on_notice(*other);
   }
   planned_steps = checkpoint::planned_steps(job.train, task->training()->size(), state);
-  journal.emplace(progress::RunPlan{.epochs = job.train.epochs,
-                                          .steps = planned_steps,
-                                          .global_batch = batch_weight(),
-                                          .counts = task->counts()});
-  loss_trend.emplace(state.step == 0);
+  start_journal();
   saved_step = state.step;
   if (const auto text = checkpoint::early_end(job.train, planned_steps)) observer.on_notice(*text);
+}
+
+void Run::start_journal() {
+  journal.emplace(progress::RunPlan{.epochs = job.train.epochs,
+                                    .steps = planned_steps,
+                                    .global_batch = batch_weight(),
+                                    .counts = task->counts()});
+  loss_trend.emplace(learnt.state.step == 0);
 }
 
 void Run::lead() {

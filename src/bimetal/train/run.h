@@ -36,8 +36,12 @@ struct Run {
 
   /// Once the first epoch knows where the model begins; does nothing after that.
   void begin();
+  /// The part of it that a newcomer does by what others have planned.
+  void start_journal();
   /// As this rank becomes rank 0 of an epoch: what it keeps for all.
   void lead();
+  /// Whether every rank has the whole model, so that one may be lost and takes nothing with it.
+  bool whole() const { return job.zero.level == 0 && job.mesh.stages * job.mesh.tensor == 1; }
 
   bool done() const { return learnt.begun && learnt.state.step >= planned_steps; }
   /// Where the next step's samples begin.
@@ -65,6 +69,7 @@ struct Run {
   int number = -1;  ///< this rank's among the members; -1: it has none yet
 
   // Checkpoints and evaluations.
+  bool save_owed = false, evaluation_owed = false;  ///< after the last step, and not done yet
   std::int64_t saved_step = 0, evaluated_step = -1;
   Stopwatch since_save;
   std::filesystem::path saved_path;                ///< rank 0's, of saved_step

@@ -69,17 +69,16 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
 }
 
 StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& plan,
-                             const std::function<task::Values()>& fetch, bool stop_requested,
-                             progress::ShadowFigures shadow, bool save_due) {
+                             const std::function<task::Values()>& fetch, progress::Wishes wishes,
+                             progress::ShadowFigures shadow) {
   const Stopwatch waiting;
   in_phase(Phase::kWait,
            [&] { share_->prepare(plan.counts[static_cast<std::size_t>(share_->lanes().mine())]); });
   update_.has_waited(waiting.seconds());
   sync_.begin_step(plan.weight(), update_.stages().loss_scale());
   auto mine = compute(plan, fetch);
-  mine.stop_requested = stop_requested;
+  mine.wishes = wishes;
   mine.shadow = shadow;
-  mine.save_due = save_due;
   auto result = update_.run(step, mine, optimizer_);
   share_->learn(result.figures);
   return result;

@@ -47,8 +47,8 @@ class TrainingStep {
                parallel::Sync sync, StepOptions options);
 
   /// Runs step number `step` over the samples of `plan`, which are by lane, the same on every rank.
-  /// `fetch` gives this lane's batch (0 samples: it takes part without computing). `shadow`, and
-  /// whether a save is due, are told to all. Collective.
+  /// `fetch` gives this lane's batch (0 samples: it takes part without computing). `wishes` and
+  /// `shadow` are told to all. Collective.
   ///
   /// When a share does not fit into its device's memory, that rank first recomputes activations
   /// (Fit::try_recomputing), then computes it in smaller micro-batches (Fit::try_smaller_pieces);
@@ -56,8 +56,8 @@ class TrainingStep {
   /// (Fit::too_large). Either way every rank discards the step. Errors: those of
   /// CollectiveUpdate::run; whatever else `fetch` or the model throws, on this rank alone.
   StepResult run(std::int64_t step, const data::EpochSampler::Step& plan,
-                 const std::function<task::Values()>& fetch, bool stop_requested,
-                 progress::ShadowFigures shadow = {}, bool save_due = false);
+                 const std::function<task::Values()>& fetch, progress::Wishes wishes = {},
+                 progress::ShadowFigures shadow = {});
 
   /// What becomes of the summed gradients; used between steps alone.
   GradientStages& stages() noexcept { return update_.stages(); }

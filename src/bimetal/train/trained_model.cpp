@@ -134,12 +134,19 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group,
   learnt_.begun = true;
 }
 
+void make_whole(const job::JobConfig& job, int ranks,
+                const std::shared_ptr<const task::JobTask>& task, const device::Place& place,
+                Learnt& learnt) {
+  if (learnt.optimizer) return;
+  learnt.model = make_starting_model(job, task, place).model;
+  learnt.optimizer = make_optimizer(job, ranks, *task, learnt.model);
+}
+
 void TrainedModel::begin_whole(const std::shared_ptr<const task::JobTask>& task,
                                const device::Place& place, progress::Observer& observer,
                                const parallel::ReplicatedModelOptions& options) {
   if (!learnt_.begun) {
-    learnt_.model = make_starting_model(job_, task, place).model;
-    learnt_.optimizer = make_optimizer(job_, group_.size(), *task, learnt_.model);
+    make_whole(job_, group_.size(), task, place, learnt_);
     learnt_.state = checkpoint::starting_point(group_, job_, learnt_.saved, learnt_.model,
                                                *learnt_.optimizer, observer);
   } else if (!task->has_optimizer()) {

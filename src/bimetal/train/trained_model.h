@@ -45,6 +45,11 @@ struct Learnt {
   std::optional<std::filesystem::path> saved = {};  ///< before the first epoch: what to begin with
 };
 
+/// A model as the job begins it, and its optimizer, unless they are there. `ranks`: those who train.
+void make_whole(const job::JobConfig& job, int ranks,
+                const std::shared_ptr<const task::JobTask>& task, const device::Place& place,
+                Learnt& learnt);
+
 /// What weighs the ranks' shards: zero.shards. `speeds`: of each rank, any unit. Collective where
 /// memory decides: what each rank's `device` has free. Error(InvalidArgument) for weights that are
 /// not one for each rank.

@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/data/digest.h"
 #include "bimetal/job/combinations.h"
+#include "bimetal/job/same_job.h"
 #include "bimetal/progress/together.h"
-#include "bimetal/train/epoch.h"
+#include "bimetal/train/epochs.h"
 #include "bimetal/train/libtorch_state.h"
 #include "bimetal/train/notices.h"
 #include "bimetal/train/pipeline/auto_mesh.h"
@@ -23,11 +25,26 @@ bool agreed(const Error& error) {
 }
 
 void require_meeting(const job::JobConfig& job, int ranks, const TrainerOptions& options) {
-  if (job.zero.copies == 1 || ranks == 1 || options.meet_again) return;
+  if (job.zero.copies == 1 || ranks == 1 || options.members != nullptr) return;
   throw Error(ErrorCode::Unsupported,
               "zero.copies = 2 needs ranks that `bimetal train`, or it with `bimetal join`, has "
               "started: others are ended as soon as one is lost, or have nowhere to meet then; "
               "leave it out, and set checkpoint.every_steps");
+}
+
+void end_for_others(comm::Group& group, membership::Membership* members, const std::string& why,
+                    const Error& error) {
+  group.abort(why);
+  if (members != nullptr) members->fail(error);
+}
+
+/// What those who train have alike, for those who want to join them.
+std::string fingerprint(const job::JobConfig& job, const task::JobTask& task) {
+  std::string text;
+  for (const auto& [key, value] : job::facts_of(job)) text += fmt::format("{}={}\n", key, value);
+  for (const auto& fact : task.facts()) text += fact + "\n";
+  text += fmt::format("{} samples", task.training()->size());
+  return data::hex(data::digest_of(text));
 }
 
 }  // namespace
@@ -35,6 +52,7 @@ void require_meeting(const job::JobConfig& job, int ranks, const TrainerOptions&
 progress::Report run_training(const job::JobConfig& job, comm::Group group,
                               const TrainerOptions& options, progress::Observer& observer) {
   const int rank = group.rank();
+  auto* const members = options.members;
   try {
     require_deterministic(job, group.size());
     require_counts(job, group.size());
@@ -44,16 +62,19 @@ progress::Report run_training(const job::JobConfig& job, comm::Group group,
     const Deterministic deterministic(settled.train);
     const auto place = choose_place(settled, options);
     Run run(settled, options, observer, place, load_shared_task(group, settled, options, observer));
-    return Epoch(run, group).train();
+    if (members != nullptr) members->train(fingerprint(job, *run.task));
+    return train_epochs(run, group);
   } catch (const progress::Interrupted&) {  // by all ranks alike
     return {.world_size = group.size(), .interrupted = true};
   } catch (const Error& error) {
     // What went wrong here alone must not leave the others waiting.
-    if (!agreed(error)) group.abort(fmt::format("rank {}: {}", rank, error.what()));
+    if (!agreed(error)) {
+      end_for_others(group, members, fmt::format("rank {}: {}", rank, error.what()), error);
+    }
     throw;
   } catch (const std::exception& error) {
     const auto told = error_of(error, fmt::format("rank {}", rank), rank);
-    group.abort(told.what());
+    end_for_others(group, members, told.what(), told);
     throw told;
   }
 }

@@ -7,22 +7,19 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bimetal/comm/group.h"
 #include "bimetal/data/transfer/file_transfer.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/job/worker_spec.h"
+#include "bimetal/membership/membership.h"
+#include "bimetal/net/endpoint.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/progress/report.h"
 #include "bimetal/train/profile/profile.h"
 
 namespace bimetal::train {
-
-/// Those who are left when a rank is lost: a group of theirs, in their order.
-struct Left {
-  comm::Group group;
-  int lost = -1;  ///< its number among all
-};
 
 struct TrainerOptions {
   job::WorkerSpec worker;
@@ -34,9 +31,15 @@ struct TrainerOptions {
   std::function<bool()> stop_requested;
   /// Polled while data is read, fetched or sent; true ends the run there, on every rank.
   std::function<bool()> interrupt_requested = {};
-  /// For zero.copies = 2: called by every rank that has seen one lost. Throws where nobody else, or
-  /// more than one, is missing.
-  std::function<Left()> meet_again = {};
+  /// Polled between steps; true: this rank leaves after the step, and the others go on.
+  std::function<bool()> leave_requested = {};
+  /// Who belongs to the job, founded by its first group: when members come, leave or are lost, those
+  /// who are there go on. None: a lost rank ends the job. Must outlive the run.
+  membership::Membership* members = nullptr;
+  /// False, with members: where one is lost, zero.copies = 2 saves what it had, and the job ends.
+  bool goes_on = true;
+  /// Of a rank that comes to a job which trains already: where members are to be found.
+  std::vector<net::Endpoint> doors = {};
   data::Fetch fetch = {};                      ///< for data at a URL; empty: that is Unsupported
   std::optional<ProfileRequest> profile = {};  ///< rank 0's counts
 };
@@ -44,8 +47,11 @@ struct TrainerOptions {
 /// Runs `job` as this group's rank and returns the report (complete on every rank; of a run that
 /// was interrupted before its first step, little more than that). Collective. Errors: those of
 /// share_dataset, NotFinite naming step and rank (the last checkpoint stays), OutOfMemory, and the
-/// fabric's; after one of them the group is unusable. With zero.copies = 2 those who are left when
-/// a rank is lost save what they and it had before that error is thrown: Observer::on_rescue().
+/// fabric's; after one of them the group is unusable.
+///
+/// With members, a lost rank is none of these errors: docs/elastic.md. With zero.copies = 2 those
+/// who are left save what they and it had: Observer::on_rescue(). A rank that comes later (doors)
+/// has a `group` of its own alone.
 progress::Report run_training(const job::JobConfig& job, comm::Group group,
                               const TrainerOptions& options, progress::Observer& observer);
 

@@ -62,8 +62,7 @@ struct SteepRank {
         number, plan,
         [] {
           return task::Values{torch::ones({2, 1, 4, 4}), torch::zeros({2}, torch::kInt64)};
-        },
-        false);
+        });
   }
 
   task::ImageClassification task;

@@ -84,7 +84,7 @@ TEST(TrainingStep, RankThatRunsOutOfMemoryMakesAllDiscardTheStep) {
     Worker worker(group);
     const auto before = worker.parameters();
     const auto failing = worker.step.run(
-        1, plan_of({4, 4}), [&] { return worker.rank == 1 ? enormous() : ones(4); }, false);
+        1, plan_of({4, 4}), [&] { return worker.rank == 1 ? enormous() : ones(4); });
     EXPECT_FALSE(failing.applied);
     EXPECT_EQ(failing.figures[0].fit, progress::Fit::fits);
     EXPECT_EQ(failing.figures[1].fit, progress::Fit::too_large)
@@ -95,7 +95,7 @@ TEST(TrainingStep, RankThatRunsOutOfMemoryMakesAllDiscardTheStep) {
     // The same step again, as one device would have done it.
     EXPECT_TRUE(worker.step
                     .run(
-                        1, plan_of({6, 2}), [&] { return ones(worker.rank ? 2 : 6); }, false)
+                        1, plan_of({6, 2}), [&] { return ones(worker.rank ? 2 : 6); })
                     .applied);
     EXPECT_FALSE(equal(worker.parameters(), before));
   });
@@ -132,7 +132,7 @@ TEST(TrainingStep, GivesUpOnAShareThatNoPieceOfFits) {
     TrainingStep step(task, model, sgd, group, Worker::options(16));
     const auto run = [&] {
       return step.run(
-          1, plan_of({16}), [] { return ones(16); }, false);
+          1, plan_of({16}), [] { return ones(16); });
     };
     EXPECT_EQ(run().figures[0].fit, progress::Fit::try_smaller_pieces);
     EXPECT_EQ(run().figures[0].fit, progress::Fit::too_large);
@@ -150,7 +150,7 @@ TEST(TrainingStep, NotANumberOnOneRankStopsAllBeforeTheUpdate) {
     };
     EXPECT_EQ(expect_error(ErrorCode::NotFinite, {"step 41", "rank 2"},
                            [&] {
-                             worker.step.run(41, plan_of({2, 2, 2}), fetch, false);
+                             worker.step.run(41, plan_of({2, 2, 2}), fetch);
                            })
                   .rank(),
               2);
@@ -177,7 +177,7 @@ TEST(TrainingStep, PassesThatAreTogetherAreAsManyOnEachRank) {
       const std::vector<std::int64_t> counts = {24, 8, 0};
       const auto share = counts[static_cast<std::size_t>(rank)];
       EXPECT_TRUE(step.run(
-                          1, plan_of(counts), [&] { return ones(share); }, false)
+                          1, plan_of(counts), [&] { return ones(share); })
                       .applied);
       const std::vector<std::vector<std::int64_t>> expected = {
           {12, 12},
@@ -202,7 +202,7 @@ TEST(TrainingStep, AnOptimizerOfTheModelsParametersTrainsNoShards) {
       TrainingStep step(task, sharded->model(), sgd, sharded, Worker::options(0));
       expect_error(ErrorCode::InvalidArgument, {"make it of ShardedModel::pieces()"}, [&] {
         step.run(
-            1, plan_of({2, 2}), [] { return ones(2); }, false);
+            1, plan_of({2, 2}), [] { return ones(2); });
       });
     });
   }
@@ -212,7 +212,7 @@ TEST(TrainingStep, AnOptimizerOfTheModelsParametersTrainsNoShards) {
     TrainingStep step(worker.task, worker.model, other, group, Worker::options(0));
     expect_error(ErrorCode::InvalidArgument, {"make it of the trained parameters"}, [&] {
       step.run(
-          1, plan_of({2, 2}), [] { return ones(2); }, false);
+          1, plan_of({2, 2}), [] { return ones(2); });
     });
   });
 }
@@ -287,7 +287,7 @@ TEST(TrainingStep, LackOfMemoryWhereNoStepIsRepeatedIsOfThisRank) {
       throw Error(ErrorCode::OutOfMemory, "no memory for 12 bytes");
     };
     try {
-      step->run(1, plan_of({2, 2}), fetch, false);
+      step->run(1, plan_of({2, 2}), fetch);
       ADD_FAILURE() << "nothing was thrown";
     } catch (const std::bad_alloc& error) {
       EXPECT_THAT(error.what(), HasSubstr("12 bytes"));

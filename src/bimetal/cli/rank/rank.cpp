@@ -1,55 +1,83 @@
 #include "bimetal/cli/rank/rank.h"
 
+#include <algorithm>
 #include <asio/ip/host_name.hpp>
+#include <chrono>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/release.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/rank/profile_output.h"
 #include "bimetal/cli/rank/rank_observer.h"
 #include "bimetal/cli/rank/rank_process.h"
-#include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/fetch_url.h"
+#include "bimetal/launch/job_board.h"
 #include "bimetal/launch/meet.h"
-#include "bimetal/monitor/monitor.h"
-#include "bimetal/progress/observer.h"
-#include "bimetal/progress/progress_line.h"
+#include "bimetal/membership/membership.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/tcp/peer_timeout.h"
 #include "bimetal/progress/report.h"
+#include "bimetal/rendezvous/store.h"
 #include "bimetal/train/trainer.h"
 
 namespace bimetal::cli {
 namespace {
+
+/// Where a worker of a job on several machines is reached; loopback on one.
+std::string own_address(const launch::RankEnvironment& env) {
+  return env.on_one_machine() ? "127.0.0.1" : net::address_towards(env.master);
+}
+
+/// Who belongs to the job, where some of them may be lost.
+std::unique_ptr<membership::Membership> make_members(const launch::RankEnvironment& env,
+                                                     const RankRequest& request) {
+  const auto& job = request.job;
+  if (!request.elastic && job.zero.copies == 1) return nullptr;
+  const auto join = rejoin_options(job);
+  membership::Options options;
+  options.listen = own_address(env);
+  options.token = join.token;
+  options.host = asio::ip::host_name();
+  options.worker = request.worker;
+  options.keeper = job.elastic.keeper;
+  options.least = static_cast<int>(std::max<std::int64_t>(1, job.elastic.min_workers));
+  options.most = static_cast<int>(job.elastic.max_workers);
+  options.patience = milliseconds_of(job.elastic.patience_s);
+  options.timeout = milliseconds_of(job.parallel.timeout_s);
+  options.silence = net::peer_timeout_for(join.peer_timeout, net::is_loopback(options.listen));
+  options.group = join.group;
+  options.board = env.master;
+  return std::make_unique<membership::Membership>(options);
+}
 
 /// One rank's training.
 class TrainingRank {
  public:
   TrainingRank(const launch::RankEnvironment& env, const RankRequest& request,
                launch::StatusReporter& status)
-      : env_(env), request_(request), status_(status) {}
+      : env_(env),
+        request_(request),
+        voice_(request, status,
+               env.local_rank == 0 && env.store == launch::StoreOwner::Launcher && env.rank > 0) {}
 
   int run() {
-    const bool first_here = env_.local_rank == 0 && env_.store == launch::StoreOwner::Launcher;
-    if (env_.rank == 0) return lead();
-    return first_here ? show_as_guest() : work();
+    // Before the others are met: a port in use ends the job at once, and waiting can be watched.
+    if (env_.rank == 0) voice_.on_leading(true);
+    const auto report = train();
+    voice_.end(report);
+    return report.interrupted ? kInterrupted : kSuccess;
   }
 
  private:
-  /// Empty where nothing outlives a rank that they could meet by.
-  std::function<train::Left()> meet_again() const {
-    if (env_.store != launch::StoreOwner::Launcher) return {};
-    return [this] {
-      auto [group, lost] = launch::meet_again(env_, rejoin_options(request_.job));
-      return train::Left{std::move(group), lost};
-    };
-  }
-
   train::TrainerOptions options(StopWhen& stop) const {
     train::TrainerOptions options;
     options.worker = job::parse_worker_spec(request_.worker);
@@ -57,68 +85,61 @@ class TrainingRank {
     options.local_world_size = env_.local_world_size;
     options.host_name = asio::ip::host_name();
     if (!request_.resume.empty()) options.resume = request_.resume;
-    options.stop_requested = [&stop] { return stop(); };
+    // Whoever was asked on a machine that has joined leaves; on the first one the job ends.
+    const auto leaves = [&stop, &request = request_] {
+      return request.elastic && stop.by_user() && (request.joined || stop.by_term());
+    };
+    options.stop_requested = [&stop, leaves] { return stop() && !leaves(); };
+    options.leave_requested = leaves;
     options.interrupt_requested = [&stop] { return stop.by_user(); };
     options.fetch = launch::fetch_url;
-    options.meet_again = meet_again();
+    options.goes_on = request_.elastic;
     return options;
   }
 
-  progress::Report train(progress::Observer& observer, Terminal* terminal = nullptr) {
-    auto group = join_group(env_, request_.job);
+  progress::Report train() {
+    std::unique_ptr<membership::Membership> members;
+    comm::Group group;
+    std::vector<net::Endpoint> doors;
+    if (request_.door.empty()) {
+      group = join_group(env_, request_.job);
+      if (env_.store == launch::StoreOwner::Launcher && (request_.elastic || group.size() > 1)) {
+        members = make_members(env_, request_);
+      }
+      if (members) members->found(group);
+    } else {
+      members = make_members(env_, request_);
+      doors = {net::parse_endpoint(request_.door)};
+      group = launch::single_process_world();
+    }
+    if (members && request_.elastic) show_offer(*members);
     StopWhen stop(request_.stop_after_s);  // not before: Ctrl-C may just end who waits for others
     auto how = options(stop);
-    if (!request_.profile.empty() && terminal) {
-      how.profile = profile_request(request_.profile, request_.profile_trace, *terminal);
+    how.members = members.get();
+    how.doors = doors;
+    if (!request_.profile.empty() && voice_.terminal()) {
+      how.profile = profile_request(request_.profile, request_.profile_trace, *voice_.terminal());
     }
-    auto report = train::run_training(request_.job, group, how, observer);
+    auto report = train::run_training(request_.job, group, how, voice_);
     if (request_.stop_after_s > 0 && !stop.by_user()) report.interrupted = false;
     return report;
   }
 
-  static int status_of(const progress::Report& report) {
-    return report.interrupted ? kInterrupted : kSuccess;
-  }
-
-  int work() {
-    RescueObserver quiet(status_);
-    return status_of(train(quiet));
-  }
-
-  /// The first rank of a machine that has joined: its terminal shows the job, too.
-  int show_as_guest() {
-    Terminal terminal;
-    ProgressPrinter printer(terminal, progress::progress_line);
-    RescueObserver rescues(status_);
-    progress::Observers observers({&printer, &rescues});
-    const auto report = train(observers);
-    terminal.clear();
-    if (!report.workers.empty()) print_summary(terminal, report);
-    return status_of(report);
-  }
-
-  int lead() {
-    const auto& job = request_.job;
-    Terminal terminal;
-    RankObserver observer(terminal,
-                          request_.stop_after_s > 0 ? progress::rate_line : progress::progress_line,
-                          status_);
-    // Before the others are met: a port in use ends the job at once, and waiting can be watched.
-    monitor::Monitor monitor(monitor_options(job.monitor));
-    announce(monitor, terminal);
-    if (request_.summary) print_if_kept_nowhere(terminal, job);
-    progress::Observers observers({&observer, &monitor});
-    const auto report = train(observers, &terminal);
-    terminal.clear();
-    if (!request_.report.empty()) progress::write_report(report, request_.report);
-    if (request_.summary) print_end(terminal, report, observer.last_checkpoint());
-    require_printed();
-    return status_of(report);
+  /// At this member's door, so that others can join there when the first machine is gone.
+  void show_offer(membership::Membership& members) const {
+    const auto world = static_cast<int>(members.roll().members.size());
+    auto request = for_other_machines(request_);
+    request.door.clear();
+    launch::JobStore store(rendezvous::connect_store(members.door(), net::Token::from_environment(),
+                                                     Deadline::after(std::chrono::seconds(10))));
+    launch::JobBoard board(store);
+    board.offer({std::string(release()), to_text(request), world, 0}, world);
+    board.start();
   }
 
   const launch::RankEnvironment& env_;
   const RankRequest& request_;
-  launch::StatusReporter& status_;
+  RankVoice voice_;
 };
 
 /// As a launcher has asked.

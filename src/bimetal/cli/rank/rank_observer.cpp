@@ -9,6 +9,7 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/clock_text.h"
+#include "bimetal/progress/progress_line.h"
 #include "bimetal/progress/together.h"
 
 namespace bimetal::cli {
@@ -123,6 +124,77 @@ void print_end(Terminal& terminal, const progress::Report& report, const std::st
   } else {
     terminal.print(fmt::format("checkpoint {}", checkpoint));
   }
+}
+
+RankVoice::RankVoice(const RankRequest& request, launch::StatusReporter& status, bool guest)
+    : request_(request),
+      status_(status),
+      guest_(guest),
+      lead_(terminal_,
+            request.stop_after_s > 0 ? progress::rate_line : progress::progress_line, status),
+      printer_(terminal_, progress::progress_line) {}
+
+void RankVoice::on_leading(bool leads) {
+  if (leads == leads_) return;
+  leads_ = leads;
+  if (!leads) {
+    monitor_.reset();
+    return;
+  }
+  monitor_.emplace(monitor_options(request_.job.monitor));
+  announce(*monitor_, terminal_);
+  if (request_.summary) print_if_kept_nowhere(terminal_, request_.job);
+  if (!places_.empty()) monitor_->on_workers(places_);
+}
+
+void RankVoice::tell(const std::function<void(progress::Observer& one)>& what) {
+  if (leads_) {
+    what(lead_);
+    what(*monitor_);
+  } else if (guest_) {
+    what(printer_);
+  }
+}
+
+void RankVoice::on_phase(const std::string& text) {
+  tell([&](auto& one) { one.on_phase(text); });
+}
+void RankVoice::on_data(const progress::DataProgress& progress) {
+  tell([&](auto& one) { one.on_data(progress); });
+}
+void RankVoice::on_workers(const std::vector<progress::WorkerPlace>& places) {
+  places_ = places;
+  tell([&](auto& one) { one.on_workers(places); });
+}
+void RankVoice::on_step(const progress::Progress& progress) {
+  tell([&](auto& one) { one.on_step(progress); });
+}
+void RankVoice::on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) {
+  tell([&](auto& one) { one.on_evaluated(epoch, evaluation); });
+}
+void RankVoice::on_checkpoint(const std::string& path, std::int64_t step) {
+  tell([&](auto& one) { one.on_checkpoint(path, step); });
+}
+void RankVoice::on_notice(const std::string& text) {
+  tell([&](auto& one) { one.on_notice(text); });
+}
+
+/// The launcher wants to know of each rank.
+void RankVoice::on_rescue(const progress::Rescue& rescue) {
+  if (!leads_) status_.rescue(rescue);
+  tell([&](auto& one) { one.on_rescue(rescue); });
+}
+
+void RankVoice::end(const progress::Report& report) {
+  if (!leads_ && !guest_) return;
+  terminal_.clear();
+  if (!leads_) {
+    if (!report.workers.empty()) print_summary(terminal_, report);
+    return;
+  }
+  if (!request_.report.empty()) progress::write_report(report, request_.report);
+  if (request_.summary) print_end(terminal_, report, lead_.last_checkpoint());
+  require_printed();
 }
 
 }  // namespace bimetal::cli

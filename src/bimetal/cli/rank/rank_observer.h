@@ -3,12 +3,16 @@
 // the user.
 
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/cli/progress.h"
+#include "bimetal/cli/rank/rank_request.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/launch/local/status_pipe.h"
@@ -54,14 +58,40 @@ class RankObserver final : public ProgressPrinter {
   std::string last_checkpoint_;
 };
 
-/// Of a rank beside one that shows the rest.
-class RescueObserver final : public progress::Observer {
+/// What one rank of a job tells: all of it while it leads; on a machine that has joined its first
+/// rank shows the job's progress, too; the others tell their launcher alone.
+class RankVoice final : public progress::Observer {
  public:
-  explicit RescueObserver(launch::StatusReporter& status) : status_(status) {}
-  void on_rescue(const progress::Rescue& rescue) override { status_.rescue(rescue); }
+  /// Both must outlive it.
+  RankVoice(const RankRequest& request, launch::StatusReporter& status, bool guest);
+
+  /// Prints and writes what is due at the end of the run.
+  void end(const progress::Report& report);
+
+  /// nullptr: it shows nothing.
+  Terminal* terminal() { return leads_ || guest_ ? &terminal_ : nullptr; }
+
+  void on_leading(bool leads) override;
+  void on_phase(const std::string& what) override;
+  void on_data(const progress::DataProgress& progress) override;
+  void on_workers(const std::vector<progress::WorkerPlace>& places) override;
+  void on_step(const progress::Progress& progress) override;
+  void on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) override;
+  void on_checkpoint(const std::string& path, std::int64_t step) override;
+  void on_rescue(const progress::Rescue& rescue) override;
+  void on_notice(const std::string& text) override;
 
  private:
+  void tell(const std::function<void(progress::Observer& one)>& what);
+
+  const RankRequest& request_;
   launch::StatusReporter& status_;
+  bool guest_, leads_ = false;
+  Terminal terminal_;
+  RankObserver lead_;
+  ProgressPrinter printer_;
+  std::optional<monitor::Monitor> monitor_;
+  std::vector<progress::WorkerPlace> places_;
 };
 
 /// Asks for the end when the user does, or when the run's time is up.
@@ -76,6 +106,8 @@ class StopWhen {
     return by_user() || (end_ && ++steps_ >= kLeastSteps && end_->expired());
   }
   bool by_user() const noexcept { return request_.requested(); }
+  /// By SIGTERM, which whoever ends one process sends.
+  bool by_term() const noexcept { return request_.by_term(); }
 
  private:
   launch::StopRequest request_;

@@ -53,6 +53,8 @@ void each_field(Request& request, const Field& field) {
   field("summary", request.summary);
   field("stop_after_s", request.stop_after_s);
   field("joined", request.joined);
+  field("elastic", request.elastic);
+  field("door", request.door);
   field("server", request.server);
   field("listen", request.listen);
   field("plan_json", request.plan.json);
@@ -114,6 +116,7 @@ RankRequest for_other_machines(RankRequest request) {
   request.profile.clear();
   request.profile_trace.clear();
   request.plan.timeline.clear();
+  request.joined = true;
   return request;
 }
 

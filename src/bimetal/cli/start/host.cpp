@@ -74,6 +74,9 @@ class Host {
       return conclude({.interrupted = true});
     }
     board_.start();
+    if (ranks_.request.elastic) {
+      say(fmt::format("workers may join later, too: {}", how_to_join()));
+    }
     auto plan = plan_of(ranks_);
     plan.world_size = with_servers ? static_cast<int>(plan.ranks.size()) : options_.world_size;
     plan.only_these = !with_servers;

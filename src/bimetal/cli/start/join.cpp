@@ -258,6 +258,17 @@ int join_command(const JoinArguments& arguments) {
     tell_of_failed_ranks(plan, ranks, store);
     return run_shared_job(plan, work, board, signals);
   }
+  if (work == Work::train && ranks.request.elastic && board.started()) {
+    plan.first_rank = board.claim_later(static_cast<int>(workers.size()));
+    plan.world_size = plan.first_rank + static_cast<int>(workers.size());
+    ranks.request.door = net::to_string(host);
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+      plan.ranks[i].environment = plan_of(ranks).ranks[i].environment;
+    }
+    const Leaving leaving(board);
+    terminal.print(fmt::format("joining {}, which trains already", arguments.host));
+    return run_shared_job(plan, work, board, signals);
+  }
   plan.first_rank = board.claim(static_cast<int>(workers.size()), offer.world_size);
   const Leaving leaving(board);
   terminal.print(fmt::format("joined {} as rank {} of {}{}", arguments.host, plan.first_rank,

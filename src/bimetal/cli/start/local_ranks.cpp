@@ -17,7 +17,6 @@
 #include "bimetal/launch/meet.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/rendezvous/bootstrap.h"
-#include "bimetal/rendezvous/survivors.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/replicas.h"
 #include "bimetal/train/server/server_job.h"
@@ -112,7 +111,7 @@ launch::LaunchPlan plan_of(const LocalRanks& ranks) {
   for (const auto& worker : ranks.workers) {
     request.worker = worker;
     plan.ranks.push_back(process_of(request, worker));
-    plan.ranks.back().expendable = with_servers;
+    plan.ranks.back().expendable = with_servers || request.elastic;
   }
   if (with_servers) {
     add_servers(ranks, plan);
@@ -149,7 +148,6 @@ void tell_of_failed_ranks(launch::LaunchPlan& plan, const LocalRanks& ranks,
         fmt::format("on {}, before all ranks had met: {}", own_host_name(), how.what()),
         first + index);
     try {
-      rendezvous::note_end(store, launch::kSurvivors, first + index, Deadline::after(kToLeaveWord));
       rendezvous::note_failure(store, rendezvous::fault_key(), note, Deadline::after(kToLeaveWord));
     } catch (const Error&) {
       // The store is gone, and with it whoever would look.

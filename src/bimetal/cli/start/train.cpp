@@ -46,6 +46,7 @@ struct TrainArguments {
   std::string monitor, tensorboard;  ///< monitor.listen and monitor.tensorboard_dir
   HostOptions host;
   int servers_here = 0;  ///< 0: all
+  bool no_elastic = false;
   RankRequest request;   ///< what is left to the ranks
 };
 
@@ -96,6 +97,11 @@ net::Token token_for_monitor(const TrainArguments& arguments, const job::JobConf
 int run_as_rank(const launch::RankEnvironment& env, RankRequest request,
                 const TrainArguments& arguments) {
   refuse_in_rank(arguments.host);
+  if (request.job.elastic.min_workers > 0) {
+    throw Error(ErrorCode::Unsupported,
+                "elastic.min_workers is for ranks that `bimetal train` and `bimetal join` start, "
+                "not for another launcher's; leave it out");
+  }
   if (!env.server) {
     request.worker = worker_of_rank(env, arguments.workers, request.job);
     return run_rank(env, request);
@@ -141,6 +147,9 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
                   "Show how the job gets on here, for `bimetal top` and Prometheus; port 0 takes a "
                   "free one")
       ->type_name("ADDR:PORT");
+  command.add_flag("--no-elastic", arguments.no_elastic,
+                   "The job ends when a worker is lost (default: of several machines' workers those "
+                   "who are left go on, and others may join)");
   command.add_option("--tensorboard", arguments.tensorboard, "Write scalars for TensorBoard here")
       ->type_name("DIR");
 }
@@ -182,6 +191,12 @@ void require_work(const LocalRanks& ranks, const TrainArguments& arguments) {
               "parallel.mode = \"server\"");
 }
 
+/// Whether workers may come and go.
+bool is_elastic(const TrainArguments& arguments, const job::JobConfig& job) {
+  const bool asked = job.elastic.min_workers > 0 || !arguments.host.listen.empty();
+  return asked && !arguments.no_elastic && job::may_be_elastic(job);
+}
+
 int train_command(const TrainArguments& arguments) {
   LocalRanks ranks{arguments.request};
   auto& request = ranks.request;
@@ -196,6 +211,7 @@ int train_command(const TrainArguments& arguments) {
   const int all_servers = train::server_processes(job.servers);
   if (static_cast<int>(ranks.servers.size()) == all_servers) job.servers.weigh = false;
   require_work(ranks, arguments);
+  request.elastic = is_elastic(arguments, job);
   launch::SignalWatch signals;
   if (!arguments.host.listen.empty()) return run_host_job(ranks, arguments.host, signals);
   job.cluster.workers = ranks.workers;

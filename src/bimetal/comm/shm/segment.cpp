@@ -16,6 +16,7 @@ void PostedCall::post(const net::FrameHeader& header) {
   compression.store(
       std::uint64_t{header.compression} | std::uint64_t{header.compression_detail} << 8,
       std::memory_order_relaxed);
+  epoch.store(header.epoch, std::memory_order_relaxed);
 }
 
 net::FrameHeader PostedCall::header(std::uint32_t group) const {
@@ -30,6 +31,7 @@ net::FrameHeader PostedCall::header(std::uint32_t group) const {
   header.reduce_op = static_cast<std::uint8_t>(packed >> 16);
   header.algorithm = static_cast<std::uint8_t>(packed >> 24);
   header.root = static_cast<std::int32_t>(packed >> 32);
+  header.epoch = static_cast<std::uint32_t>(epoch.load(std::memory_order_relaxed));
   const auto how = compression.load(std::memory_order_relaxed);
   header.compression = static_cast<std::uint8_t>(how);
   header.compression_detail = static_cast<std::uint32_t>(how >> 8);

@@ -34,6 +34,7 @@ struct alignas(kLine) PostedCall {
   std::atomic<std::uint64_t> compression;  ///< its code and detail
   std::atomic<std::uint64_t> memory;  ///< 1 + offset of the data in the rank's arena; 0: elsewhere
   std::atomic<std::uint64_t> arena;   ///< which arena
+  std::atomic<std::uint64_t> epoch;   ///< of membership
 
   void post(const net::FrameHeader& header);
   /// The call as a header of `group`.

@@ -270,12 +270,16 @@ class Launch {
     std::vector<RankOutcome> outcomes, to_blame;
     const bool any_essential = std::any_of(ranks_.begin(), ranks_.end(),
                                            [](const auto& rank) { return !rank.expendable(); });
+    const bool any_done = std::ranges::any_of(
+        ranks_, [](const auto& rank) { return rank.expendable() && rank.done(); });
     for (const auto& rank : ranks_) {
       outcomes.push_back(rank.outcome());
       if (rank.left_behind()) result_.left_behind.push_back(rank.name());
       if (!rank.passed_over()) to_blame.push_back(outcomes.back());
-      // Also at a request that did not pass through this launcher: one of another machine's.
-      result_.interrupted |= rank.interrupted() && (!rank.expendable() || !any_essential);
+      // Also at a request that did not pass through this launcher: one of another machine's. Who
+      // has left a job that others have finished has not ended it.
+      result_.interrupted |=
+          rank.interrupted() && (!rank.expendable() || (!any_essential && !any_done));
       const auto& checkpoint = rank.status().last_checkpoint();
       if (!checkpoint.empty()) result_.last_checkpoint = checkpoint;
       note_rescue(rank.status());
@@ -285,6 +289,7 @@ class Launch {
       return !rank.expendable() && !rank.ended_well() && !rank.left_behind() && !stood_in_for(rank);
     };
     if (any_essential && std::none_of(ranks_.begin(), ranks_.end(), essential_failed)) return;
+    if (!any_essential && any_done) return;
     auto cause = root_cause(to_blame, plan_.world_size, result_.interrupted);
     if (!cause) cause = root_cause(outcomes, plan_.world_size, result_.interrupted);
     if (!cause && overdue_) {

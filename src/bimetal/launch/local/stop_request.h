@@ -18,6 +18,8 @@ class StopRequest {
   StopRequest& operator=(const StopRequest&) = delete;
 
   bool requested() const noexcept;
+  /// The first was SIGTERM.
+  bool by_term() const noexcept;
 };
 
 }  // namespace bimetal::launch

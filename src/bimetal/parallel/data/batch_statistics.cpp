@@ -27,12 +27,6 @@ void sum_over_ranks(std::span<const task::BatchStatistics> statistics, comm::Gro
   }
 }
 
-void merge_over_ranks(std::span<const task::BatchStatistics> statistics, comm::Group group,
-                      std::chrono::milliseconds timeout) {
-  sum_over_ranks(statistics, std::move(group), timeout);
-  for (const auto& one : statistics) task::merge(one);
-}
-
 void discard(std::span<const task::BatchStatistics> statistics) {
   for (const auto& one : statistics) {
     auto sums = one.sums;

@@ -9,13 +9,9 @@
 
 namespace bimetal::parallel {
 
-/// Sums up what the ranks' samples of a step have shown, in double precision, and merges it, so
-/// that all ranks go on with the same running statistics: task::merge over all samples. Collective;
-/// nothing is sent where there are none. Errors: the fabric's.
-void merge_over_ranks(std::span<const task::BatchStatistics> statistics, comm::Group group,
-                      std::chrono::milliseconds timeout);
-
-/// The first half of that, for what is merged on each rank by itself once all have agreed.
+/// Sums up what the ranks' samples of a step have shown, in double precision, so that all ranks go
+/// on with the same running statistics once each has merged it (task::merge). Collective; nothing
+/// is sent where there are none. Errors: the fabric's.
 void sum_over_ranks(std::span<const task::BatchStatistics> statistics, comm::Group group,
                     std::chrono::milliseconds timeout);
 

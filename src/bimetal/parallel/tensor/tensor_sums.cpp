@@ -94,8 +94,7 @@ progress::RankFigures TensorSums::as_one(const progress::RankFigures& mine) {
     one.compute_seconds = std::max(one.compute_seconds, rank.compute_seconds);
     working = std::max(working, rank.compute_seconds - rank.sum_seconds);
     one.fit = std::max(one.fit, rank.fit);
-    one.stop_requested = one.stop_requested || rank.stop_requested;
-    one.save_due = one.save_due || rank.save_due;
+    one.wishes |= rank.wishes;
     one.communicate_seconds = std::max(one.communicate_seconds, rank.communicate_seconds);
     one.wait_seconds = std::max(one.wait_seconds, rank.wait_seconds);
     one.bytes_sent += rank.bytes_sent;

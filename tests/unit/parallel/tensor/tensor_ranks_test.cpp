@@ -107,12 +107,12 @@ TEST(TensorSums, RanksAgreeOnWhatTheyKeepWholeAndCountItOnce) {
     EXPECT_EQ(sync.counts(parameters[1]), rank == 0);
     const auto one = sync.as_one({.batch = 5,
                                   .loss_sum = 2,
-                                  .stop_requested = rank == 1,
+                                  .wishes = {.stop = rank == 1},
                                   .gradient_norm = rank == 0 ? 3.0 : 4.0});
     EXPECT_EQ(one.batch, 5);
     EXPECT_EQ(one.loss_sum, 2);
     EXPECT_EQ(one.gradient_norm, 5);
-    EXPECT_TRUE(one.stop_requested);
+    EXPECT_TRUE(one.wishes.stop);
     {
       const torch::NoGradGuard no_grad;
       auto kept = parameters[1];

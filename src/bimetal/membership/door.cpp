@@ -1,0 +1,123 @@
+#include "bimetal/membership/door.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bimetal/base/error.h"
+
+namespace bimetal::membership {
+namespace {
+
+constexpr const char* kKnocks = "door/knocks";
+constexpr const char* kRoll = "door/roll";
+constexpr const char* kMeets = "door/meets";
+
+/// How long a visitor waits for its answer before it shows again that it waits.
+constexpr std::chrono::milliseconds kBeatEvery{100};
+
+std::string knock_key(std::int64_t number) {
+  return fmt::format("door/knock/{}", number);
+}
+std::string beat_key(std::int64_t number) {
+  return fmt::format("door/beat/{}", number);
+}
+std::string answer_key(std::int64_t number) {
+  return fmt::format("door/answer/{}", number);
+}
+
+/// Of this process's own store.
+Deadline soon() {
+  return Deadline::after(std::chrono::seconds(10));
+}
+
+}  // namespace
+
+Door::Door(const net::Endpoint& listen, const net::Token& token, std::chrono::milliseconds silence)
+    : server_(listen, token),
+      address_{net::reachable_address(server_.endpoint().host), server_.endpoint().port},
+      token_(token),
+      silence_(silence),
+      store_(rendezvous::connect_store(address_, token, soon())) {}
+
+void Door::show_that_it_meets() {
+  if (!next_sign_.expired()) return;
+  next_sign_ = Deadline::after(kBeatEvery);
+  store_->add(kMeets, 1, soon());
+}
+
+void Door::look() {
+  const auto knocks = store_->add(kKnocks, 0, soon());
+  while (seen_ < knocks) unread_.emplace(++seen_, Deadline::after(silence_));
+  std::erase_if(unread_, [&](const auto& one) {
+    const auto text = store_->try_get(knock_key(one.first), soon());
+    if (text) take(one.first, *text);
+    return text || one.second.expired();
+  });
+  for (auto& [number, visitor] : visitors_) {
+    const auto beats = store_->add(beat_key(number), 0, soon());
+    // What was counted before the first look may be of one who is gone.
+    if (visitor.beats >= 0 && beats != visitor.beats) {
+      visitor.there_until = Deadline::after(silence_);
+    }
+    visitor.beats = beats;
+  }
+}
+
+void Door::take(std::int64_t number, std::string_view text) {
+  try {
+    Visitor visitor{number, decode_knock(text)};
+    std::erase_if(visitors_, [&](const auto& other) {
+      return other.second.knock.who.id == visitor.knock.who.id;
+    });
+    visitors_.emplace(number, std::move(visitor));
+  } catch (const Error&) {
+    // Whoever says what makes no sense waits for nothing.
+  }
+}
+
+void Door::answer(std::int64_t number, const Answer& answer) {
+  store_->set(answer_key(number), encode_answer(answer), soon());
+  visitors_.erase(number);
+}
+
+void Door::answer_all(const Answer& answer) {
+  std::erase_if(visitors_, [&](const auto& one) {
+    if (!one.second.there()) return false;
+    store_->set(answer_key(one.first), encode_answer(answer), soon());
+    return true;
+  });
+}
+
+Answer knock_at(rendezvous::Store& store, const Knock& knock, std::chrono::milliseconds silence,
+                std::optional<std::chrono::milliseconds> timeout,
+                const std::function<void()>& wait) {
+  const auto in_time = [&] { return Deadline::after(silence); };
+  const auto number = store.add(kKnocks, 1, in_time());
+  store.set(knock_key(number), encode_knock(knock), in_time());
+  std::int64_t signs = 0;
+  std::optional<Deadline> until;
+  while (true) {
+    store.add(beat_key(number), 1, in_time());
+    const auto signs_now = store.add(kMeets, 0, in_time());
+    if (timeout && (!until || signs_now != signs)) until = Deadline::after(*timeout);
+    signs = signs_now;
+    try {
+      return decode_answer(store.get(answer_key(number), Deadline::after(kBeatEvery)));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Timeout || (until && until->expired())) throw;
+    }
+    wait();
+  }
+}
+
+void show(rendezvous::Store& store, const Roll& roll) {
+  store.set(kRoll, encode_roll(roll), soon());
+}
+
+std::optional<Roll> roll_at(rendezvous::Store& store, Deadline deadline) {
+  const auto text = store.try_get(kRoll, deadline);
+  return text ? std::optional(decode_roll(*text)) : std::nullopt;
+}
+
+}  // namespace bimetal::membership

@@ -1,0 +1,82 @@
+#pragma once
+// Where a member hears from processes that want to be in the next epoch: a store of its own, which
+// it serves as long as it lives. They leave word there, and show by a count that they still wait.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/membership/roll.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/token.h"
+#include "bimetal/rendezvous/store.h"
+
+namespace bimetal::membership {
+
+/// One who has knocked and has no answer yet.
+struct Visitor {
+  std::int64_t number = 0;  ///< of the knock
+  Knock knock = {};
+  std::int64_t beats = -1;  ///< its count when last looked at
+  /// Until when it counts as there; it has not shown that it waits before the first beat.
+  Deadline there_until = Deadline::at({});
+
+  bool there() const { return !there_until.expired(); }
+};
+
+/// Use from one thread.
+class Door {
+ public:
+  /// `silence`: after which a visitor counts as gone. Errors: those of rendezvous::StoreServer.
+  Door(const net::Endpoint& listen, const net::Token& token, std::chrono::milliseconds silence);
+
+  net::Endpoint address() const { return address_; }
+  rendezvous::Store& store() { return *store_; }
+  const net::Token& token() const { return token_; }
+
+  /// For those who wait: the meeting has begun, and goes on.
+  void show_that_it_meets();
+
+  /// Takes in who has come and who still waits.
+  void look();
+  /// Those who have no answer yet, there or not. Of one process the last knock counts.
+  const std::map<std::int64_t, Visitor>& visitors() const { return visitors_; }
+
+  void answer(std::int64_t number, const Answer& answer);
+  /// Of all that wait; tells them to look for the meeting anew.
+  void answer_all(const Answer& answer);
+  void send_elsewhere() { answer_all({.verdict = Verdict::elsewhere}); }
+
+ private:
+  void take(std::int64_t number, std::string_view text);
+
+  rendezvous::StoreServer server_;
+  net::Endpoint address_;
+  net::Token token_;
+  std::chrono::milliseconds silence_;
+  std::unique_ptr<rendezvous::Store> store_;
+  std::int64_t seen_ = 0;
+  Deadline next_sign_ = Deadline::at({});
+  std::map<std::int64_t, Deadline> unread_;  ///< those who have a number and have not said more yet
+  std::map<std::int64_t, Visitor> visitors_;
+};
+
+/// What one who waits at `store` does. Returns the answer. Errors: PeerLost where the member is
+/// gone; Timeout where it is silent, or has not met anybody for `timeout` (none: it need not);
+/// whatever `wait` throws, which is called about ten times a second.
+Answer knock_at(rendezvous::Store& store, const Knock& knock, std::chrono::milliseconds silence,
+                std::optional<std::chrono::milliseconds> timeout,
+                const std::function<void()>& wait);
+
+/// Shows everybody at `store` who is in this epoch.
+void show(rendezvous::Store& store, const Roll& roll);
+
+/// Whom a member takes for the members of its epoch; nothing where it has not been in one yet.
+std::optional<Roll> roll_at(rendezvous::Store& store, Deadline deadline);
+
+}  // namespace bimetal::membership
