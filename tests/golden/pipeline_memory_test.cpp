@@ -130,14 +130,14 @@ TEST_P(PipelineMemory, ARankThatHasTooLittleMakesAllTakeSmallerMicroBatches) {
       const auto samples = sampler.deal(plan.shares.front(), 24);
       const auto fetch = [&] { return task->training()->batch(samples.of_rank(0)); };
       for (const auto fit : number == 1 ? tries : std::vector<progress::Fit>()) {
-        const auto result = step.run(number, samples, fetch, false);
+        const auto result = step.run(number, samples, fetch, {});
         EXPECT_FALSE(result.applied);
         for (int other = 0; other < ranks; ++other) {
           EXPECT_EQ(result.figures[static_cast<std::size_t>(other)].fit,
                     other == narrow ? fit : progress::Fit::fits);
         }
       }
-      EXPECT_TRUE(step.run(number, samples, fetch, false).applied);
+      EXPECT_TRUE(step.run(number, samples, fetch, {}).applied);
     }
     tensors[static_cast<std::size_t>(rank)] = worker.among(model);
   });

@@ -277,7 +277,7 @@ class Worker {
     const int lane = staged_ ? staged_->compute->lanes().mine() : replicas_.rank();
     const auto fetch = [&] { return data_->batch(plan.of_rank(lane)); };
     const int before = updates_in_backward_;
-    const auto result = step_->run(number, plan, fetch, false);
+    const auto result = step_->run(number, plan, fetch, {});
     EXPECT_TRUE(result.applied);
     if (plan_.update_in_backward && !sharded_->pieces().empty()) {
       EXPECT_GT(updates_in_backward_, before + 1) << "of several flat tensors";
