@@ -124,20 +124,20 @@ TEST_P(PipelineMemory, ARankThatHasTooLittleMakesAllTakeSmallerMicroBatches) {
     train::StepOptions options;
     options.seed = seed;
     options.stage = worker.compute;
-    train::TrainingStep step(*worker.task, model, optimizer, worker.store, options);
+    train::TrainingStep step(*worker.task, model, optimizer, worker.sync, options);
     auto sampler = data::make_sampler(*task->training(), seed);
     for (int number = 1; number <= plan.steps; ++number) {
       const auto samples = sampler.deal(plan.shares.front(), 24);
       const auto fetch = [&] { return task->training()->batch(samples.of_rank(0)); };
       for (const auto fit : number == 1 ? tries : std::vector<progress::Fit>()) {
-        const auto result = step.run(number, samples, fetch, false);
+        const auto result = step.run(number, samples, fetch, {});
         EXPECT_FALSE(result.applied);
         for (int other = 0; other < ranks; ++other) {
           EXPECT_EQ(result.figures[static_cast<std::size_t>(other)].fit,
                     other == narrow ? fit : progress::Fit::fits);
         }
       }
-      EXPECT_TRUE(step.run(number, samples, fetch, false).applied);
+      EXPECT_TRUE(step.run(number, samples, fetch, {}).applied);
     }
     tensors[static_cast<std::size_t>(rank)] = worker.among(model);
   });

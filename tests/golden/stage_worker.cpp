@@ -11,7 +11,7 @@
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
-#include "bimetal/parallel/tensor/tensor_store.h"
+#include "bimetal/parallel/tensor/tensor_sums.h"
 #include "bimetal/task/model_state.h"
 
 namespace bimetal::golden {
@@ -72,10 +72,14 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
             .stage = parallel::pipeline::passes_of_stage(*mesh, stage.tied)});
     stage = parallel::pipeline::with_units(std::move(stage), made.sharded->model());
   }
-  if (tensor) own = std::make_shared<parallel::tensor::TensorStore>(own, tensor);
-  made.store = std::make_shared<parallel::pipeline::StageStore>(mesh, own, stage.tied, 60s, tensor);
+  const auto sums =
+      std::make_shared<parallel::pipeline::StageSums>(mesh, own, stage.tied, 60s, tensor);
+  std::vector<std::shared_ptr<parallel::ExtraSums>> extra;
+  if (tensor) extra.push_back(std::make_shared<parallel::tensor::TensorSums>(own, tensor));
+  extra.push_back(sums);
+  made.sync = {own, extra};
   made.compute =
-      std::make_shared<train::StageCompute>(*made.task, mesh, std::move(stage), made.store,
+      std::make_shared<train::StageCompute>(*made.task, mesh, std::move(stage), sums,
                                             train::StageOptions{.precision = plan.precision,
                                                                 .recompute = plan.recompute,
                                                                 .schedule = plan.schedule,

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/parallel/pipeline/stage_store.h"
+#include "bimetal/parallel/pipeline/stage_sums.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/train/pipeline/stage_compute.h"
 #include "golden/training_run.h"
@@ -14,7 +14,7 @@ namespace bimetal::golden {
 
 struct StageWorker {
   std::shared_ptr<const task::Task> task;  ///< as its ranks compute it
-  std::shared_ptr<parallel::pipeline::StageStore> store;
+  parallel::Sync sync;
   std::shared_ptr<train::StageCompute> compute;
   std::vector<torch::Tensor> parameters;                   ///< of the stage, each once
   std::shared_ptr<parallel::shard::ShardedModel> sharded;  ///< above level 0

@@ -18,7 +18,7 @@
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
-#include "bimetal/parallel/tensor/tensor_store.h"
+#include "bimetal/parallel/tensor/tensor_sums.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/train/step.h"
 #include "golden/stage_worker.h"
@@ -241,7 +241,7 @@ class Worker {
     }
     if (staged_) {
       options.stage = staged_->compute;
-      return std::make_unique<train::TrainingStep>(task, model, *optimizer_, staged_->store,
+      return std::make_unique<train::TrainingStep>(task, model, *optimizer_, staged_->sync,
                                                    options);
     }
     if (tensor_) {
@@ -252,7 +252,9 @@ class Worker {
       }
       return std::make_unique<train::TrainingStep>(
           tensor_task_, sharded_ ? sharded_->model() : tensor_->model(), *optimizer_,
-          std::make_shared<parallel::tensor::TensorStore>(std::move(replicas), tensor_), options);
+          parallel::Sync(replicas,
+                         {std::make_shared<parallel::tensor::TensorSums>(replicas, tensor_)}),
+          options);
     }
     if (sharded_) {
       return std::make_unique<train::TrainingStep>(task, sharded_->model(), *optimizer_, sharded_,
@@ -275,7 +277,7 @@ class Worker {
     const int lane = staged_ ? staged_->compute->lanes().mine() : replicas_.rank();
     const auto fetch = [&] { return data_->batch(plan.of_rank(lane)); };
     const int before = updates_in_backward_;
-    const auto result = step_->run(number, plan, fetch, false);
+    const auto result = step_->run(number, plan, fetch, {});
     EXPECT_TRUE(result.applied);
     if (plan_.update_in_backward && !sharded_->pieces().empty()) {
       EXPECT_GT(updates_in_backward_, before + 1) << "of several flat tensors";

@@ -27,6 +27,7 @@ struct ExchangeSpan::Ends {
 ExchangeSpan::ExchangeSpan() : ends_(std::make_shared<Ends>()) {}
 
 void ExchangeSpan::begin() {
+  waited = 0;
   ends_ = std::make_shared<Ends>();
 }
 

@@ -19,13 +19,16 @@ class ExchangeSpan {
  public:
   ExchangeSpan();
 
-  /// A step begins: nothing has been sent.
+  /// A step begins: nothing has been sent, nor waited for.
   void begin();
   /// `work` has just been sent.
   void watch(const comm::Work& work);
 
   /// So far in this step.
   double seconds() const noexcept;
+
+  /// Seconds in which this rank has waited for others: whoever waits adds them (marked_wait).
+  double waited = 0;
 
  private:
   struct Ends;

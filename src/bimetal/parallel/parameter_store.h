@@ -1,19 +1,31 @@
 #pragma once
 // Where a rank's parameters, gradients and their sums over the ranks are kept: whole on every rank
-// (data/replicated_model.h), or in shards (shard/sharded_model.h). This is the interface that a
-// training step needs of either.
+// (data/replicated_model.h), or in shards (shard/sharded_model.h). This is what a training step
+// needs of either.
 
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
 
 #include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/progress/worker_summary.h"
+#include "bimetal/parallel/exchange_span.h"
+#include "bimetal/task/model_state.h"
 
 namespace bimetal::parallel {
+
+/// A tensor of an optimizer, or of a model, as a store knows it.
+struct TensorFacts {
+  bool trained = false;  ///< finish_step() gives it the gradient that an optimizer updates it by
+  torch::Tensor whole;   ///< the model's tensor of which it is a piece: itself, if those are whole
+  /// Whether this rank adds its gradient to a norm over the ranks: of several ranks that have the
+  /// same one, one does.
+  bool counts = true;
+};
 
 /// Use from one thread; all ranks make the same calls, but for backward(), which a rank without
 /// samples leaves out.
@@ -30,6 +42,8 @@ namespace bimetal::parallel {
 class ParameterStore {
  public:
   virtual ~ParameterStore() = default;
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
 
   /// In how many passes each rank had better compute its share of the next step, given in how many
   /// this one would: where ranks take part in each other's passes (zero.level 2 and 3), a rank with
@@ -39,39 +53,33 @@ class ParameterStore {
 
   /// Clears the gradients. They become `scale` times what they are said to be: for float16, whose
   /// small numbers are none; the same on every rank. Error(InvalidArgument) unless weight > 0.
-  virtual void begin_step(std::int64_t weight, double scale = 1) = 0;
+  void begin_step(std::int64_t weight, double scale = 1);
 
   /// `loss`: one number, of this rank's samples. Adds the gradient of loss · part / W to the
   /// gradients. Error(InvalidArgument) unless 0 < part, and if the parts of this step come to more
   /// than W.
-  virtual void backward(const torch::Tensor& loss, std::int64_t part = 1) = 0;
-
+  void backward(const torch::Tensor& loss, std::int64_t part = 1) { add(loss, part, false); }
   /// The same for the step's last micro-batch.
-  virtual void backward_last(const torch::Tensor& loss, std::int64_t part = 1) = 0;
+  void backward_last(const torch::Tensor& loss, std::int64_t part = 1) { add(loss, part, true); }
 
   /// A pass that the caller runs by itself, as stages of pipelines do, whose backward begins with
   /// gradients from elsewhere: `backward` adds to the parameters' gradients, which are to be
   /// multiplied by loss_factor(). In the place of backward(), or with `last` of backward_last().
-  /// An empty one, with `last`, says that no more come.
-  virtual void run_pass(const std::function<void()>& backward, bool last) = 0;
+  /// An empty one, with `last`, says that no more come. Error(Unsupported) where a store has to
+  /// know when passes begin.
+  void run_pass(const std::function<void()>& backward, bool last);
   /// Before the first of a step's run_pass(), or of its forward passes: at most so many come with a
   /// backward. Ranks may differ; who has none need not say so.
   virtual void expect_passes(int /*count*/) {}
-  /// After the last of them, where something is waited for before finish_step(): ranks with fewer
-  /// passes take part in those of others. finish_step() does so where it has not been done.
-  virtual void finish_passes() {}
-  /// Around forward passes outside of a step that somebody else runs, as stages of pipelines do:
-  /// the parameters are there. Collective.
-  virtual void begin_forwards() {}
-  virtual void end_forwards() {}
   /// What begin_step() makes of a loss of part 1: scale / W.
-  virtual double loss_factor() const = 0;
+  double loss_factor() const noexcept { return scale_ / static_cast<double>(weight_); }
 
   /// Waits until the gradients are summed over the ranks. Rethrows the fabric's errors. After an
   /// exception in forward or backward of this rank alone, calling it still takes part in every
   /// exchange (with what this rank has), so that no other rank hangs; the caller then discards the
-  /// step on all ranks.
-  virtual void finish_step() = 0;
+  /// step on all ranks. `before_sums` is called once nobody's passes wait for this rank any more:
+  /// it may add to gradients that the store expects late (ShardedModelOptions::stage).
+  void finish_step(const std::function<void()>& before_sums = {});
 
   /// Collective, once the optimizer has changed what this rank keeps: all ranks get to know.
   virtual void after_update() {}
@@ -81,39 +89,21 @@ class ParameterStore {
   /// it is kept in.
   virtual void whole_changed() {}
 
+  virtual TensorFacts facts_of(const torch::Tensor& tensor) const = 0;
+
   /// Whether the gradients of a rank's optimizer are but its part of them, so that a norm is to be
   /// added up over the ranks.
-  virtual bool in_shards() const noexcept { return false; }
-
-  /// Whether finish_step() gives `parameter` the gradient that an optimizer is to update it by.
-  virtual bool trains(const torch::Tensor& parameter) const = 0;
-
-  /// The model's tensor of which `parameter`, one of this rank's optimizer's, is a piece: itself
-  /// where those are whole.
-  virtual torch::Tensor whole_of(const torch::Tensor& parameter) const { return parameter; }
-
-  /// Whether this rank adds the gradient of `parameter`, one of its optimizer's, to that norm: of
-  /// several ranks that have the same one, one does.
-  virtual bool counts(const torch::Tensor& /*parameter*/) const { return true; }
-
+  bool in_shards() const noexcept { return traits_.in_shards; }
   /// Whether what a rank keeps alone is on another rank, too, once finish_step() has returned
   /// there.
-  virtual bool keeps_copies() const noexcept { return false; }
-
-  /// What the ranks that compute one replica together, for the same samples, say of a step as one:
-  /// the ranks of group() are replicas then. Collective among these.
-  virtual progress::RankFigures as_one(const progress::RankFigures& mine) { return mine; }
-
-  /// Whether the others can go on with a step in whose passes this rank stops.
-  virtual bool can_repeat() const noexcept { return true; }
-
+  bool keeps_copies() const noexcept { return traits_.keeps_copies; }
   /// Whether parameters change while backward still runs, so that a step that fails may have been
-  /// applied in part.
-  virtual bool updates_in_backward() const noexcept { return false; }
+  /// applied in part, and cannot be repeated.
+  bool updates_in_backward() const noexcept { return traits_.updates_in_backward; }
 
   /// Copies rank `root`'s buffers (running means and the like) to all. Collective; nothing is sent
   /// when the model has none.
-  virtual void broadcast_buffers(int root) = 0;
+  void broadcast_buffers(int root);
 
   /// What compression has not got across yet, of all ranks together and the same on each: for
   /// checkpoints. Empty where nothing is compressed. Collective, between steps.
@@ -125,11 +115,52 @@ class ParameterStore {
   }
 
   /// Seconds of this step spent waiting for other ranks and the network, so far.
-  virtual double wait_seconds() const noexcept = 0;
+  double wait_seconds() const noexcept { return times().waited; }
   /// Seconds of this step between the first exchange's start and the last one's end.
-  virtual double communicate_seconds() const noexcept = 0;
+  double communicate_seconds() const noexcept { return times().seconds(); }
 
-  virtual const comm::Group& group() const noexcept = 0;
+  const comm::Group& group() const noexcept { return group_; }
+
+ protected:
+  /// Of the store, the same at all times and on every rank.
+  struct Traits {
+    bool in_shards = false, keeps_copies = false, updates_in_backward = false;
+    bool takes_passes = true;  ///< run_pass()
+  };
+
+  /// Verifies that all ranks hold the same parameters and buffers (count, names, shapes, types;
+  /// Error(CallMismatch) names the first difference and the ranks), and copies rank 0's buffers to
+  /// all. Collective.
+  ParameterStore(const task::ModelState& model, comm::Group group, std::size_t message_bytes,
+                 std::chrono::milliseconds timeout);
+
+  virtual void begin() = 0;
+  /// `backward`: as run_pass() has it.
+  virtual void pass(const std::function<void()>& backward, bool last) = 0;
+  virtual void finish(const std::function<void()>& before_sums) = 0;
+  virtual const ExchangeSpan& times() const noexcept = 0;
+
+  Traits traits_;
+
+ private:
+  enum class Phase {
+    idle,      ///< outside of a step
+    open,      ///< begin to the last pass
+    reducing,  ///< the last pass to finish
+  };
+
+  void require_open() const;
+  void add(const torch::Tensor& loss, std::int64_t part, bool last);
+
+  comm::Group group_;
+  std::vector<torch::Tensor> buffers_;
+  std::size_t message_bytes_;
+  std::chrono::milliseconds timeout_;
+
+  Phase phase_ = Phase::idle;
+  std::int64_t weight_ = 1;
+  std::int64_t done_ = 0;  ///< of it
+  double scale_ = 1;
 };
 
 }  // namespace bimetal::parallel

@@ -42,7 +42,7 @@ void require_trained(const torch::optim::Optimizer& optimizer,
                      const parallel::ParameterStore& store) {
   for (const auto& group : optimizer.param_groups()) {
     for (const auto& tensor : group.params()) {
-      if (!tensor.requires_grad() || store.trains(tensor)) continue;
+      if (!tensor.requires_grad() || store.facts_of(tensor).trained) continue;
       throw Error(
           ErrorCode::InvalidArgument,
           fmt::format("the optimizer has a tensor of shape [{}] that gets no gradient of a "
@@ -70,45 +70,44 @@ bool all_fit(std::span<const progress::RankFigures> figures) {
 
 }  // namespace
 
-CollectiveUpdate::CollectiveUpdate(parallel::ParameterStore& store,
-                                   std::chrono::milliseconds timeout, const UpdateOptions& options)
-    : store_(store),
+CollectiveUpdate::CollectiveUpdate(parallel::Sync sync, std::chrono::milliseconds timeout,
+                                   const UpdateOptions& options)
+    : sync_(std::move(sync)),
       timeout_(timeout),
-      exchange_(group_of_its_own(store.group())),
-      stages_(options, store.in_shards() ? Norms::OfShards : Norms::OfWhole) {}
+      exchange_(group_of_its_own(sync_.group())),
+      stages_(options, sync_.in_parts() ? Norms::OfShards : Norms::OfWhole) {}
 
 StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
                                  torch::optim::Optimizer& optimizer) {
-  require_trained(optimizer, store_);
+  require_trained(optimizer, sync_.store());
   mine.communicate_seconds = communicate_seconds_;
   mine.wait_seconds = wait_seconds_;
-  mine.bytes_sent = store_.group().bytes_sent();
+  mine.bytes_sent = sync_.group().bytes_sent();
   // Travels beside the gradients and has arrived by the time that they have, unless it is to tell
   // of them.
   // With copies whoever knows the figures knows, too, that every rank has what the update takes.
-  const bool copies = store_.keeps_copies();
+  const bool copies = sync_.store().keeps_copies();
   const bool ahead = !stages_.needs_agreement() && !copies;
-  if (ahead) exchange_.start(store_.as_one(mine), Deadline::after(timeout_));
-  in_phase(Phase::kWait, [&] { store_.finish_step(); });
+  if (ahead) exchange_.start(sync_.as_one(mine), Deadline::after(timeout_));
+  in_phase(Phase::kWait, [&] { sync_.sum_gradients(); });
   auto* const merged = dynamic_cast<optim::MergedUpdate*>(&optimizer);
   stages_.set_factors(merged != nullptr ? Factors::Deferred : Factors::Applied);
   const Stopwatch inspecting;
   const auto gradients = optim::gradients_of(optimizer);
   const auto counted = optim::gradients_of(
-      optimizer, [this](const torch::Tensor& parameter) { return store_.counts(parameter); });
+      optimizer, [this](const torch::Tensor& parameter) { return sync_.counts(parameter); });
   mine.gradient_norm =
       in_phase(Phase::kUpdate, [&] { return stages_.inspect(gradients, counted); });
   const double inspect_seconds = inspecting.seconds();
   // Before anybody updates: a rank that is lost then takes nothing of the step with it.
-  parallel::sum_over_ranks(statistics_, store_.group(), timeout_);
+  parallel::sum_over_ranks(statistics_, sync_.group(), timeout_);
   complete_ = step;
-  if (!ahead) exchange_.start(store_.as_one(mine), Deadline::after(timeout_));
+  if (!ahead) exchange_.start(sync_.as_one(mine), Deadline::after(timeout_));
   const Stopwatch waiting;
   StepResult result;
   result.figures = in_phase(Phase::kWait, [&] { return exchange_.wait(); });
-  result.communicate_seconds = store_.communicate_seconds();
-  result.wait_seconds =
-      store_.wait_seconds() + waiting.seconds() + std::exchange(waited_before_, 0);
+  result.communicate_seconds = sync_.communicate_seconds();
+  result.wait_seconds = sync_.wait_seconds() + waiting.seconds() + std::exchange(waited_before_, 0);
   communicate_seconds_ += result.communicate_seconds;
   wait_seconds_ += result.wait_seconds;
   result.applied = all_fit(result.figures);
@@ -117,7 +116,7 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
     return result;
   }
 
-  require_finite(result.figures, step, store_.updates_in_backward());
+  require_finite(result.figures, step, sync_.store().updates_in_backward());
   const Stopwatch updating;
   const Phase phase(Phase::kUpdate);
   result.skipped = !update(step, result.figures, optimizer);
@@ -132,9 +131,9 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
 
 /// How long this rank has waited for others to have updated theirs.
 double CollectiveUpdate::spread_update() {
-  const double before = store_.wait_seconds();
-  store_.after_update();
-  return store_.wait_seconds() - before;
+  const double before = sync_.wait_seconds();
+  sync_.spread_update();
+  return sync_.wait_seconds() - before;
 }
 
 /// What this rank does by itself; false: the step is skipped.

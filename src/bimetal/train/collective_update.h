@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/parallel/parameter_store.h"
+#include "bimetal/parallel/sync.h"
 #include "bimetal/progress/worker_summary.h"
 #include "bimetal/task/batch_norm.h"
 #include "bimetal/train/gradient_stages.h"
@@ -29,8 +29,7 @@ struct StepResult {
 /// Use from one thread.
 class CollectiveUpdate {
  public:
-  /// `store` must outlive it.
-  CollectiveUpdate(parallel::ParameterStore& store, std::chrono::milliseconds timeout,
+  CollectiveUpdate(parallel::Sync sync, std::chrono::milliseconds timeout,
                    const UpdateOptions& options = {});
 
   /// Running statistics of the model, which each applied step moves.
@@ -70,7 +69,7 @@ class CollectiveUpdate {
               torch::optim::Optimizer& optimizer);
   double spread_update();
 
-  parallel::ParameterStore& store_;
+  parallel::Sync sync_;
   std::chrono::milliseconds timeout_;
   progress::FigureExchange exchange_;
   GradientStages stages_;

@@ -13,6 +13,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "bimetal/task/dropout.h"
 #include "bimetal/task/segments.h"
 #include "bimetal/task/task.h"
+#include "bimetal/train/replicas.h"
 
 namespace bimetal::train {
 
@@ -195,6 +197,28 @@ class Compute {
   const ComputeOptions options_;
   task::Segments segments_;
   GraphWatch graphs_;
+};
+
+/// What computes a rank's share of a step, whatever this has of the model: a replica (step.cpp), or
+/// a stage (pipeline/stage_compute.h). Use from one thread.
+class ShareCompute {
+ public:
+  explicit ShareCompute(const Lanes& lanes) : lanes_(lanes) {}
+  virtual ~ShareCompute() = default;
+
+  /// Whose samples are whose.
+  const Lanes& lanes() const noexcept { return lanes_; }
+
+  /// Before a step in which this lane has so many samples. Collective.
+  virtual void prepare(std::int64_t /*samples*/) {}
+  /// As Compute::try_run, in the passes of a step.
+  virtual Compute::Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
+                                   const task::Draws& draws) = 0;
+  /// What the ranks have told of the step. Collective.
+  virtual void learn(std::span<const progress::RankFigures> /*figures*/) {}
+
+ private:
+  Lanes lanes_;
 };
 
 }  // namespace bimetal::train

@@ -38,7 +38,7 @@ Epoch::Epoch(Run& run, comm::Group group)
       offload_(job_, trained_, observer_),
       computed_(*run_.task, trained_.tensor_ranks()),
       stage_(make_stage_compute(job_, computed_, stages_, trained_, computing())),
-      step_(computed_, trained_.model(), trained_.optimizer(), trained_.store(), step_options()),
+      step_(computed_, trained_.model(), trained_.optimizer(), trained_.sync(), step_options()),
       feed_(run_.task->training(), run_.sampler_here(), lanes_.mine(), job_.train.global_batch,
             job_.train.epochs, run_.place.device),
       shadow_(job_.train, *run_.task, probe_options()),
@@ -109,7 +109,7 @@ void Epoch::introduce_workers() {
 
 void Epoch::hand_over() {
   share_buffers();
-  auto feedback = step_.parallel().error_feedback();
+  auto feedback = step_.store().error_feedback();
   if ((job_.zero.level > 0 || mesh_) && !job_.checkpoint.dir.empty()) {
     save_now();
     run_.learnt.saved = checkpoint::checkpoint_path(job_.checkpoint.dir, state().step);
@@ -119,7 +119,7 @@ void Epoch::hand_over() {
 
 void Epoch::take_error_feedback() {
   auto feedback = std::exchange(state().error_feedback, {});
-  if (step_.parallel().set_error_feedback(std::move(feedback), state().step)) return;
+  if (step_.store().set_error_feedback(std::move(feedback), state().step)) return;
   observer_.on_notice(
       "the checkpoint's error feedback is of other buckets or of a compressed job: it is dropped");
 }
@@ -185,7 +185,7 @@ std::int64_t Epoch::limit_of_parts() const {
 StepOptions Epoch::step_options() const {
   StepOptions options;
   options.device = run_.place.device;
-  options.speed = options_.worker.speed;
+  if (!stage_) options.speed = options_.worker.speed;
   options.micro_batch = replicas_.in_parts() ? limit_of_parts() : job_.train.micro_batch;
   options.seed = job_.train.seed;
   options.precision = precisions_.mine();

@@ -269,7 +269,7 @@ void Epoch::save_now() {
   trained_.require_finite();
   if (!job_.checkpoint.dir.empty()) {
     complete_state();
-    state().error_feedback = step_.parallel().error_feedback();
+    state().error_feedback = step_.store().error_feedback();
     run_.saved_path = trained_.save();
     state().error_feedback.clear();
     observer_.on_checkpoint(run_.saved_path.string(), state().step);

@@ -12,25 +12,24 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/data/sampler.h"
 #include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/parallel/sync.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/collective_update.h"
 #include "bimetal/train/compute.h"
-#include "bimetal/train/pipeline/stage_compute.h"
-#include "bimetal/train/replicas.h"
 
 namespace bimetal::train {
 
 struct StepOptions {
   torch::Device device{torch::kCPU};
-  double speed = 1.0;            ///< emulated: see device::pause_for_speed
+  double speed = 1.0;  ///< emulated: see device::pause_for_speed. Stages have one of their own
   std::int64_t micro_batch = 0;  ///< as train.micro_batch
   std::uint64_t seed = 0;        ///< of what units draw: task/dropout.h
   precision::Precision precision = precision::Precision::float32;
   std::string recompute = "none";  ///< as train.recompute
   UpdateOptions update = {};
   parallel::ReplicatedModelOptions parallel;
-  /// Where this rank has a stage of the model: computes instead. Its lane is whose samples.
-  std::shared_ptr<StageCompute> stage = nullptr;
+  /// Where this rank has a stage of the model: computes its share. None: it has the whole model.
+  std::shared_ptr<ShareCompute> stage = nullptr;
 };
 
 /// Use from one thread.
@@ -41,11 +40,11 @@ class TrainingStep {
   TrainingStep(const task::Task& task, const task::Model& model, torch::optim::Optimizer& optimizer,
                comm::Group group, StepOptions options);
 
-  /// The same with parameters, gradients and their sums wherever `store` keeps them. `model` is
-  /// what is to be computed with: of shards, their own. Collective. Error(Unsupported) for a loss
-  /// scale or limits of gradients where parameters are updated in backward.
+  /// The same with parameters, gradients and their sums wherever `sync` keeps and brings them.
+  /// `model` is what is to be computed with: of shards, their own. Collective. Error(Unsupported)
+  /// for a loss scale or limits of gradients where parameters are updated in backward.
   TrainingStep(const task::Task& task, const task::Model& model, torch::optim::Optimizer& optimizer,
-               std::shared_ptr<parallel::ParameterStore> store, StepOptions options);
+               parallel::Sync sync, StepOptions options);
 
   /// Runs step number `step` over the samples of `plan`, which are by lane, the same on every rank.
   /// `fetch` gives this lane's batch (0 samples: it takes part without computing). `wishes` and
@@ -66,26 +65,21 @@ class TrainingStep {
   /// Who has agreed to what; used where a rank is lost.
   CollectiveUpdate& update() noexcept { return update_; }
 
-  /// The gradients' exchange; used between steps alone.
-  parallel::ParameterStore& parallel() noexcept { return *store_; }
+  /// Where parameters and gradients live; used between steps alone.
+  parallel::ParameterStore& store() noexcept { return sync_.store(); }
 
   /// Copies the buffers of rank `root` (running means and the like) to all. Collective.
-  void broadcast_buffers(int root) { store_->broadcast_buffers(root); }
+  void broadcast_buffers(int root) { store().broadcast_buffers(root); }
 
  private:
   progress::RankFigures compute(const data::EpochSampler::Step& plan,
                                 const std::function<task::Values()>& fetch);
 
-  Compute::Outcome compute_share(std::int64_t samples, const std::function<task::Values()>& fetch,
-                                 const task::Draws& draws);
-
   torch::optim::Optimizer& optimizer_;
   StepOptions options_;
-  std::shared_ptr<parallel::ParameterStore> store_;
-  Lanes lanes_;
+  parallel::Sync sync_;
+  std::shared_ptr<ShareCompute> share_;
   CollectiveUpdate update_;
-  Compute compute_;
-  std::int64_t passes_ = 0;  ///< of the step under way, where ranks agree on them
 };
 
 }  // namespace bimetal::train

@@ -19,7 +19,7 @@
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/memory_weights.h"
-#include "bimetal/parallel/tensor/tensor_store.h"
+#include "bimetal/parallel/tensor/tensor_sums.h"
 #include "bimetal/train/setup.h"
 
 namespace bimetal::train {
@@ -155,6 +155,7 @@ void TrainedModel::begin_whole(const std::shared_ptr<const task::JobTask>& task,
   whole_ = learnt_.model;
   optimizer_ = learnt_.optimizer;
   store_ = std::make_shared<parallel::ReplicatedModel>(whole_, group_, options);
+  sync_ = store_;
 }
 
 /// Where all goes on, once it is certain that it can.
@@ -183,6 +184,7 @@ void TrainedModel::begin_in_shards(const StartingModel& start, const std::vector
   begin_at(saved, observer);
   if (saved.found()) take_whole(saved, uncut_of(whole_));
   cut(group_, weights, static_cast<bool>(start.values), observer);
+  sync_ = store_;
   if (saved.found()) {
     require_known_states(saved, sharded_->trained());
     take_pieces(saved, kept_pieces(), *optimizer_, [this] { sharded_->let_go_of_kept(); });
@@ -227,11 +229,14 @@ void TrainedModel::begin_in_mesh(const StartingModel& start, const ChosenCuts& c
   if (!sharded_) {
     store_ = std::make_shared<parallel::ReplicatedModel>(whole_, mesh_->replicas(), options);
   }
-  if (tensor_) store_ = std::make_shared<parallel::tensor::TensorStore>(store_, tensor_);
-  if (mesh_->shape().stages == 1) return;
-  stage_store_ = std::make_shared<parallel::pipeline::StageStore>(mesh_, store_, stage_.tied,
+  std::vector<std::shared_ptr<parallel::ExtraSums>> extra;
+  if (tensor_) extra.push_back(std::make_shared<parallel::tensor::TensorSums>(store_, tensor_));
+  if (mesh_->shape().stages > 1) {
+    stage_sums_ = std::make_shared<parallel::pipeline::StageSums>(mesh_, store_, stage_.tied,
                                                                   options.timeout, tensor_);
-  store_ = stage_store_;
+    extra.push_back(stage_sums_);
+  }
+  sync_ = {store_, std::move(extra)};
 }
 
 void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bool hollow,
@@ -340,7 +345,7 @@ task::ModelState TrainedModel::kept_whole() const {
 std::filesystem::path TrainedModel::save_own_slices() {
   const bool first = mesh_ ? mesh_->place().replica == 0 : group_.rank() == 0;
   auto own = own_slices(kept_pieces(), *optimizer_, [&](const KeptPiece& piece) {
-    return (first || sharded_) && store_->counts(piece.tensor);
+    return (first || sharded_) && sync_.counts(piece.tensor);
   });
   if (first && (!mesh_ || mesh_->place().tensor == 0)) add_whole(own, kept_whole());
   if (sharded_) own.written = [this] { sharded_->let_go_of_kept(); };
@@ -355,7 +360,7 @@ std::filesystem::path TrainedModel::save_without(int lost, comm::Group left, int
                               timeout);
   const bool for_lost = sharded_->copy_of() == lost;
   auto own = own_slices(kept_pieces(), *optimizer_, [&](const KeptPiece& piece) {
-    return for_lost || store_->counts(piece.tensor);
+    return for_lost || sync_.counts(piece.tensor);
   });
   if (left.rank() == 0) add_whole(own, kept_whole());
   std::filesystem::path path;

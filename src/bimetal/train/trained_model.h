@@ -19,8 +19,9 @@
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
-#include "bimetal/parallel/pipeline/stage_store.h"
+#include "bimetal/parallel/pipeline/stage_sums.h"
 #include "bimetal/parallel/shard/sharded_model.h"
+#include "bimetal/parallel/sync.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/task/catalog/job_task.h"
@@ -91,11 +92,13 @@ class TrainedModel {
   /// nullptr: nothing is in shards.
   const parallel::shard::ShardedModel* sharded() const noexcept { return sharded_.get(); }
   const std::shared_ptr<parallel::ParameterStore>& store() const noexcept { return store_; }
+  /// Around it what all ranks exchange for a step.
+  const parallel::Sync& sync() const noexcept { return sync_; }
 
-  /// Where the model is cut into stages: this rank's of it, and its store.
+  /// Where the model is cut into stages: this rank's of it, and what it sums with others.
   const parallel::pipeline::StageModel& stage() const noexcept { return stage_; }
-  const std::shared_ptr<parallel::pipeline::StageStore>& stage_store() const noexcept {
-    return stage_store_;
+  const std::shared_ptr<parallel::pipeline::StageSums>& stage_sums() const noexcept {
+    return stage_sums_;
   }
 
   /// Before an evaluation that goes by model(), collective; and after it, before the ranks meet.
@@ -146,10 +149,11 @@ class TrainedModel {
   checkpoint::OptimizerFacts optimizer_facts_;  ///< where slices are saved: of the whole model's
   Learnt& learnt_;
   std::shared_ptr<parallel::ParameterStore> store_;
+  parallel::Sync sync_;
   std::shared_ptr<parallel::shard::ShardedModel> sharded_;  ///< the same, from level 1 on
   std::shared_ptr<const parallel::Mesh> mesh_;              ///< where the model is cut
   parallel::pipeline::StageModel stage_;
-  std::shared_ptr<parallel::pipeline::StageStore> stage_store_;
+  std::shared_ptr<parallel::pipeline::StageSums> stage_sums_;
   std::shared_ptr<const parallel::tensor::TensorModel> tensor_;  ///< where tensors are in parts
 };
 

@@ -11,6 +11,7 @@ namespace bimetal::parallel {
 Bucket::Bucket(BucketPlan plan, const std::vector<torch::Tensor>& parameters, torch::Tensor flat)
     : plan_(std::move(plan)), flat_(std::move(flat)) {
   used_ = flat_.narrow(0, plan_.count, static_cast<std::int64_t>(plan_.slots.size()));
+  used_here_.resize(plan_.slots.size());
   views_.reserve(plan_.slots.size());
   for (const auto& slot : plan_.slots) {
     // Detached: a gradient may be a view of memory, but autograd must not take it for a view of a
@@ -18,7 +19,6 @@ Bucket::Bucket(BucketPlan plan, const std::vector<torch::Tensor>& parameters, to
     views_.push_back(
         flat_.narrow(0, slot.offset, slot.count).view(parameters[slot.parameter].sizes()).detach());
   }
-  reset();
 }
 
 std::vector<comm::Matrix> Bucket::matrices() const {
@@ -32,19 +32,8 @@ std::vector<comm::Matrix> Bucket::matrices() const {
   return matrices;
 }
 
-void Bucket::reset() {
-  filled_.assign(plan_.slots.size(), false);
-  used_here_.assign(plan_.slots.size(), 0);
-  missing_ = plan_.slots.size();
-}
-
-void Bucket::fill(std::size_t slot) {
-  set_filled(slot, true);
-}
-
-void Bucket::fill_unused(std::size_t slot) {
-  views_[slot].zero_();
-  set_filled(slot, false);
+void Bucket::close() {
+  used_.copy_(torch::from_blob(used_here_.data(), used_.sizes(), torch::kFloat64));
 }
 
 std::vector<bool> Bucket::used_by_any() const {
@@ -54,15 +43,6 @@ std::vector<bool> Bucket::used_by_any() const {
   std::transform(counts.begin(), counts.end(), used.begin(),
                  [](double count) { return count > 0; });
   return used;
-}
-
-void Bucket::set_filled(std::size_t slot, bool used) {
-  used_here_[slot] = used ? 1 : 0;
-  if (filled_[slot]) return;
-  filled_[slot] = true;
-  if (--missing_ == 0) {
-    used_.copy_(torch::from_blob(used_here_.data(), used_.sizes(), torch::kFloat64));
-  }
 }
 
 }  // namespace bimetal::parallel

@@ -36,30 +36,20 @@ class Bucket {
   /// vectors have one row. What lies behind them in flat() counts ranks and must stay exact.
   std::vector<comm::Matrix> matrices() const;
 
-  /// Makes the bucket expect every slot anew.
-  void reset();
-
-  bool filled(std::size_t slot) const { return filled_[slot]; }
-  bool complete() const noexcept { return missing_ == 0; }
-
-  /// Declares the slot filled: its values have been written to view(slot), or are on their way.
-  void fill(std::size_t slot);
-  /// Declares that this rank has no gradient for the slot: it adds nothing to the sum.
-  void fill_unused(std::size_t slot);
+  /// Whether this rank has a gradient for the slot; else what it adds there is 0.
+  void note(std::size_t slot, bool used) { used_here_[slot] = used ? 1 : 0; }
+  /// Once all slots have been noted: flat() may be summed.
+  void close();
 
   /// After the sum: for each slot, whether any rank had a gradient for it.
   std::vector<bool> used_by_any() const;
 
  private:
-  void set_filled(std::size_t slot, bool used);
-
   BucketPlan plan_;
   torch::Tensor flat_;
   torch::Tensor used_;  ///< the tail of flat_
   std::vector<torch::Tensor> views_;
-  std::vector<bool> filled_;
-  std::vector<double> used_here_;  ///< 0 or 1 per slot; goes to used_ when the last one is filled
-  std::size_t missing_ = 0;
+  std::vector<double> used_here_;  ///< 0 or 1 per slot
 };
 
 }  // namespace bimetal::parallel

@@ -71,7 +71,6 @@ void BucketExchange::begin(std::size_t bucket_count) {
   sent_ = 0;
   send_error_ = nullptr;
   span_.begin();
-  wait_seconds_ = 0;
 }
 
 void BucketExchange::offer(std::size_t index, torch::Tensor flat, device::CopyMark copied) {
@@ -100,7 +99,7 @@ void BucketExchange::wait(std::size_t index) {
   }
   if (send_error_) std::rethrow_exception(send_error_);
   transfers_[index].work.wait();
-  wait_seconds_ += blocked.seconds();
+  span_.waited += blocked.seconds();
 }
 
 comm::Work BucketExchange::sum(std::size_t index, const torch::Tensor& flat) {

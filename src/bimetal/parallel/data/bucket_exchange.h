@@ -55,10 +55,8 @@ class BucketExchange {
   /// All buckets must have been offered. Rethrows the fabric's errors.
   void wait(std::size_t index);
 
-  /// Seconds spent in wait() in this step.
-  double wait_seconds() const noexcept { return wait_seconds_; }
-  /// Seconds between the sending of this step's first bucket and the end of the last one so far.
-  double communicate_seconds() const noexcept { return span_.seconds(); }
+  /// Of this step.
+  const ExchangeSpan& times() const noexcept { return span_; }
 
  private:
   struct Transfer {
@@ -81,7 +79,6 @@ class BucketExchange {
   std::size_t sent_ = 0;  ///< transfers_ before this one are under way or done
   std::exception_ptr send_error_;
   ExchangeSpan span_;
-  double wait_seconds_ = 0;
 };
 
 }  // namespace bimetal::parallel

@@ -7,7 +7,9 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -19,6 +21,13 @@
 
 namespace bimetal::parallel {
 
+/// Where summed gradients live.
+enum class GradientHome {
+  automatic,  ///< bucket on the CPU, tensor on an accelerator
+  bucket,     ///< grad() shares the bucket's memory: nothing is copied back. CPU only
+  tensor,     ///< grad() stays where backward put it; its bucket is a copy on the host
+};
+
 struct ReplicatedModelOptions {
   std::size_t bucket_bytes = 25u << 20;
   std::size_t first_bucket_bytes = 1u << 20;  ///< small, so that communication starts early
@@ -29,48 +38,38 @@ struct ReplicatedModelOptions {
   /// Sums the gradients where ranks share a vendor library (docs/islands.md); made of the same
   /// group by c10d::form_islands. Not together with compression.
   std::shared_ptr<c10d::Island> island = nullptr;
+  GradientHome home = GradientHome::automatic;
 };
 
 /// A model that every rank has. Owns its gradient hooks on one rank. Use from one thread.
 ///
 /// A rank without samples calls begin_step and finish_step alone. A parameter that no rank used
 /// keeps an undefined gradient, as on one device; one that some ranks used gets their sum
-/// everywhere.
+/// everywhere. Each bucket is sent as soon as the step's last pass has filled it; passes before it
+/// communicate nothing.
 ///
 /// On the CPU a gradient shares memory with its bucket: the next step overwrites it, so clone what
 /// is to be kept.
 class ReplicatedModel final : public ParameterStore {
  public:
-  /// Verifies that all ranks hold the same parameters and buffers (count, names, shapes, types;
-  /// Error(CallMismatch) names the first difference and the ranks), then copies rank 0's values to
-  /// all. Collective. `model` must not gain or lose parameters afterwards, nor move to another
-  /// device or type. Error(Unsupported) for trained parameters that are complex, or spread over
-  /// several devices of one rank.
+  /// Copies rank 0's values to all. Collective. `model` must not gain or lose parameters
+  /// afterwards, nor move to another device or type. Errors: ParameterStore's; Unsupported for
+  /// trained parameters that are complex, or spread over several devices of one rank;
+  /// InvalidArgument for an island together with compression.
   ReplicatedModel(const task::ModelState& model, comm::Group group,
-                  ReplicatedModelOptions options = {});
+                  const ReplicatedModelOptions& options = {});
   ~ReplicatedModel() override;
-  ReplicatedModel(const ReplicatedModel&) = delete;
-  ReplicatedModel& operator=(const ReplicatedModel&) = delete;
 
-  void begin_step(std::int64_t weight, double scale = 1) override;
-  /// Without any communication.
-  void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
-  /// Each bucket is sent as soon as it is full.
-  void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
-  void run_pass(const std::function<void()>& backward, bool last) override;
-  double loss_factor() const override;
-  /// Waits for every bucket and writes the summed gradients into the parameters.
-  void finish_step() override;
-
-  bool trains(const torch::Tensor& parameter) const override;
+  TensorFacts facts_of(const torch::Tensor& tensor) const override;
   std::vector<comm::NamedValues> error_feedback() override;
   bool set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps) override;
-  void broadcast_buffers(int root) override;
-  double wait_seconds() const noexcept override;
-  double communicate_seconds() const noexcept override;
-  const comm::Group& group() const noexcept override;
 
  private:
+  void begin() override;
+  void pass(const std::function<void()>& backward, bool last) override;
+  void finish(const std::function<void()>& before_sums) override;
+  const ExchangeSpan& times() const noexcept override;
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

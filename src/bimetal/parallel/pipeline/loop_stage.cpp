@@ -28,12 +28,13 @@ RunnerOptions runner_options(const LoopStageOptions& options) {
   return runner;
 }
 
-std::shared_ptr<ParameterStore> store_of_replicas(const task::ModelState& own, const Mesh& mesh,
-                                                  const LoopStageOptions& options) {
+Sync sync_of(const task::ModelState& own, const std::shared_ptr<const Mesh>& mesh,
+             const std::vector<Tied>& tied, const LoopStageOptions& options) {
   ReplicatedModelOptions replicated;
   replicated.bucket_bytes = options.bucket_bytes;
   replicated.timeout = options.timeout;
-  return std::make_shared<ReplicatedModel>(own, mesh.replicas(), replicated);
+  const auto store = std::make_shared<ReplicatedModel>(own, mesh->replicas(), replicated);
+  return {store, {std::make_shared<StageSums>(mesh, store, tied, options.timeout)}};
 }
 
 /// Behind which there is nobody to talk to.
@@ -62,8 +63,7 @@ LoopStage::LoopStage(comm::Group world, const MeshShape& shape, const task::Mode
     : options_(std::move(options)),
       mesh_(std::make_shared<const Mesh>(std::move(world), shape)),
       parameters_(task::tensors_of(trained_parameters(own.parameters))),
-      store_(std::make_shared<StageStore>(mesh_, store_of_replicas(own, *mesh_, options_), tied,
-                                          options_.timeout)),
+      sync_(sync_of(own, mesh_, tied, options_)),
       runner_(*mesh_, runner_options(options_)) {}
 
 std::optional<double> LoopStage::train(const LoopBatch& batch, double scale,
@@ -77,10 +77,10 @@ std::optional<double> LoopStage::train(const LoopBatch& batch, double scale,
   }
   const auto weight = weight_of_all(batch, failure);
   try {
-    store_->begin_step(weight, scale);
-    auto result =
-        runner_.run(schedule::Deal(mesh_->widths(), batch.samples), work_of(forward), *store_);
-    store_->finish_step();
+    sync_.begin_step(weight, scale);
+    auto result = runner_.run(schedule::Deal(mesh_->widths(), batch.samples), work_of(forward),
+                              sync_.store());
+    sync_.sum_gradients();
     const auto loss = agree(batch, std::move(result));
     if (!loss) {
       put_gradients(kept);

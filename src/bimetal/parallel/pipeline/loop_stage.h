@@ -18,7 +18,7 @@
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/runner.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
-#include "bimetal/parallel/pipeline/stage_store.h"
+#include "bimetal/parallel/pipeline/stage_sums.h"
 #include "bimetal/parallel/schedule/schedule.h"
 #include "bimetal/task/model_state.h"
 
@@ -76,7 +76,7 @@ class LoopStage {
   std::optional<double> evaluate(const LoopBatch& batch, const Forward& forward);
 
   /// Whether the gradient of `parameter` counts here for a norm over all ranks.
-  bool counts(const torch::Tensor& parameter) const { return store_->counts(parameter); }
+  bool counts(const torch::Tensor& parameter) const { return sync_.counts(parameter); }
 
   const Mesh& mesh() const noexcept { return *mesh_; }
 
@@ -100,7 +100,7 @@ class LoopStage {
   const LoopStageOptions options_;
   std::shared_ptr<const Mesh> mesh_;
   std::vector<torch::Tensor> parameters_;  ///< that are trained
-  std::shared_ptr<StageStore> store_;
+  Sync sync_;
   Runner runner_;
 };
 

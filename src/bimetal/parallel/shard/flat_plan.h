@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "bimetal/parallel/data/bucket_plan.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::shard {
@@ -32,11 +33,7 @@ struct ParameterPlace {
 };
 
 struct FlatPlan {
-  struct Slot {
-    std::size_t parameter = 0;  ///< index into the list that was planned
-    std::int64_t offset = 0;    ///< first element in the flat tensor
-    std::int64_t count = 0;
-  };
+  using Slot = BucketPlan::Slot;
 
   torch::ScalarType dtype = torch::kFloat32;     ///< of what ranks keep, and of gradients' sums
   torch::ScalarType gathered = torch::kFloat32;  ///< of the whole

@@ -6,7 +6,6 @@
 #include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
-#include <limits>
 #include <span>
 #include <utility>
 
@@ -15,8 +14,6 @@
 
 namespace bimetal::parallel::shard {
 namespace {
-
-constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 
 /// Sums under way at once: enough to keep a link busy, few enough that their memory does not count.
 constexpr std::size_t kMostInFlight = 3;
@@ -52,19 +49,14 @@ GradientShards::GradientShards(std::vector<torch::Tensor> parameters,
       timeout_(timeout),
       patience_(patience),
       late_(static_cast<std::size_t>(std::ranges::count(plans, true, &FlatPlan::late))),
-      places_(parameters_.size(), Place{kNowhere, 0}),
       room_(group_, room_for(plans), parameters_.empty() || parameters_.front().is_cpu()),
-      filling_(plans.size()),
       sums_(plans.size()),
       summed_(plans.size()),
       used_(parameters_.size()),
-      hooks_(parameters_, [this](std::size_t i) { on_gradient(i); }) {
-  for (std::size_t flat = 0; flat < plans_.size(); ++flat) {
-    const auto& slots = plans_[flat].slots;
-    for (std::size_t slot = 0; slot < slots.size(); ++slot) {
-      places_[slots[slot].parameter] = {flat, slot};
-    }
-  }
+      filling_(
+          parameters_, parameters_of(plans),
+          [this](std::size_t flat, std::size_t slot) { take(flat, slot); },
+          [this](std::size_t) { send_ready(); }, late_) {
   expect_anew();
 }
 
@@ -78,33 +70,18 @@ void GradientShards::begin() {
 }
 
 void GradientShards::expect_anew() {
-  for (std::size_t flat = 0; flat < plans_.size(); ++flat) {
-    const auto slots = plans_[flat].slots.size();
-    filling_[flat] = {.flat = {}, .filled = std::vector<bool>(slots), .missing = slots};
-  }
+  filling_.expect_anew();
+  memory_.assign(plans_.size(), {});
   left_ = plans_.size();
 }
 
-void GradientShards::during(const std::function<void()>& backward) {
-  reducing_ = true;
-  try {
-    backward();
-  } catch (...) {
-    reducing_ = false;
-    throw;
-  }
-  reducing_ = false;
-}
-
 void GradientShards::complete() {
-  const std::lock_guard lock(mutex_);
-  take_missing(0);
+  complete_from(0);
   arrive_all();
 }
 
 void GradientShards::end_pass() {
-  const std::lock_guard lock(mutex_);
-  take_missing(late_);
+  complete_from(late_);
   expect_anew();
 }
 
@@ -115,9 +92,8 @@ void GradientShards::end_others(int count) {
 }
 
 void GradientShards::complete_late() {
-  const std::lock_guard lock(mutex_);
   left_ = late_;
-  take_missing(0);
+  complete_from(0);
   arrive_all();
 }
 
@@ -126,69 +102,42 @@ void GradientShards::arrive_all() {
   expect_anew();
 }
 
+/// Sending one, when it is full, takes it off what is left.
 void GradientShards::complete_from(std::size_t first) {
-  const std::lock_guard lock(mutex_);
-  take_missing(first);
+  for (std::size_t flat = left_; flat-- > first;) filling_.complete(flat);
 }
 
-void GradientShards::take_missing(std::size_t first) {
-  for (std::size_t flat = left_; flat-- > first;) {
-    for (std::size_t slot = 0; slot < plans_[flat].slots.size(); ++slot) {
-      if (!filling_[flat].filled[slot]) take(plans_[flat].slots[slot].parameter);
-    }
-    send_ready();
-  }
-}
-
-void GradientShards::on_gradient(std::size_t parameter) {
-  if (!reducing_) return;
-  const std::lock_guard lock(mutex_);
-  const auto [flat, slot] = places_[parameter];
-  if (flat < late_) return;
-  if (flat != kNowhere && filling_[flat].filled[slot]) {
-    throw Error(ErrorCode::Unsupported,
-                fmt::format("parameter {} of shape [{}] received its gradient in two parts of one "
-                            "backward pass; run backward without nested backward calls",
-                            parameter, fmt::join(parameters_[parameter].sizes(), ", ")));
-  }
-  take(parameter);
-  send_ready();
-}
-
-void GradientShards::take(std::size_t parameter) {
-  const auto [index, slot] = places_[parameter];
-  if (index == kNowhere) return;
+void GradientShards::take(std::size_t flat, std::size_t slot) {
   const torch::NoGradGuard no_grad;
-  auto& filling = filling_[index];
-  const auto& plan = plans_[index];
+  const auto& plan = plans_[flat];
+  const auto parameter = plan.slots[slot].parameter;
   auto& tensor = parameters_[parameter];
-  if (!filling.flat.defined()) {
+  if (!memory_[flat].defined()) {
     take_arrived();
-    filling.flat = tensor.is_cpu() ? room_.take(plan.count, plan.dtype)
-                                   : torch::empty({plan.count},
-                                                  torch::dtype(plan.dtype).device(tensor.device()));
+    memory_[flat] = tensor.is_cpu()
+                        ? room_.take(plan.count, plan.dtype)
+                        : torch::empty({plan.count},
+                                       torch::dtype(plan.dtype).device(tensor.device()));
   }
-  const auto view =
-      filling.flat.narrow(0, plan.slots[slot].offset, plan.slots[slot].count).view(tensor.sizes());
+  const auto view = memory_[flat]
+                        .narrow(0, plan.slots[slot].offset, plan.slots[slot].count)
+                        .view(tensor.sizes());
   auto& gradient = tensor.mutable_grad();
-  if (gradient.defined()) {
-    view.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
-    gradient = torch::Tensor();
-    used_[parameter] = true;
-  } else {
+  if (!gradient.defined()) {
     view.zero_();
+    return;
   }
-  if (filling.filled[slot]) return;
-  filling.filled[slot] = true;
-  --filling.missing;
+  view.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
+  gradient = torch::Tensor();
+  used_[parameter] = true;
 }
 
 void GradientShards::send_ready() {
   const auto rank = group_.rank();
-  while (left_ > 0 && filling_[left_ - 1].missing == 0) {
+  while (left_ > 0 && filling_.full(left_ - 1)) {
     const auto index = --left_;
     const auto& plan = plans_[index];
-    auto memory = std::exchange(filling_[index].flat, {});
+    auto memory = std::exchange(memory_[index], {});
     const auto count = static_cast<std::int64_t>(plan.counts[static_cast<std::size_t>(rank)]);
     make_room();
     const bool first = !summed_[index];
@@ -229,7 +178,7 @@ void GradientShards::make_room() {
   while (in_flight_.size() >= kMostInFlight) {
     const auto& oldest = in_flight_.front();
     const bool arrived = marked_wait(
-        wait_seconds_, [&] { return name_of(oldest); },
+        span_.waited, [&] { return name_of(oldest); },
         [&] { return oldest.exchange.arrives_by(Deadline::after(patience_)); });
     if (!arrived) return;
     arrive();
@@ -241,7 +190,7 @@ void GradientShards::arrive() {
   auto oldest = std::move(in_flight_.front());
   in_flight_.pop_front();
   marked_wait(
-      wait_seconds_, [&] { return name_of(oldest); },
+      span_.waited, [&] { return name_of(oldest); },
       [&] {
         oldest.exchange.wait();
         oldest.agreement.wait();

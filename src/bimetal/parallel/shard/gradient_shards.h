@@ -11,13 +11,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/parallel/data/gradient_hooks.h"
+#include "bimetal/parallel/data/bucket_filling.h"
 #include "bimetal/parallel/exchange_span.h"
 #include "bimetal/parallel/group_room.h"
 #include "bimetal/parallel/shard/flat_plan.h"
@@ -55,9 +54,9 @@ class GradientShards {
 
   /// Runs `backward`, and sends each flat tensor's gradients as soon as they are there; the
   /// parameters' own are gone then.
-  void during(const std::function<void()>& backward);
+  void during(const std::function<void()>& backward) { filling_.during(backward); }
   /// The same for a backward pass that somebody else runs: whether one is under way.
-  void set_reducing(bool on) noexcept { reducing_ = on; }
+  void set_reducing(bool on) noexcept { filling_.set_taking(on); }
 
   /// Sends what has not been sent, zeros where there is no gradient, and waits for every sum.
   /// Rethrows the fabric's errors.
@@ -80,17 +79,7 @@ class GradientShards {
   /// Whether this rank has had a gradient of each parameter in this step.
   const std::vector<bool>& used() const noexcept { return used_; }
 
-  double wait_seconds() const noexcept { return wait_seconds_; }  ///< of all steps so far
-
  private:
-  struct Filling {
-    torch::Tensor flat;  ///< undefined: nothing has come yet
-    std::vector<bool> filled;
-    std::size_t missing = 0;
-  };
-  struct Place {
-    std::size_t flat = 0, slot = 0;
-  };
   struct InFlight {
     std::size_t flat;
     torch::Tensor memory, own;  ///< own: in `memory`, or the first sum of this flat tensor
@@ -102,8 +91,7 @@ class GradientShards {
 
   void expect_anew();
   void arrive_all();
-  void on_gradient(std::size_t parameter);
-  void take(std::size_t parameter);
+  void take(std::size_t flat, std::size_t slot);
   void take_missing(std::size_t first);
   void send_ready();
   std::string name_of(const InFlight& sum) const;
@@ -118,22 +106,18 @@ class GradientShards {
   comm::Group group_;
   ExchangeSpan& span_;
   std::chrono::milliseconds timeout_, patience_;
-  std::size_t late_;           ///< of the flat tensors the first so many are
-  std::vector<Place> places_;  ///< of each parameter; none in a plan: has no elements
-  GroupRoom room_;             ///< for what is filled and sent
+  std::size_t late_;  ///< of the flat tensors the first so many are
+  GroupRoom room_;    ///< for what is filled and sent
 
-  bool reducing_ = false;  ///< written only while no backward runs
-  std::mutex mutex_;       ///< guards what follows against several threads of one backward
-  std::vector<Filling> filling_;
+  std::vector<torch::Tensor> memory_;  ///< of flat tensors that are being filled
   std::size_t left_ = 0;  ///< flat tensors not sent yet in this pass: the last goes first
   std::deque<InFlight> in_flight_;
   std::vector<torch::Tensor> sums_;
   std::vector<bool> summed_;  ///< the first sum of each is under way, or there
   std::vector<bool> used_;
-  double wait_seconds_ = 0;
   Take take_;  ///< of this step; none: sums stay
 
-  GradientHooks hooks_;  ///< last: its callbacks use all of the above
+  BucketFilling filling_;  ///< last: its calls use all of the above
 };
 
 }  // namespace bimetal::parallel::shard

@@ -218,9 +218,7 @@ void HookedModel::let_go_of_whole(std::optional<int> root) {
 }
 
 double HookedModel::wait_seconds() const noexcept {
-  const auto& impl = *sharded_.impl_;
-  return impl.gradients->wait_seconds() + impl.own_wait +
-         (impl.gathers ? impl.gathers->wait_seconds() : 0);
+  return sharded_.wait_seconds();
 }
 
 }  // namespace bimetal::parallel::shard

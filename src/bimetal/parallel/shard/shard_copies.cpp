@@ -4,6 +4,7 @@
 #include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -12,8 +13,18 @@
 
 namespace bimetal::parallel::shard {
 
+Exchange::Exchange(comm::Work work, std::vector<torch::Tensor> memory, torch::Tensor host,
+                   torch::Tensor target)
+    : under_way_(new UnderWay{std::move(work), std::move(memory)}),
+      host_(std::move(host)),
+      target_(std::move(target)) {}
+
+Exchange::UnderWay::~UnderWay() {
+  work.on_done([kept = std::move(memory)](const std::exception_ptr&) {});
+}
+
 void Exchange::wait() {
-  std::exchange(work_, {}).wait();
+  if (const auto ended = std::exchange(under_way_, {})) ended->work.wait();
   if (!target_.defined()) return;
   const torch::NoGradGuard no_grad;
   std::exchange(target_, {}).copy_(std::exchange(host_, {}));
@@ -23,7 +34,8 @@ Exchange gather_parts(comm::Group& group, const torch::Tensor& own, const torch:
                       const std::vector<std::size_t>& counts, Deadline deadline) {
   const bool here = flat.is_cpu();
   if (here && own.is_cpu() && own.scalar_type() == flat.scalar_type()) {
-    return {group.all_gather(tensor_buffer(own), tensor_buffer(flat), counts, deadline), {}, {}};
+    return {group.all_gather(tensor_buffer(own), tensor_buffer(flat), counts, deadline),
+            {own, flat}};
   }
   const auto whole = here ? flat : torch::empty(flat.sizes(), flat.options().device(torch::kCPU));
   // The part is kept alive by its copy in `whole`, once the call has begun; so it is put there
@@ -33,8 +45,8 @@ Exchange gather_parts(comm::Group& group, const torch::Tensor& own, const torch:
   const auto place = whole.narrow(0, static_cast<std::int64_t>(begin), own.numel());
   place.copy_(own);
   auto work = group.all_gather(tensor_buffer(place), tensor_buffer(whole), counts, deadline);
-  if (here) return {std::move(work), {}, {}};
-  return {std::move(work), whole, flat};
+  if (here) return {std::move(work), {flat}};
+  return {std::move(work), {whole}, whole, flat};
 }
 
 Exchange reduce_parts(comm::Group& group, const torch::Tensor& flat, const torch::Tensor& own,
@@ -42,15 +54,16 @@ Exchange reduce_parts(comm::Group& group, const torch::Tensor& flat, const torch
   if (flat.is_cpu()) {
     return {group.reduce_scatter(tensor_buffer(flat), tensor_buffer(own), counts,
                                  comm::ReduceOp::sum, deadline),
-            {},
-            {}};
+            {flat, own}};
   }
   const auto whole = flat.to(torch::kCPU);
   const auto begin = std::accumulate(counts.begin(), counts.begin() + group.rank(), std::size_t{0});
   const auto part = whole.narrow(0, static_cast<std::int64_t>(begin), own.numel());
   return {group.reduce_scatter(tensor_buffer(whole), tensor_buffer(part), counts,
                                comm::ReduceOp::sum, deadline),
-          part, own};
+          {part},
+          part,
+          own};
 }
 
 namespace {

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,26 +20,33 @@ namespace bimetal::parallel::shard {
 
 // Exchanges flat tensors of unequal parts between ranks, on any device.
 
-/// One exchange in flight; wait() ends it, where it is due. Move-only in effect: wait once.
+/// One exchange in flight; wait() ends it, where it is due. Move-only in effect: wait once. Who
+/// unwinds before leaves it under way, and its memory is kept until its end.
 class Exchange {
  public:
   Exchange() = default;
-  /// `then` copies what has arrived to where it belongs.
-  Exchange(comm::Work work, torch::Tensor host, torch::Tensor target)
-      : work_(std::move(work)), host_(std::move(host)), target_(std::move(target)) {}
+  /// `memory`: what it reads and writes. What has arrived in `host` is copied to `target`, where
+  /// these are not the same memory.
+  Exchange(comm::Work work, std::vector<torch::Tensor> memory, torch::Tensor host = {},
+           torch::Tensor target = {});
   /// Rethrows the fabric's errors.
   void wait();
-  const comm::Work& work() const noexcept { return work_; }
+  comm::Work work() const { return under_way_ ? under_way_->work : comm::Work(); }
   /// Whether it has arrived, for which it is waited at most until then.
-  bool arrives_by(Deadline deadline) const { return work_.wait_until(deadline); }
+  bool arrives_by(Deadline deadline) const { return work().wait_until(deadline); }
 
  private:
-  comm::Work work_;
-  torch::Tensor host_, target_;  ///< defined where they are not the same memory
+  struct UnderWay {
+    ~UnderWay();
+    comm::Work work;
+    std::vector<torch::Tensor> memory;
+  };
+  std::shared_ptr<UnderWay> under_way_;
+  torch::Tensor host_, target_;
 };
 
 /// `flat`, of all ranks' counts, gets each rank's `own` part, which becomes of its type. On the CPU
-/// nothing is copied meanwhile, but for that; both must live until the end.
+/// nothing is copied meanwhile, but for that.
 Exchange gather_parts(comm::Group& group, const torch::Tensor& own, const torch::Tensor& flat,
                       const std::vector<std::size_t>& counts, Deadline deadline);
 

@@ -9,7 +9,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/data/broadcast.h"
-#include "bimetal/parallel/data/parameter_check.h"
 #include "bimetal/parallel/data/trained_parameters.h"
 #include "bimetal/parallel/exchange_span.h"
 #include "bimetal/parallel/shard/flat_plan.h"
@@ -49,11 +48,8 @@ bool is_among(const torch::Tensor& tensor, const std::vector<torch::Tensor>& oth
 ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o)
     : group(std::move(g)), options(std::move(o)), model(whole) {
   const task::ModelState state(model);
-  check_same_on_all_ranks(state, group, options.timeout);
   broadcast_tensors(with_values(state.parameters, options.hollow), 0, group, options.flat_bytes,
                     options.timeout);
-  buffers = task::tensors_of(state.buffers);
-  broadcast_tensors(buffers, 0, group, options.flat_bytes, options.timeout);
   trained = trained_parameters(state.parameters);
   for (const auto& parameter : trained) types.push_back(parameter.tensor.scalar_type());
   agreements = of_its_own(group);
@@ -163,7 +159,7 @@ task::Model ShardedModel::Impl::fenced() {
 /// Of each number the largest of any rank.
 void ShardedModel::Impl::agree(std::vector<std::int32_t>& numbers) {
   marked_wait(
-      own_wait, [] { return "what the other ranks do next"; },
+      span.waited, [] { return "what the other ranks do next"; },
       [&] {
         agreements
             .all_reduce(comm::buffer(std::span(numbers)), comm::ReduceOp::max,
@@ -232,7 +228,12 @@ void ShardedModel::Impl::take_part_in_one() {
 }
 
 ShardedModel::ShardedModel(const task::Model& model, comm::Group group, ShardedModelOptions options)
-    : impl_(std::make_unique<Impl>(model, std::move(group), std::move(options))) {}
+    : ParameterStore(model, group, options.flat_bytes, options.timeout),
+      impl_(std::make_unique<Impl>(model, std::move(group), std::move(options))) {
+  traits_ = {.in_shards = true,
+             .keeps_copies = impl_->copies && impl_->copies->any(),
+             .takes_passes = impl_->options.level == 1 || impl_->in_stage()};
+}
 
 ShardedModel::~ShardedModel() = default;
 
@@ -252,12 +253,14 @@ int ShardedModel::agree_on_passes(int own) {
 }
 
 void ShardedModel::begin_passes() {
-  if (!impl_->gathers) impl_->show_exact();
+  if (!impl_->gathers) return impl_->show_exact();
+  if (impl_->in_stage()) impl_->hold_parameters(/*wide=*/true);
 }
 
 void ShardedModel::end_passes() {
   if (!impl_->gathers) return impl_->show_whole();
-  if (!impl_->in_stage()) impl_->take_part_in_others();
+  if (impl_->in_stage()) return impl_->let_go_of_parameters();
+  impl_->take_part_in_others();
 }
 
 void ShardedModel::let_go_of_kept() const noexcept {
@@ -274,46 +277,34 @@ std::vector<std::int64_t> ShardedModel::shard_bytes() const {
   return bytes;
 }
 
-void ShardedModel::begin_step(std::int64_t weight, double scale) {
-  impl_->passes.begin(weight, scale);
+void ShardedModel::begin() {
   impl_->in_step = true;
   for (auto& piece : impl_->pieces) piece.tensor.mutable_grad() = torch::Tensor();
   impl_->gradients->begin();
-  impl_->own_wait = 0;
   impl_->span.begin();
   impl_->stage_passes = 0;
-  impl_->joined_others = false;
   impl_->expected = 0;
   impl_->in_last_pass = false;
-  impl_->wait_before =
-      impl_->gradients->wait_seconds() + (impl_->gathers ? impl_->gathers->wait_seconds() : 0);
   if (impl_->in_stage()) impl_->hold_parameters(/*wide=*/false);
 }
 
-void ShardedModel::backward(const torch::Tensor& loss, std::int64_t part) {
-  impl_->passes.add(loss, part, false);
-  const auto backward = [&] { impl_->passes.run_backward(loss, part); };
-  if (impl_->options.level > 1) return impl_->reduce_during(backward);
+void ShardedModel::pass(const std::function<void()>& backward, bool last) {
+  if (impl_->in_stage()) return impl_->run_stage_pass(backward);
+  if (last || impl_->options.level > 1) {
+    return impl_->reduce_during(backward ? backward : [] {});
+  }
   backward();
   impl_->widen_gradients();
 }
 
-void ShardedModel::backward_last(const torch::Tensor& loss, std::int64_t part) {
-  impl_->passes.add(loss, part, true);
-  impl_->reduce_during([&] { impl_->passes.run_backward(loss, part); });
-}
-
-double ShardedModel::loss_factor() const {
-  return impl_->passes.factor();
-}
-
-void ShardedModel::finish_step() {
-  impl_->passes.finish();
+void ShardedModel::finish(const std::function<void()>& before_sums) {
+  if (impl_->in_stage()) impl_->join_other_passes();
+  before_sums();
   if (impl_->options.level == 1) {
     impl_->gradients->complete();
     impl_->in_pass = false;
   } else if (impl_->in_stage()) {
-    impl_->finish_stage_passes();
+    impl_->gradients->complete_late();
   } else {
     impl_->end_pass();
     impl_->take_part_in_others();
@@ -322,23 +313,8 @@ void ShardedModel::finish_step() {
   if (!impl_->in_last_pass) impl_->agree_on_used();
 }
 
-void ShardedModel::broadcast_buffers(int root) {
-  broadcast_tensors(impl_->buffers, root, impl_->group, impl_->options.flat_bytes,
-                    impl_->options.timeout);
-}
-
-double ShardedModel::wait_seconds() const noexcept {
-  const auto now =
-      impl_->gradients->wait_seconds() + (impl_->gathers ? impl_->gathers->wait_seconds() : 0);
-  return now - impl_->wait_before + impl_->own_wait;
-}
-
-double ShardedModel::communicate_seconds() const noexcept {
-  return impl_->span.seconds();
-}
-
-const comm::Group& ShardedModel::group() const noexcept {
-  return impl_->group;
+const ExchangeSpan& ShardedModel::times() const noexcept {
+  return impl_->span;
 }
 
 }  // namespace bimetal::parallel::shard

@@ -81,12 +81,9 @@ class ShardedModel final : public ParameterStore {
   /// trained_parameters, plan_flats and, on disk, StateFile.
   ShardedModel(const task::Model& model, comm::Group group, ShardedModelOptions options);
   ~ShardedModel() override;
-  ShardedModel(const ShardedModel&) = delete;
-  ShardedModel& operator=(const ShardedModel&) = delete;
 
   /// What to compute with: the same units, whose parameters are there when they run. Outside of a
-  /// step, at level 3, a pass over it has no backward, and end_passes() is due after the last one;
-  /// a stage's are between begin_forwards() and end_forwards().
+  /// step, at level 3, a pass over it has no backward, and end_passes() is due after the last one.
   const task::Model& model() const noexcept;
 
   /// The parameters that are cut up, whole, in the same order on every rank. At level 3 their
@@ -97,10 +94,10 @@ class ShardedModel final : public ParameterStore {
   const std::vector<Piece>& pieces() const noexcept;
 
   /// Before passes over model() outside of steps: levels 1 and 2 bring what is whole in half in its
-  /// own type. Collective; nothing at level 3.
+  /// own type, and at level 3 a stage's parameters are there from now on. Collective.
   void begin_passes();
-  /// Takes part in the passes outside of a step that other ranks still make. Collective; below
-  /// level 3 it ends what begin_passes() has begun, by itself.
+  /// Takes part in the passes outside of a step that other ranks still make, collective; or ends
+  /// what begin_passes() has begun, by itself.
   void end_passes();
 
   /// What each rank keeps of something that lies as the pieces do (their values, or a state of the
@@ -131,17 +128,7 @@ class ShardedModel final : public ParameterStore {
   void update_in_backward(std::function<void()> update);
 
   int agree_on_passes(int own) override;
-  void begin_step(std::int64_t weight, double scale = 1) override;
-  void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
-  void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
-  /// Error(Unsupported) at levels 2 and 3 but for stages.
-  void run_pass(const std::function<void()>& backward, bool last) override;
   void expect_passes(int count) override;
-  void finish_passes() override;
-  void begin_forwards() override;
-  void end_forwards() override;
-  double loss_factor() const override;
-  void finish_step() override;
   /// Of pieces(), by an optimizer that tells of each: their way to all ranks may begin while it
   /// goes on. after_update() is due all the same.
   void updated(const torch::Tensor& piece);
@@ -150,24 +137,18 @@ class ShardedModel final : public ParameterStore {
   torch::Tensor bfloat16_of(const torch::Tensor& piece) const;
   void after_update() override;
   void whole_changed() override;
-  bool in_shards() const noexcept override { return true; }
-  /// Pieces alone: at levels 1 and 2 the model's parameters are what these are copied to, and at
-  /// level 3 they are not there.
-  bool trains(const torch::Tensor& parameter) const override;
-  torch::Tensor whole_of(const torch::Tensor& parameter) const override;
-  /// Not the copy of another rank's.
-  bool counts(const torch::Tensor& parameter) const override;
-  bool keeps_copies() const noexcept override;
-  bool can_repeat() const noexcept override { return !updates_in_backward(); }
-  bool updates_in_backward() const noexcept override;
+  /// At levels 1 and 2 the model's parameters are what pieces are copied to, and at level 3 they
+  /// are not there: pieces alone are trained. The copy of another rank's does not count.
+  TensorFacts facts_of(const torch::Tensor& tensor) const override;
   /// The rank of which a copy is here; -1: none.
   int copy_of() const noexcept;
-  void broadcast_buffers(int root) override;
-  double wait_seconds() const noexcept override;
-  double communicate_seconds() const noexcept override;
-  const comm::Group& group() const noexcept override;
 
  private:
+  void begin() override;
+  void pass(const std::function<void()>& backward, bool last) override;
+  void finish(const std::function<void()>& before_sums) override;
+  const ExchangeSpan& times() const noexcept override;
+
   friend class HookedModel;
   struct Impl;
   std::unique_ptr<Impl> impl_;

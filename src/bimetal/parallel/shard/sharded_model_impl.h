@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "bimetal/comm/group.h"
@@ -21,7 +20,6 @@
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/shard/unit_gathers.h"
 #include "bimetal/parallel/shard/whole_renewal.h"
-#include "bimetal/parallel/step_passes.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::shard {
@@ -53,7 +51,6 @@ struct ShardedModel::Impl {
   void run_stage_pass(const std::function<void()>& backward);
   void expect_stage_passes(int count);
   void join_other_passes();
-  void finish_stage_passes();
   void take_part_in_others();
   void take_part_in_one();
   void agree_on_used();
@@ -74,7 +71,6 @@ struct ShardedModel::Impl {
   task::Model model;
   std::vector<task::NamedTensor> trained;
   std::vector<torch::ScalarType> types;  ///< of these as they were, and as ranks keep them
-  std::vector<torch::Tensor> buffers;
   comm::Group agreements, gathering, summing;
   std::vector<FlatPlan> plans;
   std::vector<FlatParameters> flats;
@@ -86,15 +82,12 @@ struct ShardedModel::Impl {
   std::map<const void*, std::size_t> piece_of;  ///< by its tensor
   std::optional<ShardCopies> copies;
   std::vector<torch::Tensor> copied;  ///< by flat tensor: what the rank that is copied here keeps
-  std::set<const void*> copied_pieces;
   std::optional<WholeRenewal> renewal;
   std::map<const void*, std::size_t> updated;  ///< of this rank's own pieces: their flat tensors
   std::optional<UnitGathers> gathers;          ///< level 3
   std::optional<GradientShards> gradients;
-  StepPasses passes;
   bool in_step = false, in_pass = false, in_backward = false;
   bool hooked = false;  ///< a HookedModel's
-  double wait_before = 0, own_wait = 0;
   ExchangeSpan span;
   std::optional<comm::Work> stage_agreement;               ///< under way, on what comes next
   std::shared_ptr<std::vector<std::int32_t>> most_passes;  ///< of any rank in this step
@@ -102,7 +95,6 @@ struct ShardedModel::Impl {
   std::function<void()> update;  ///< of what has gradients, in backward; none: the caller does
   std::int32_t expected = 0;     ///< passes of this rank that are to come in this step; 0: unknown
   bool in_last_pass = false;     ///< of the step, or behind it: what has gradients is updated
-  bool joined_others = false;
   bool exact = false;  ///< what is whole in half is shown in its own type
 };
 

@@ -54,7 +54,6 @@ void ShardedModel::Impl::add_pieces(int rank, bool copy) {
       piece_of.emplace(pieces.back().tensor.unsafeGetTensorImpl(), pieces.size() - 1);
       parameter_of.push_back(slot.parameter);
       flat_of.push_back(flat);
-      if (copy) copied_pieces.insert(pieces.back().tensor.unsafeGetTensorImpl());
     }
   }
 }
@@ -91,22 +90,12 @@ const std::vector<Piece>& ShardedModel::pieces() const noexcept {
   return impl_->pieces;
 }
 
-bool ShardedModel::trains(const torch::Tensor& parameter) const {
-  return impl_->piece_of.contains(parameter.unsafeGetTensorImpl());
-}
-
-torch::Tensor ShardedModel::whole_of(const torch::Tensor& parameter) const {
-  const auto found = impl_->piece_of.find(parameter.unsafeGetTensorImpl());
-  if (found == impl_->piece_of.end()) return parameter;
-  return impl_->trained[impl_->parameter_of[found->second]].tensor;
-}
-
-bool ShardedModel::counts(const torch::Tensor& parameter) const {
-  return !impl_->copied_pieces.contains(parameter.unsafeGetTensorImpl());
-}
-
-bool ShardedModel::keeps_copies() const noexcept {
-  return impl_->copies && impl_->copies->any();
+TensorFacts ShardedModel::facts_of(const torch::Tensor& tensor) const {
+  const auto found = impl_->piece_of.find(tensor.unsafeGetTensorImpl());
+  if (found == impl_->piece_of.end()) return {.whole = tensor};
+  return {.trained = true,
+          .whole = impl_->trained[impl_->parameter_of[found->second]].tensor,
+          .counts = !impl_->pieces[found->second].copy};
 }
 
 int ShardedModel::copy_of() const noexcept {

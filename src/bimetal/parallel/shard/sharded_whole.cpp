@@ -24,7 +24,7 @@ void ShardedModel::Impl::make_renewal() {
       updated[pieces[i].tensor.unsafeGetTensorImpl()] = flat;
     }
   }
-  renewal.emplace(std::move(renewed), plans, flats, gathering, options.timeout);
+  renewal.emplace(std::move(renewed), plans, flats, gathering, span, options.timeout);
 }
 
 /// Gathered from what ranks keep, which is more than the whole has.
@@ -79,9 +79,7 @@ torch::Tensor ShardedModel::bfloat16_of(const torch::Tensor& piece) const {
 }
 
 void ShardedModel::after_update() {
-  const auto before = impl_->renewal->wait_seconds();
   impl_->renewal->complete();
-  impl_->own_wait += impl_->renewal->wait_seconds() - before;
   let_go_of_kept();
 }
 

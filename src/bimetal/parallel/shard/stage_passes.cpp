@@ -11,35 +11,10 @@
 #include <utility>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/error.h"
 #include "bimetal/parallel/exchange_span.h"
 #include "bimetal/parallel/shard/sharded_model_impl.h"
 
 namespace bimetal::parallel::shard {
-
-void ShardedModel::run_pass(const std::function<void()>& backward, bool last) {
-  if (impl_->options.level > 1 && !impl_->in_stage()) {
-    throw Error(ErrorCode::Unsupported,
-                "passes that somebody else runs, unless they are a stage's, do not say when "
-                "parameters are used, as level 3 must know, nor how many there are, as level 2 "
-                "must: take zero.level 0 or 1");
-  }
-  impl_->passes.add(last);
-  if (impl_->in_stage()) return impl_->run_stage_pass(backward);
-  if (!last) {
-    backward();
-    return impl_->widen_gradients();
-  }
-  impl_->reduce_during(backward ? backward : [] {});
-}
-
-void ShardedModel::begin_forwards() {
-  if (impl_->in_stage()) impl_->hold_parameters(/*wide=*/true);
-}
-
-void ShardedModel::end_forwards() {
-  if (impl_->in_stage()) impl_->let_go_of_parameters();
-}
 
 task::Model ShardedModel::Impl::waiting() {
   task::Model waits = model;
@@ -74,10 +49,6 @@ void ShardedModel::Impl::expect_stage_passes(int count) {
   stage_agreement->on_done([kept = most_passes](const std::exception_ptr&) {});
 }
 
-void ShardedModel::finish_passes() {
-  if (impl_->in_stage()) impl_->join_other_passes();
-}
-
 void ShardedModel::Impl::run_stage_pass(const std::function<void()>& backward) {
   if (!backward) return;
   ++stage_passes;
@@ -89,20 +60,14 @@ void ShardedModel::Impl::run_stage_pass(const std::function<void()>& backward) {
 
 /// Also where this rank has stopped in the middle of a pass, or before one.
 void ShardedModel::Impl::join_other_passes() {
-  if (std::exchange(joined_others, true)) return;
   if (in_pass) gradients->end_pass();
   in_pass = false;
   let_go_of_parameters();
   if (!stage_agreement) expect_stage_passes(0);
   marked_wait(
-      own_wait, [] { return "what the other ranks do next"; },
+      span.waited, [] { return "what the other ranks do next"; },
       [&] { std::exchange(stage_agreement, {})->wait(); });
   gradients->end_others(most_passes->front() - stage_passes);
-}
-
-void ShardedModel::Impl::finish_stage_passes() {
-  join_other_passes();
-  gradients->complete_late();
 }
 
 }  // namespace bimetal::parallel::shard

@@ -190,7 +190,7 @@ void UnitGathers::wait_for_disk(std::size_t flat) {
 void UnitGathers::wait_next() {
   const auto next = script_[arrived_];
   marked_wait(
-      wait_seconds_, [&] { return fmt::format("parameters of unit {}", plans_[next].unit); },
+      span_.waited, [&] { return fmt::format("parameters of unit {}", plans_[next].unit); },
       [&] { exchanges_[arrived_].wait(); });
   auto& flat = flats_[next];
   flat.memory_has_come();

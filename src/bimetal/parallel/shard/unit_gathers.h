@@ -64,7 +64,6 @@ class UnitGathers {
   /// The unit's parameters are not used any more, or not before backward.
   void let_go(std::size_t unit);
 
-  double wait_seconds() const noexcept { return wait_seconds_; }
   /// For what is kept to come from a disk, which nobody else is waited for.
   double disk_wait_seconds() const noexcept { return disk_wait_seconds_; }
 
@@ -96,7 +95,6 @@ class UnitGathers {
   std::size_t size_ = 0;                ///< of this pass's script
   std::size_t sent_ = 0, arrived_ = 0;  ///< of the script
   std::vector<Exchange> exchanges_;     ///< of the script's flat tensors
-  double wait_seconds_ = 0;             ///< of all passes so far
   double disk_wait_seconds_ = 0;
 };
 

@@ -23,10 +23,7 @@ void ShardedModel::update_in_backward(std::function<void()> update) {
                 "updates in backward are of shards at level 3, without copies and stages");
   }
   impl_->update = std::move(update);
-}
-
-bool ShardedModel::updates_in_backward() const noexcept {
-  return static_cast<bool>(impl_->update);
+  traits_.updates_in_backward = true;
 }
 
 std::int32_t ShardedModel::Impl::passes_to_come(bool here) const {

@@ -13,11 +13,12 @@ namespace bimetal::parallel::shard {
 
 WholeRenewal::WholeRenewal(std::vector<Flat> renewed, const std::vector<FlatPlan>& plans,
                            std::vector<FlatParameters>& flats, comm::Group group,
-                           std::chrono::milliseconds timeout)
+                           ExchangeSpan& span, std::chrono::milliseconds timeout)
     : renewed_(std::move(renewed)),
       plans_(plans),
       flats_(flats),
       group_(std::move(group)),
+      span_(span),
       timeout_(timeout) {
   expect_anew();
 }
@@ -50,7 +51,7 @@ void WholeRenewal::complete() {
   while (exchanges_.size() < renewed_.size()) send_next(/*copied=*/false);
   for (std::size_t i = 0; i < exchanges_.size(); ++i) {
     marked_wait(
-        wait_seconds_,
+        span_.waited,
         [&] {
           return fmt::format("updated parameters of unit {}", plans_[renewed_[i].index].unit);
         },

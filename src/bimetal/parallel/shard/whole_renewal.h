@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bimetal/comm/group.h"
+#include "bimetal/parallel/exchange_span.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/shard/flat_plan.h"
 #include "bimetal/parallel/shard/shard_copies.h"
@@ -22,7 +23,7 @@ class WholeRenewal {
     std::size_t index, pieces;
   };
   WholeRenewal(std::vector<Flat> renewed, const std::vector<FlatPlan>& plans,
-               std::vector<FlatParameters>& flats, comm::Group group,
+               std::vector<FlatParameters>& flats, comm::Group group, ExchangeSpan& span,
                std::chrono::milliseconds timeout);
 
   /// One more piece of flat tensor `index` is updated; where that is_copied_to_bfloat16(), the copy
@@ -32,8 +33,6 @@ class WholeRenewal {
   /// fabric's errors.
   void complete();
 
-  double wait_seconds() const noexcept { return wait_seconds_; }  ///< in complete(), so far
-
  private:
   void expect_anew();
   void send_next(bool copied);
@@ -42,10 +41,10 @@ class WholeRenewal {
   const std::vector<FlatPlan>& plans_;
   std::vector<FlatParameters>& flats_;
   comm::Group group_;
+  ExchangeSpan& span_;
   std::chrono::milliseconds timeout_;
   std::vector<std::size_t> left_;    ///< pieces to be updated, by flat tensor
   std::vector<Exchange> exchanges_;  ///< of the first of renewed_
-  double wait_seconds_ = 0;
 };
 
 }  // namespace bimetal::parallel::shard

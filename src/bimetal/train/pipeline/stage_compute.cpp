@@ -110,13 +110,13 @@ int micro_batches_of(const StageOptions& options, const parallel::MeshShape& sha
 
 StageCompute::StageCompute(const task::Task& task, std::shared_ptr<const parallel::Mesh> mesh,
                            parallel::pipeline::StageModel stage,
-                           std::shared_ptr<parallel::pipeline::StageStore> store,
+                           std::shared_ptr<parallel::pipeline::StageSums> sums,
                            StageOptions options)
-    : task_(task),
+    : ShareCompute({mesh->shape(), mesh->world().rank()}),
+      task_(task),
       mesh_(std::move(mesh)),
-      lanes_(mesh_->shape(), mesh_->world().rank()),
       stage_(std::move(stage)),
-      store_(std::move(store)),
+      sums_(std::move(sums)),
       options_(std::move(options)),
       limit_(agreed_limit(*mesh_, task_, options_)),
       dealer_(mesh_, options_.speeds, options_.learns_speeds),
@@ -152,8 +152,9 @@ Compute::Outcome StageCompute::try_run(std::int64_t samples,
   for (const auto size : sizes) begins.push_back(begins.back() + size);
 
   const precision::CastCache cache;
-  auto result = runner_.run(dealer_.deal(sizes), work_on(share, begins, draws, missing), *store_);
-  store_->add_wait(result.wait_seconds);
+  auto result =
+      runner_.run(dealer_.deal(sizes), work_on(share, begins, draws, missing), sums_->store());
+  sums_->add_wait(result.wait_seconds);
   if (!result.incomplete) {
     if (mesh_->place().tensor == 0) outcome.loss_sum = result.loss_sum;
     return outcome;
@@ -232,12 +233,10 @@ void StageCompute::learn(std::span<const progress::RankFigures> figures) {
 progress::Evaluation StageCompute::evaluate(std::span<const double> speeds,
                                             const predict::EvaluateOptions& options) {
   stage_.model.eval();
-  store_->begin_forwards();
   const auto through = predict::through_stages(
       *mesh_, stage_, runner_,
       [this](std::span<const std::int64_t> chunks) { return dealer_.spread(chunks); });
   auto result = predict::evaluate(task_, through, mesh_->world(), speeds, options);
-  store_->end_forwards();
   stage_.model.train();
   return result;
 }

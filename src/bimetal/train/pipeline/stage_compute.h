@@ -16,7 +16,7 @@
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/runner.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
-#include "bimetal/parallel/pipeline/stage_store.h"
+#include "bimetal/parallel/pipeline/stage_sums.h"
 #include "bimetal/parallel/tensor/group_ranks.h"
 #include "bimetal/precision/precision.h"
 #include "bimetal/predict/evaluate.h"
@@ -26,7 +26,6 @@
 #include "bimetal/task/task.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/pipeline/dealer.h"
-#include "bimetal/train/replicas.h"
 
 namespace bimetal::train {
 
@@ -59,27 +58,24 @@ int micro_batches_of(const StageOptions& options, const parallel::MeshShape& sha
                      const MicroBatch& limit, std::int64_t samples);
 
 /// Use from one thread. All ranks of a replica make the same calls.
-class StageCompute {
+class StageCompute final : public ShareCompute {
  public:
   /// `task` must outlive it: a TensorTask where tensors are in parts. Collective over the mesh: all
   /// ranks take the smallest micro-batches that any asks for. Errors: InvalidArgument for
   /// micro-batches that the schedule cannot run.
   StageCompute(const task::Task& task, std::shared_ptr<const parallel::Mesh> mesh,
                parallel::pipeline::StageModel stage,
-               std::shared_ptr<parallel::pipeline::StageStore> store, StageOptions options);
+               std::shared_ptr<parallel::pipeline::StageSums> sums, StageOptions options);
 
-  const Lanes& lanes() const noexcept { return lanes_; }
-
-  /// As Compute::try_run, between the store's begin_step() and finish_step(); the loss is that of
-  /// the last stage, and there of its first tensor rank. Where a rank runs out of memory, all go
-  /// through the step to its end, so that nobody waits in vain, and that one says so.
-  /// Where that is left to it (recompute "auto"), it will first compute activations again.
+  /// The loss is that of the last stage, and there of its first tensor rank. Where a rank runs out
+  /// of memory, all go through the step to its end, so that nobody waits in vain, and that one says
+  /// so. Where that is left to it (recompute "auto"), it will first compute activations again.
   Compute::Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
-                           const task::Draws& draws);
+                           const task::Draws& draws) override;
 
   /// After a step in which some rank has run out of memory: all take smaller micro-batches; after
   /// others what they tell of the replicas' speeds. Collective.
-  void learn(std::span<const progress::RankFigures> figures);
+  void learn(std::span<const progress::RankFigures> figures) override;
 
   /// As predict::evaluate. Collective.
   progress::Evaluation evaluate(std::span<const double> speeds,
@@ -98,9 +94,8 @@ class StageCompute {
 
   const task::Task& task_;
   std::shared_ptr<const parallel::Mesh> mesh_;
-  Lanes lanes_;
   parallel::pipeline::StageModel stage_;
-  std::shared_ptr<parallel::pipeline::StageStore> store_;
+  std::shared_ptr<parallel::pipeline::StageSums> sums_;
   const StageOptions options_;
   MicroBatch limit_;
   int finer_ = 1;  ///< times as many micro-batches, since some rank was out of memory

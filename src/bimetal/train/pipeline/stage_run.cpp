@@ -144,7 +144,7 @@ std::shared_ptr<StageCompute> make_stage_compute(const job::JobConfig& job, cons
   const auto stage = static_cast<std::size_t>(plan.mesh->place().stage);
   const bool planned = !plan.cuts.recompute.empty() && plan.cuts.recompute[stage];
   if (planned && options.recompute == "auto") options.recompute = "all";
-  return std::make_shared<StageCompute>(task, plan.mesh, trained.stage(), trained.stage_store(),
+  return std::make_shared<StageCompute>(task, plan.mesh, trained.stage(), trained.stage_sums(),
                                         std::move(options));
 }
 

@@ -29,7 +29,7 @@ device::CopyMark pending_copy() {
 
 // Nothing has been sent while the exchange has not begun to take time.
 bool nothing_sent(const BucketExchange& exchange) {
-  return exchange.communicate_seconds() == 0;
+  return exchange.times().seconds() == 0;
 }
 
 TEST(BucketExchange, BucketWaitsForThoseBeforeIt) {

@@ -24,7 +24,7 @@
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/pipeline/loop_stage.h"
 #include "bimetal/parallel/pipeline/runner.h"
-#include "bimetal/parallel/pipeline/stage_store.h"
+#include "bimetal/parallel/pipeline/stage_sums.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel::pipeline {
@@ -144,20 +144,19 @@ TEST_P(ReceiveMemory, AStageThatHasNoneGivesUpAndTheNextStepIsWhole) {
     auto world = mesh->world();
     task::ModelState own;
     own.parameters.push_back({"weight", weight});
-    StageStore store(
-        mesh, std::make_shared<ReplicatedModel>(own, mesh->replicas(), ReplicatedModelOptions{}),
-        {}, 20s);
+    const auto store = std::make_shared<ReplicatedModel>(own, mesh->replicas());
+    Sync sync(store, {std::make_shared<StageSums>(mesh, store, std::vector<Tied>(), 20s)});
     Runner runner(*mesh, options_of(row, rank == row.narrow));
     for (const bool first : {true, false}) {
       world.barrier(Deadline::after(20s)).wait();
       scarce = first;
       refusals = first && rank == row.narrow ? kAlways : 0;
       world.barrier(Deadline::after(20s)).wait();
-      store.begin_step(kSamples * kMicroBatches);
+      sync.begin_step(kSamples * kMicroBatches);
       const std::vector<std::int64_t> samples(kMicroBatches, kSamples);
       const auto result =
-          runner.run(schedule::Deal(mesh->widths(), samples), work_of(weight), store);
-      store.finish_step();
+          runner.run(schedule::Deal(mesh->widths(), samples), work_of(weight), *store);
+      sync.sum_gradients();
       EXPECT_EQ(result.error != nullptr, first && rank == row.narrow);
       // What does not leave a stage is missing on those behind it.
       const bool concerned = row.shortens ? rank >= row.narrow : rank == row.narrow;

@@ -127,7 +127,8 @@ TEST(WholeRenewal, RanksMayUpdateInUnlikeOrdersAndLeavePiecesOut) {
     // The second has no piece on rank 1, and the third two on rank 0.
     const std::vector<WholeRenewal::Flat> renewed = {
         {0, 1}, {1, rank == 0 ? std::size_t{1} : std::size_t{0}}, {2, rank == 0 ? 2U : 1U}};
-    WholeRenewal renewal(renewed, plans, flats, group, std::chrono::seconds(20));
+    ExchangeSpan span;
+    WholeRenewal renewal(renewed, plans, flats, group, span, std::chrono::seconds(20));
 
     update(renewal, flats, 10 + rank,
            rank == 0 ? std::vector<std::size_t>{2, 1, 0, 2} : std::vector<std::size_t>{0, 2});
@@ -143,7 +144,7 @@ TEST(WholeRenewal, RanksMayUpdateInUnlikeOrdersAndLeavePiecesOut) {
     update(renewal, flats, 30 + rank, {});
     renewal.complete();
     expect_whole(flats, 30);
-    EXPECT_GE(renewal.wait_seconds(), 0);
+    EXPECT_GE(span.waited, 0);
   });
 }
 
@@ -153,7 +154,8 @@ TEST(WholeRenewal, BeginsWithWhatIsThrough) {
     const auto plans = three_plans();
     std::vector<FlatParameters> flats;
     for (const auto& plan : plans) flats.emplace_back(plan, std::vector{torch::zeros({6})}, rank);
-    WholeRenewal renewal({{0, 1}, {2, 1}}, plans, flats, group, std::chrono::seconds(20));
+    ExchangeSpan span;
+    WholeRenewal renewal({{0, 1}, {2, 1}}, plans, flats, group, span, std::chrono::seconds(20));
     update(renewal, flats, 5 + rank, {0});
     const auto& other = flats[0].whole()[rank == 0 ? 5 : 0];
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);

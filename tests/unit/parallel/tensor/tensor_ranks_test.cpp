@@ -13,7 +13,7 @@
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/tensor/group_ranks.h"
 #include "bimetal/parallel/tensor/sequence_ranks.h"
-#include "bimetal/parallel/tensor/tensor_store.h"
+#include "bimetal/parallel/tensor/tensor_sums.h"
 #include "support/errors.h"
 #include "support/thread_ranks.h"
 
@@ -83,7 +83,7 @@ task::Model small_model(double start) {
   return {{unit}};
 }
 
-TEST(TensorStore, RanksAgreeOnWhatTheyKeepWholeAndCountItOnce) {
+TEST(TensorSums, RanksAgreeOnWhatTheyKeepWholeAndCountItOnce) {
   run_ranks(2, [&](int rank, comm::Group group) {
     const auto model = small_model(rank + 1);
     const auto together = std::make_shared<const TensorModel>(
@@ -95,19 +95,20 @@ TEST(TensorStore, RanksAgreeOnWhatTheyKeepWholeAndCountItOnce) {
     for (int one = 0; one < 2; ++one) {
       if (auto mine = group.subgroup({one})) alone = mine;
     }
-    TensorStore store(std::make_shared<ReplicatedModel>(together->model(), alone), together);
-    store.begin_step(1);
+    const auto store = std::make_shared<ReplicatedModel>(together->model(), alone);
+    Sync sync(store, {std::make_shared<TensorSums>(store, together)});
+    sync.begin_step(1);
     const auto x = torch::ones({1, 2}, torch::kFloat64);
     const auto y = task::run_units(together->model(), {x}).front();
     EXPECT_EQ(y.item<double>(), 6 * 2 + 2);
-    store.backward_last(y.sum());
-    store.finish_step();
-    EXPECT_TRUE(store.counts(parameters[0]));
-    EXPECT_EQ(store.counts(parameters[1]), rank == 0);
-    const auto one = store.as_one({.batch = 5,
-                                   .loss_sum = 2,
-                                   .wishes = {.stop = rank == 1},
-                                   .gradient_norm = rank == 0 ? 3.0 : 4.0});
+    store->backward_last(y.sum());
+    sync.sum_gradients();
+    EXPECT_TRUE(sync.counts(parameters[0]));
+    EXPECT_EQ(sync.counts(parameters[1]), rank == 0);
+    const auto one = sync.as_one({.batch = 5,
+                                  .loss_sum = 2,
+                                  .wishes = {.stop = rank == 1},
+                                  .gradient_norm = rank == 0 ? 3.0 : 4.0});
     EXPECT_EQ(one.batch, 5);
     EXPECT_EQ(one.loss_sum, 2);
     EXPECT_EQ(one.gradient_norm, 5);
@@ -117,7 +118,7 @@ TEST(TensorStore, RanksAgreeOnWhatTheyKeepWholeAndCountItOnce) {
       auto kept = parameters[1];
       kept.add_(rank + 1);  // as devices that round differently would
     }
-    store.after_update();
+    sync.spread_update();
     EXPECT_EQ(parameters[1][0].item<double>(), 2);
   });
 }

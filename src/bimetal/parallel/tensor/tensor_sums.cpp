@@ -1,4 +1,4 @@
-#include "bimetal/parallel/tensor/tensor_store.h"
+#include "bimetal/parallel/tensor/tensor_sums.h"
 
 #include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/api/include/torch/utils.h>
@@ -29,34 +29,20 @@ std::map<torch::ScalarType, std::vector<torch::Tensor>> trained_by_type(
 
 }  // namespace
 
-TensorStore::TensorStore(std::shared_ptr<ParameterStore> replicas,
-                         std::shared_ptr<const TensorModel> model)
+TensorSums::TensorSums(std::shared_ptr<ParameterStore> replicas,
+                       std::shared_ptr<const TensorModel> model)
     : replicas_(std::move(replicas)),
       model_(std::move(model)),
       group_(model_->ranks()->group()),
       figures_(group_) {}
 
-void TensorStore::begin_step(std::int64_t weight, double scale) {
+void TensorSums::begin_step() {
   seconds_before_ = model_->ranks()->seconds();
   summing_seconds_ = 0;
-  replicas_->begin_step(weight, scale);
-}
-
-void TensorStore::backward(const torch::Tensor& loss, std::int64_t part) {
-  replicas_->backward(loss, part);
-}
-
-void TensorStore::backward_last(const torch::Tensor& loss, std::int64_t part) {
-  replicas_->backward_last(loss, part);
-}
-
-void TensorStore::run_pass(const std::function<void()>& backward, bool last) {
-  replicas_->run_pass(backward, last);
 }
 
 // Not through the units' sums: these may have been given up.
-void TensorStore::finish_step() {
-  replicas_->finish_step();
+void TensorSums::after_replicas() {
   if (model_->between() == Between::whole) return;
   const Stopwatch watch;
   const torch::NoGradGuard no_grad;
@@ -65,7 +51,7 @@ void TensorStore::finish_step() {
 }
 
 /// Each rank's are of its own positions. Small, but for those of learnt positions: one message.
-void TensorStore::sum_gradients(std::vector<torch::Tensor>& parameters) {
+void TensorSums::sum_gradients(std::vector<torch::Tensor>& parameters) {
   std::vector<torch::Tensor> flat;
   for (auto& parameter : parameters) {
     auto& gradient = parameter.mutable_grad();
@@ -85,22 +71,19 @@ void TensorStore::sum_gradients(std::vector<torch::Tensor>& parameters) {
   }
 }
 
-void TensorStore::after_update() {
-  replicas_->after_update();
+void TensorSums::after_update() {
   broadcast_tensors(model_->kept_whole(), 0, group_, kWholeMessageBytes,
                     model_->ranks()->timeout());
   replicas_->whole_changed();
 }
 
-bool TensorStore::counts(const torch::Tensor& parameter) const {
-  if (!replicas_->counts(parameter)) return false;
-  if (group_.rank() == 0) return true;
-  const auto tensor = replicas_->whole_of(parameter);
-  return std::ranges::none_of(model_->kept_whole(),
-                              [&](const torch::Tensor& whole) { return whole.is_same(tensor); });
+bool TensorSums::counts(const torch::Tensor& whole) const {
+  return group_.rank() == 0 ||
+         std::ranges::none_of(model_->kept_whole(),
+                              [&](const torch::Tensor& kept) { return kept.is_same(whole); });
 }
 
-progress::RankFigures TensorStore::as_one(const progress::RankFigures& mine) {
+progress::RankFigures TensorSums::as_one(const progress::RankFigures& mine) {
   figures_.start(mine, Deadline::after(model_->ranks()->timeout()));
   const auto all = figures_.wait();
   auto one = all.front();  // of the samples, which are the same
@@ -121,28 +104,12 @@ progress::RankFigures TensorStore::as_one(const progress::RankFigures& mine) {
   return one;
 }
 
-void TensorStore::broadcast_buffers(int root) {
-  replicas_->broadcast_buffers(root);
-}
-
-std::vector<comm::NamedValues> TensorStore::error_feedback() {
-  return replicas_->error_feedback();
-}
-
-bool TensorStore::set_error_feedback(std::vector<comm::NamedValues> state, std::int64_t steps) {
-  return replicas_->set_error_feedback(std::move(state), steps);
-}
-
-double TensorStore::wait_seconds() const noexcept {
-  return replicas_->wait_seconds();
-}
-
-double TensorStore::sum_seconds() const noexcept {
+double TensorSums::unit_seconds() const noexcept {
   return model_->ranks()->seconds() - seconds_before_;
 }
 
-double TensorStore::communicate_seconds() const noexcept {
-  return replicas_->communicate_seconds() + sum_seconds() + summing_seconds_;
+double TensorSums::communicate_seconds() const noexcept {
+  return unit_seconds() + summing_seconds_;
 }
 
 }  // namespace bimetal::parallel::tensor

@@ -1,4 +1,4 @@
-#include "bimetal/parallel/data/gradient_reducer.h"
+// How a ReplicatedModel sums gradients, pass by pass and bucket by bucket.
 
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/autograd.h>
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/parallel/data/replicated_model.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel {
@@ -46,78 +47,86 @@ void expect_gradients(const std::vector<torch::Tensor>& parameters, double value
   }
 }
 
-/// A rank with its parameters and what reduces their gradients.
+/// A rank with its parameters and what sums their gradients.
 struct Rank {
-  Rank(int number, comm::Group group, const ReducerOptions& options,
+  Rank(int number, comm::Group group, const ReplicatedModelOptions& options,
        std::vector<torch::Tensor> parameters = leaves())
-      : number(number), group(group), parameters(parameters), reducer(parameters, group, options) {}
+      : number(number), group(group), parameters(parameters), model(state(), group, options) {}
 
   /// A step of one pass, whose gradients are all `factor`.
   void step(double factor) {
     step([&] { sum_of(parameters, factor).backward(); });
   }
   void step(const std::function<void()>& pass) {
-    reducer.begin();
-    reducer.reduce_during(pass);
-    reducer.finish();
+    model.begin_step(1);
+    model.run_pass(pass, true);
+    model.finish_step();
+  }
+
+  task::ModelState state() const {
+    task::ModelState state;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      state.parameters.push_back({std::to_string(i), parameters[i]});
+    }
+    return state;
   }
 
   int number;
   comm::Group group;
   std::vector<torch::Tensor> parameters;
-  GradientReducer reducer;
+  ReplicatedModel model;
 };
 
 using Body = std::function<void(Rank&)>;
 
-void on_ranks(int ranks, const ReducerOptions& options, const Body& body) {
+void on_ranks(int ranks, const ReplicatedModelOptions& options, const Body& body) {
   testing::run_ranks(ranks, [&](int number, comm::Group group) {
     Rank rank(number, group, options);
     body(rank);
   });
 }
 
-const ReducerOptions kDefaults{.timeout = std::chrono::seconds(60)};
+const ReplicatedModelOptions kDefaults{.timeout = std::chrono::seconds(60)};
 
 // Both homes of gradients run on the CPU: `tensor` is the way of an accelerator's gradients.
-class GradientReducerTest : public ::testing::TestWithParam<GradientHome> {
+class GradientSumsTest : public ::testing::TestWithParam<GradientHome> {
  protected:
-  ReducerOptions options() const {
-    return {.first_bucket_bytes = 8,
-            .bucket_bytes = 100,
+  ReplicatedModelOptions options() const {
+    return {.bucket_bytes = 100,
+            .first_bucket_bytes = 8,
             .timeout = std::chrono::seconds(60),
             .home = GetParam()};
   }
   void on_ranks(int ranks, const Body& body) const { parallel::on_ranks(ranks, options(), body); }
 };
 
-TEST_P(GradientReducerTest, SumsOverRanksStepAfterStep) {
+TEST_P(GradientSumsTest, SumsOverRanksStepAfterStep) {
   on_ranks(3, [](Rank& rank) {
     for (int step = 1; step <= 4; ++step) {
-      rank.reducer.begin();
+      rank.model.begin_step(1);
       for (const auto& parameter : rank.parameters) EXPECT_FALSE(parameter.grad().defined());
-      rank.reducer.reduce_during(
-          [&] { sum_of(rank.parameters, step * (1 + rank.number)).backward(); });
-      rank.reducer.finish();
+      rank.model.run_pass([&] { sum_of(rank.parameters, step * (1 + rank.number)).backward(); },
+                          true);
+      rank.model.finish_step();
       expect_gradients(rank.parameters, 6 * step);
     }
   });
 }
 
-TEST_P(GradientReducerTest, RankWithoutAnyPassAddsZeros) {
+TEST_P(GradientSumsTest, RankWithoutAnyPassAddsZeros) {
   on_ranks(3, [](Rank& rank) {
     for (int step = 0; step < 3; ++step) {
-      rank.reducer.begin();
+      rank.model.begin_step(1);
       if (rank.number != step) {
-        rank.reducer.reduce_during([&] { sum_of(rank.parameters, 5).backward(); });
+        rank.model.run_pass([&] { sum_of(rank.parameters, 5).backward(); }, true);
       }
-      rank.reducer.finish();
+      rank.model.finish_step();
       expect_gradients(rank.parameters, 10);
     }
   });
 }
 
-TEST_P(GradientReducerTest, UnusedParameters) {
+TEST_P(GradientSumsTest, UnusedParameters) {
   on_ranks(2, [](Rank& rank) {
     const auto& parameters = rank.parameters;
     for (int step = 0; step < 2; ++step) {
@@ -130,20 +139,20 @@ TEST_P(GradientReducerTest, UnusedParameters) {
 }
 
 // The last pass does not reach what an earlier one did.
-TEST_P(GradientReducerTest, ParametersUsedOnlyBeforeTheLastPassCount) {
+TEST_P(GradientSumsTest, ParametersUsedOnlyBeforeTheLastPassCount) {
   on_ranks(2, [](Rank& rank) {
     const auto& parameters = rank.parameters;
-    rank.reducer.begin();
+    rank.model.begin_step(1);
     parameters[1].sum().backward();
-    rank.reducer.reduce_during([&] { parameters[0].sum().backward(); });
-    rank.reducer.finish();
+    rank.model.run_pass([&] { parameters[0].sum().backward(); }, true);
+    rank.model.finish_step();
     expect_gradients({parameters.begin(), parameters.begin() + 2}, 2);
     EXPECT_FALSE(parameters[2].grad().defined());
   });
 }
 
 // Elements travel in row-major order, so a rank may lay its tensors out as its device likes.
-TEST_P(GradientReducerTest, RanksMayUseOtherStrides) {
+TEST_P(GradientSumsTest, RanksMayUseOtherStrides) {
   testing::run_ranks(2, [&](int number, comm::Group group) {
     auto weight = torch::ones({2, 3, 4, 4});
     if (number == 1) weight = weight.contiguous(torch::MemoryFormat::ChannelsLast);
@@ -154,7 +163,7 @@ TEST_P(GradientReducerTest, RanksMayUseOtherStrides) {
   });
 }
 
-TEST_P(GradientReducerTest, SparseGradientsBecomeDense) {
+TEST_P(GradientSumsTest, SparseGradientsBecomeDense) {
   testing::run_ranks(2, [&](int number, comm::Group group) {
     const auto table = torch::ones({6, 2}, torch::requires_grad());
     Rank rank(number, group, options(), {table});
@@ -166,23 +175,23 @@ TEST_P(GradientReducerTest, SparseGradientsBecomeDense) {
   });
 }
 
-TEST_P(GradientReducerTest, FailedPassStillTakesPart) {
+TEST_P(GradientSumsTest, FailedPassStillTakesPart) {
   on_ranks(2, [](Rank& rank) {
     for (int step = 0; step < 2; ++step) {
-      rank.reducer.begin();
+      rank.model.begin_step(1);
       if (rank.number == 0) {
-        rank.reducer.reduce_during([&] { sum_of(rank.parameters, 4).backward(); });
+        rank.model.run_pass([&] { sum_of(rank.parameters, 4).backward(); }, true);
       } else {
         const auto fail = [] { throw std::range_error("out of memory, say"); };
-        EXPECT_THROW(rank.reducer.reduce_during(fail), std::range_error);
+        EXPECT_THROW(rank.model.run_pass(fail, true), std::range_error);
       }
-      rank.reducer.finish();
+      rank.model.finish_step();
       expect_gradients(rank.parameters, 4);
     }
   });
 }
 
-TEST_P(GradientReducerTest, OptimizersMayClearGradientsEitherWay) {
+TEST_P(GradientSumsTest, OptimizersMayClearGradientsEitherWay) {
   on_ranks(2, [](Rank& rank) {
     torch::optim::SGD sgd(rank.parameters, torch::optim::SGDOptions(0).momentum(0.9));
     for (const bool set_to_none : {false, true, false}) {
@@ -194,10 +203,10 @@ TEST_P(GradientReducerTest, OptimizersMayClearGradientsEitherWay) {
   });
 }
 
-TEST_P(GradientReducerTest, LeavesNoHooksBehind) {
+TEST_P(GradientSumsTest, LeavesNoHooksBehind) {
   testing::run_ranks(2, [&](int rank, comm::Group group) {
     const auto parameters = leaves();
-    { GradientReducer reducer(parameters, group, options()); }
+    { Rank(rank, group, options(), parameters); }
     for (const auto& parameter : parameters) {
       EXPECT_TRUE(torch::autograd::impl::grad_accumulator(parameter)->post_hooks().empty());
     }
@@ -206,21 +215,21 @@ TEST_P(GradientReducerTest, LeavesNoHooksBehind) {
   });
 }
 
-// A reducer may go while its buckets are under way: the fabric still owns their memory.
-TEST_P(GradientReducerTest, MayBeDestroyedBeforeTheSumsAreThere) {
+// It may go while its buckets are under way: the fabric still owns their memory.
+TEST_P(GradientSumsTest, MayBeDestroyedBeforeTheSumsAreThere) {
   testing::run_ranks(2, [&](int rank, comm::Group group) {
     const auto parameters = leaves();
     {
-      GradientReducer reducer(parameters, group, options());
-      reducer.begin();
-      reducer.reduce_during([&] { sum_of(parameters, 1).backward(); });
+      Rank one(rank, group, options(), parameters);
+      one.model.begin_step(1);
+      one.model.run_pass([&] { sum_of(parameters, 1).backward(); }, true);
     }
     group.barrier().wait();
   });
 }
 
 // What tells who had a gradient travels exactly beside it.
-TEST_P(GradientReducerTest, CompressedGradientsComeFromWhereTheyWere) {
+TEST_P(GradientSumsTest, CompressedGradientsComeFromWhereTheyWere) {
   for (const auto scheme : {comm::Scheme::bfloat16, comm::Scheme::int8, comm::Scheme::topk,
                             comm::Scheme::powersgd, comm::Scheme::sign}) {
     auto how = options();
@@ -243,7 +252,7 @@ TEST_P(GradientReducerTest, CompressedGradientsComeFromWhereTheyWere) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Homes, GradientReducerTest,
+INSTANTIATE_TEST_SUITE_P(Homes, GradientSumsTest,
                          ::testing::Values(GradientHome::bucket, GradientHome::tensor),
                          ::testing::PrintToStringParamName());
 
@@ -264,7 +273,7 @@ bool in_shared_memory(const void* address) {
 }
 
 // So that the ranks of one host sum them where they are.
-TEST(GradientReducer, BucketsLieInMemoryThatRanksOfOneHostShare) {
+TEST(GradientSums, BucketsLieInMemoryThatRanksOfOneHostShare) {
   on_ranks(2, kDefaults, [](Rank& rank) {
     rank.step(1 + rank.number);
     expect_gradients(rank.parameters, 3);
@@ -276,7 +285,7 @@ TEST(GradientReducer, BucketsLieInMemoryThatRanksOfOneHostShare) {
 #endif
 
 // A rank on an accelerator copies into memory of its own; the others are not to wait for it.
-TEST(GradientReducer, RanksMayDifferInWhereTheirGradientsLive) {
+TEST(GradientSums, RanksMayDifferInWhereTheirGradientsLive) {
   testing::run_ranks(2, [](int number, comm::Group group) {
     auto options = kDefaults;
     options.home = number == 0 ? GradientHome::bucket : GradientHome::tensor;
@@ -286,8 +295,8 @@ TEST(GradientReducer, RanksMayDifferInWhereTheirGradientsLive) {
   });
 }
 
-// A gradient may outlive the reducer and its group.
-TEST(GradientReducer, GradientsKeepTheirMemoryAlive) {
+// A gradient may outlive the model and its group.
+TEST(GradientSums, GradientsKeepTheirMemoryAlive) {
   std::vector<std::vector<torch::Tensor>> kept(2);
   on_ranks(2, kDefaults, [&](Rank& rank) {
     kept[rank.number] = rank.parameters;

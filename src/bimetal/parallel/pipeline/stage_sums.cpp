@@ -1,4 +1,4 @@
-#include "bimetal/parallel/pipeline/stage_store.h"
+#include "bimetal/parallel/pipeline/stage_sums.h"
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -37,10 +37,14 @@ shard::StagePasses passes_of_stage(const Mesh& mesh, const std::vector<Tied>& ti
   return passes;
 }
 
-StageStore::StageStore(std::shared_ptr<const Mesh> mesh, std::shared_ptr<ParameterStore> own,
-                       const std::vector<Tied>& tied, std::chrono::milliseconds timeout,
-                       std::shared_ptr<const tensor::TensorModel> parts)
-    : mesh_(std::move(mesh)), own_(std::move(own)), parts_(std::move(parts)), timeout_(timeout) {
+StageSums::StageSums(std::shared_ptr<const Mesh> mesh, std::shared_ptr<ParameterStore> own,
+                     const std::vector<Tied>& tied, std::chrono::milliseconds timeout,
+                     std::shared_ptr<const tensor::TensorModel> parts)
+    : mesh_(std::move(mesh)),
+      world_(mesh_->world()),
+      own_(std::move(own)),
+      parts_(std::move(parts)),
+      timeout_(timeout) {
   auto pipeline = mesh_->pipeline();
   std::map<std::vector<int>, comm::Group> groups;
   for (const auto& one : tied) {
@@ -54,7 +58,7 @@ StageStore::StageStore(std::shared_ptr<const Mesh> mesh, std::shared_ptr<Paramet
 // A pipeline of one part of tensors has the same part of this one on all of its stages. Where all
 // ranks are a pipeline, whole gradients are summed: each rank gives its part, and of a tensor that
 // is not cut, or not on this stage, the first part's.
-StageStore::Shared StageStore::shared_with(comm::Group stages, const Tied& tied) const {
+StageSums::Shared StageSums::shared_with(comm::Group stages, const Tied& tied) const {
   Shared shared{tied.tensor, std::move(stages), mesh_->place().stage == tied.stages.front()};
   if (mesh_->shape().even()) return shared;
   if (parts_ && parts_->cuts().has(tied.name)) {
@@ -65,33 +69,17 @@ StageStore::Shared StageStore::shared_with(comm::Group stages, const Tied& tied)
   return shared;
 }
 
-void StageStore::begin_step(std::int64_t weight, double scale) {
-  waited_ = 0;
-  own_->begin_step(weight, scale);
-}
-
-void StageStore::backward(const torch::Tensor& loss, std::int64_t part) {
-  own_->backward(loss, part);
-}
-
-void StageStore::backward_last(const torch::Tensor& loss, std::int64_t part) {
-  own_->backward_last(loss, part);
-}
-
-void StageStore::run_pass(const std::function<void()>& backward, bool last) {
-  own_->run_pass(backward, last);
-}
-
 // Each pipeline sums by itself what its replicas have summed, the same numbers in the same order;
 // or the replicas sum what their pipelines have.
-void StageStore::finish_step() {
-  own_->finish_passes();
+void StageSums::before_replicas() {
   if (sums_first()) sum_shared(false);
-  own_->finish_step();
+}
+
+void StageSums::after_replicas() {
   if (!sums_first()) sum_shared(true);
 }
 
-void StageStore::sum_shared(bool replicas_have_summed) {
+void StageSums::sum_shared(bool replicas_have_summed) {
   const Stopwatch watch;
   for (auto& shared : shared_) sum(shared, replicas_have_summed);
   waited_ += watch.seconds();
@@ -99,7 +87,7 @@ void StageStore::sum_shared(bool replicas_have_summed) {
 
 // Where a pipeline has several replicas of a stage, what they have summed, or are to sum yet, comes
 // from one of them, and zeros from the others.
-void StageStore::sum(Shared& shared, bool replicas_have_summed) const {
+void StageSums::sum(Shared& shared, bool replicas_have_summed) const {
   auto& gradient = shared.tensor.mutable_grad();
   if (!gradient.defined()) gradient = torch::zeros_like(shared.tensor);
   const auto host = gradient.to(torch::kCPU).contiguous();
@@ -115,17 +103,15 @@ void StageStore::sum(Shared& shared, bool replicas_have_summed) const {
 }
 
 /// A whole gradient that has this rank's part of it, and 0 elsewhere.
-torch::Tensor StageStore::whole_with(const std::string& name, const torch::Tensor& part) const {
+torch::Tensor StageSums::whole_with(const std::string& name, const torch::Tensor& part) const {
   const auto& cuts = parts_->cuts();
   auto whole = torch::zeros(cuts.sizes(name), part.options());
   cuts.put(name, part, mesh_->place().tensor, whole);
   return whole;
 }
 
-bool StageStore::counts(const torch::Tensor& parameter) const {
+bool StageSums::counts(const torch::Tensor& whole) const {
   if (!own_->in_shards() && mesh_->place().replica != 0) return false;
-  if (!own_->counts(parameter)) return false;
-  const auto whole = own_->whole_of(parameter);
   const auto found = std::ranges::find_if(
       shared_, [&](const Shared& shared) { return shared.tensor.is_same(whole); });
   return found == shared_.end() || found->counted;

@@ -1,6 +1,6 @@
 #pragma once
-// The parameters of a stage, as a step of the whole job sees them. Replicas of the stage sum their
-// gradients by a store of their own. Stages that have a tensor in common sum its gradients.
+// The parameters of a stage, as a step of the whole job sees them: replicas of the stage sum their
+// gradients by a store of their own, and stages that have a tensor in common sum theirs.
 
 #include <chrono>
 #include <memory>
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "bimetal/parallel/mesh/mesh.h"
-#include "bimetal/parallel/parameter_store.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/parallel/shard/sharded_model.h"
+#include "bimetal/parallel/sync.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
 
 namespace bimetal::parallel::pipeline {
@@ -19,44 +19,29 @@ namespace bimetal::parallel::pipeline {
 /// these.
 shard::StagePasses passes_of_stage(const Mesh& mesh, const std::vector<Tied>& tied);
 
-/// Use from one thread. Its group() is that of all ranks, who agree on each step.
-class StageStore final : public ParameterStore {
+/// Of the tensors that stages have in common. All ranks agree on each step.
+class StageSums final : public ExtraSums {
  public:
   /// `own`: among mesh.replicas(), which have the same gradients until they are reduced; in shards
   /// it has passes_of_stage(). Tied tensors are those of make_stage(); `parts`: where this stage's
   /// tensors are in parts. Collective over the mesh.
-  StageStore(std::shared_ptr<const Mesh> mesh, std::shared_ptr<ParameterStore> own,
-             const std::vector<Tied>& tied, std::chrono::milliseconds timeout,
-             std::shared_ptr<const tensor::TensorModel> parts = nullptr);
+  StageSums(std::shared_ptr<const Mesh> mesh, std::shared_ptr<ParameterStore> own,
+            const std::vector<Tied>& tied, std::chrono::milliseconds timeout,
+            std::shared_ptr<const tensor::TensorModel> parts = nullptr);
 
-  void begin_step(std::int64_t weight, double scale = 1) override;
-  void backward(const torch::Tensor& loss, std::int64_t part = 1) override;
-  void backward_last(const torch::Tensor& loss, std::int64_t part = 1) override;
-  void run_pass(const std::function<void()>& backward, bool last) override;
-  void expect_passes(int count) override { own_->expect_passes(count); }
-  void begin_forwards() override { own_->begin_forwards(); }
-  void end_forwards() override { own_->end_forwards(); }
-  double loss_factor() const override { return own_->loss_factor(); }
-  void finish_step() override;
-  void after_update() override { own_->after_update(); }
-  /// A stage has but its own part of the gradients.
-  bool in_shards() const noexcept override { return true; }
+  void begin_step() override { waited_ = 0; }
+  void before_replicas() override;
+  void after_replicas() override;
   /// Of the ranks that have the same gradient, the first stage's first replica counts it, and there
   /// whoever does in `own`.
-  bool counts(const torch::Tensor& parameter) const override;
-  bool trains(const torch::Tensor& parameter) const override { return own_->trains(parameter); }
-  torch::Tensor whole_of(const torch::Tensor& parameter) const override {
-    return own_->whole_of(parameter);
-  }
-  /// `root`: a replica.
-  void broadcast_buffers(int root) override { own_->broadcast_buffers(root); }
+  bool counts(const torch::Tensor& whole) const override;
+  const comm::Group* everyone() const noexcept override { return &world_; }
   /// Waiting for activations and gradients of other stages included, as far as add_wait() knows.
-  double wait_seconds() const noexcept override { return own_->wait_seconds() + waited_; }
-  double communicate_seconds() const noexcept override {
-    return own_->communicate_seconds() + waited_;
-  }
-  const comm::Group& group() const noexcept override { return mesh_->world(); }
+  double wait_seconds() const noexcept override { return waited_; }
+  double communicate_seconds() const noexcept override { return waited_; }
 
+  /// Of this stage among its replicas.
+  ParameterStore& store() const noexcept { return *own_; }
   void add_wait(double seconds) noexcept { waited_ += seconds; }
 
  private:
@@ -78,6 +63,7 @@ class StageStore final : public ParameterStore {
   torch::Tensor whole_with(const std::string& name, const torch::Tensor& part) const;
 
   std::shared_ptr<const Mesh> mesh_;
+  comm::Group world_;
   std::shared_ptr<ParameterStore> own_;
   std::shared_ptr<const tensor::TensorModel> parts_;
   std::vector<Shared> shared_;

@@ -1,0 +1,104 @@
+#pragma once
+// What the ranks of a job exchange for a step, and when: their gradients, in every step, before the
+// update; and what of the update others need, after it. Whoever exchanges something else (the
+// difference of some local steps) does so here.
+
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bimetal/comm/group.h"
+#include "bimetal/parallel/parameter_store.h"
+#include "bimetal/progress/worker_summary.h"
+
+namespace bimetal::parallel {
+
+/// Sums beside those of a store's replicas, with ranks that have other parts of the same model: of
+/// its tensors (tensor/tensor_sums.h), or stages that share some (pipeline/stage_sums.h). Every
+/// call is collective among these ranks, but for the const ones.
+class ExtraSums {
+ public:
+  virtual ~ExtraSums() = default;
+  virtual void begin_step() {}
+  /// Of gradients, when all passes are over: before or after the replicas have summed them.
+  virtual void before_replicas() {}
+  virtual void after_replicas() {}
+  /// Of what the optimizer has changed.
+  virtual void after_update() {}
+
+  /// Whether this rank is the one that counts the gradient of `whole`, of those that have the same.
+  virtual bool counts(const torch::Tensor& /*whole*/) const { return true; }
+  /// Who agrees on a step where each rank has but its own part of the gradients and speaks for
+  /// itself (stages); nullptr: the store's replicas.
+  virtual const comm::Group* everyone() const noexcept { return nullptr; }
+  /// What ranks that compute one replica together say of a step as one.
+  virtual progress::RankFigures as_one(const progress::RankFigures& mine) { return mine; }
+  /// Whether the others can go on with a step in whose passes this rank stops.
+  virtual bool can_repeat() const noexcept { return true; }
+
+  /// Of this step, so far.
+  virtual double wait_seconds() const noexcept { return 0; }
+  virtual double communicate_seconds() const noexcept { return 0; }
+  /// In which units have waited for each other: a part of what a replica computes. Stages time
+  /// their units themselves.
+  virtual double unit_seconds() const noexcept { return 0; }
+};
+
+/// A store, whose passes are its own business, and the exchanges of a step around them. A handle:
+/// copies mean the same. Use from one thread.
+///
+///   sync.begin_step(weight, scale);
+///   …passes of sync.store()…
+///   sync.sum_gradients();
+///   …update…
+///   sync.spread_update();
+class Sync {
+ public:
+  Sync() = default;
+  template <std::derived_from<ParameterStore> Store>
+  Sync(std::shared_ptr<Store> store, std::vector<std::shared_ptr<ExtraSums>> extra = {})
+      : store_(std::move(store)), extra_(std::move(extra)) {}
+  /// `store` must outlive it.
+  Sync(ParameterStore& store) : store_(std::shared_ptr<void>(), &store) {}
+
+  ParameterStore& store() const noexcept { return *store_; }
+
+  /// As ParameterStore has it.
+  void begin_step(std::int64_t weight, double scale = 1);
+  /// As ParameterStore::finish_step(), with all other ranks that have a part in these gradients.
+  void sum_gradients();
+  /// As ParameterStore::after_update(), likewise.
+  void spread_update();
+
+  /// The ranks that agree on a step.
+  const comm::Group& group() const noexcept {
+    return everyone() != nullptr ? *everyone() : store_->group();
+  }
+  /// What they are told of this one, and those that compute a replica together with it. Collective
+  /// among these.
+  progress::RankFigures as_one(const progress::RankFigures& mine) const;
+  /// Whether a norm of the gradients is to be added up over group().
+  bool in_parts() const noexcept { return store_->in_shards() || everyone() != nullptr; }
+  /// Whether this rank adds the gradient of `parameter`, one of its optimizer's, to that norm: of
+  /// several ranks that have the same one, one does.
+  bool counts(const torch::Tensor& parameter) const;
+  bool can_repeat() const noexcept;
+
+  /// Of this step, so far: for other ranks and the network; between the first exchange's start and
+  /// the last one's end; and in units, as ExtraSums has it.
+  double wait_seconds() const noexcept;
+  double communicate_seconds() const noexcept;
+  double unit_seconds() const noexcept;
+
+ private:
+  const comm::Group* everyone() const noexcept;
+
+  std::shared_ptr<ParameterStore> store_;
+  std::vector<std::shared_ptr<ExtraSums>> extra_;  ///< those of tensors first
+};
+
+}  // namespace bimetal::parallel
