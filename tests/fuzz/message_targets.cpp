@@ -11,8 +11,8 @@
 #include "bimetal/comm/exchange.h"
 #include "bimetal/comm/mailbox/abort_message.h"
 #include "bimetal/comm/shm/connect.h"
-#include "bimetal/rendezvous/store_message.h"
 #include "bimetal/rendezvous/member_record.h"
+#include "bimetal/rendezvous/store_message.h"
 #include "fuzz/targets.h"
 
 namespace bimetal::fuzz {

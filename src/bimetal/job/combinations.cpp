@@ -1,7 +1,5 @@
 #include "bimetal/job/combinations.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string_view>
 
@@ -18,6 +16,7 @@ struct Asked {
 
   bool unlike;  ///< not all of them compute in the same
 
+  bool elastic() const { return job.elastic.min_workers > 0; }
   bool in_parts() const { return job.mesh.tensor > 1; }
   bool open() const { return is_open(job.mesh); }
   bool stages() const { return job.mesh.stages > 1 || job.mesh.stages == kAutoStages; }
@@ -173,30 +172,22 @@ constexpr Combination kImpossible[] = {
     {[](const Asked& asked) { return asked.job.zero.copies > 1 && asked.in_parts(); },
      "zero.copies = 2 does not go with mesh.tensor: parts of tensors are not saved from copies "
      "yet; leave one of them out"},
+    {[](const Asked& asked) { return asked.elastic() && asked.job.parallel.mode == "server"; },
+     "elastic.min_workers is for parallel.mode = \"all_reduce\""},
     {[](const Asked& asked) {
-       return asked.job.elastic.min_workers > 0 && asked.job.parallel.mode == "server";
+       return asked.elastic() && (asked.stages() || asked.in_parts() || asked.open());
      },
-     "elastic.min_workers is for parallel.mode = \"all_reduce\": workers of parameter servers come "
-     "and go in any case; leave it out"},
+     "elastic.min_workers does not go with mesh.stages and mesh.tensor yet: leave one of them out"},
     {[](const Asked& asked) {
-       return asked.job.elastic.min_workers > 0 &&
-              (asked.stages() || asked.in_parts() || asked.open());
+       return asked.elastic() &&
+              !(asked.job.parallel.weights.empty() && asked.job.zero.weights.empty());
      },
-     "elastic.min_workers does not go with mesh.stages and mesh.tensor: a mesh is not cut anew yet "
-     "when workers come or are lost; leave one of them out"},
+     "elastic.min_workers does not go with one number for each worker in parallel.balance or "
+     "zero.shards: take \"auto\" and \"memory\""},
     {[](const Asked& asked) {
-       const auto& job = asked.job;
-       return job.elastic.min_workers > 0 &&
-              !(job.parallel.weights.empty() && job.zero.weights.empty());
+       return asked.elastic() && asked.job.zero.level > 0 && asked.job.checkpoint.dir.empty();
      },
-     "elastic.min_workers does not go with parallel.balance and zero.shards as lists of weights: "
-     "they have one for each worker, and workers come and go; take \"auto\" and \"memory\""},
-    {[](const Asked& asked) {
-       return asked.job.elastic.min_workers > 0 && asked.job.zero.level > 0 &&
-              asked.job.checkpoint.dir.empty();
-     },
-     "elastic.min_workers with zero.level needs checkpoint.dir: shards go from those who leave to "
-     "those who come by a checkpoint"},
+     "elastic.min_workers with zero.level needs checkpoint.dir, by which shards go to newcomers"},
     {[](const Asked& asked) { return asked.updates_in_backward() && asked.job.zero.level < 3; },
      "zero.update = \"backward\" needs zero.level = 3: below it ranks compute with the very memory "
      "that an update changes, and backward still wants the old values"},
@@ -367,20 +358,6 @@ constexpr Combination kImpossible[] = {
 };
 
 }  // namespace
-
-const std::string& precision_of(const JobConfig& job, const WorkerSpec& worker) {
-  return worker.precision.empty() ? job.train.precision : worker.precision;
-}
-
-JobConfig as_worker_has_it(JobConfig job, const WorkerSpec& worker) {
-  const auto take = [](std::string& key, const std::string& own) {
-    if (!own.empty()) key = own;
-  };
-  take(job.zero.offload_optimizer, worker.offload_optimizer);
-  take(job.zero.offload_parameters, worker.offload_parameters);
-  take(job.zero.offload_path, worker.offload_path);
-  return job;
-}
 
 void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers) {
   const auto computes_in = [&](std::string_view precision) {

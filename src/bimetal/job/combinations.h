@@ -8,12 +8,6 @@
 
 namespace bimetal::job {
 
-/// What a worker computes in: its own precision, or else the job's.
-const std::string& precision_of(const JobConfig& job, const WorkerSpec& worker);
-
-/// The job as this worker has it: with what its spec gives for it alone of [zero].
-JobConfig as_worker_has_it(JobConfig job, const WorkerSpec& worker);
-
 /// Error(Unsupported) that names the two settings and says why they do not go together, and what
 /// does. `workers`: those that are known here; none stands for one that takes all from the job.
 void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers);
@@ -21,7 +15,8 @@ void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers)
 /// Whether require_possible() refuses nothing.
 bool is_possible(const JobConfig& job, std::span<const WorkerSpec> workers = {});
 
-/// Whether workers may come and go in such a job: elastic.min_workers alone would be refused if not.
+/// Whether workers may come and go in such a job: elastic.min_workers alone would be refused if
+/// not.
 bool may_be_elastic(const JobConfig& job);
 
 }  // namespace bimetal::job

@@ -11,8 +11,8 @@ constexpr auto kMayDiffer = Ranks::MayDiffer;
 }  // namespace
 
 std::vector<JobKey> job_keys(JobConfig& job) {
-  auto& [model, data, train, parallel, servers, zero, mesh, compression, checkpoint, cluster, elastic,
-         fabric, monitor] = job;
+  auto& [model, data, train, parallel, servers, zero, mesh, compression, checkpoint, cluster,
+         elastic, fabric, monitor] = job;
   return {
       {"model", "name", kAlike, text(model.name)},
       {"model", "python", kAlike, text(model.python)},

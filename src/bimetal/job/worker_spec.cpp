@@ -13,6 +13,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/quantity.h"
+#include "bimetal/job/job_config.h"
 
 namespace bimetal::job {
 namespace {
@@ -175,6 +176,20 @@ std::string to_string(const WorkerSpec& spec) {
   add("offload_parameters", spec.offload_parameters);
   add("offload_path", spec.offload_path);
   return items.empty() ? spec.type : fmt::format("{}:{}", spec.type, fmt::join(items, ","));
+}
+
+const std::string& precision_of(const JobConfig& job, const WorkerSpec& worker) {
+  return worker.precision.empty() ? job.train.precision : worker.precision;
+}
+
+JobConfig as_worker_has_it(JobConfig job, const WorkerSpec& worker) {
+  const auto take = [](std::string& key, const std::string& own) {
+    if (!own.empty()) key = own;
+  };
+  take(job.zero.offload_optimizer, worker.offload_optimizer);
+  take(job.zero.offload_parameters, worker.offload_parameters);
+  take(job.zero.offload_path, worker.offload_path);
+  return job;
 }
 
 }  // namespace bimetal::job

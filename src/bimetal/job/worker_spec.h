@@ -20,6 +20,8 @@
 
 namespace bimetal::job {
 
+struct JobConfig;
+
 struct WorkerSpec {
   std::string type = "auto";
   std::optional<int> index;    ///< cuda:1 → 1
@@ -42,5 +44,11 @@ std::string with_device(WorkerSpec spec, std::string device);
 
 /// The shortest spec that parses back to an equal one; default values are left out.
 std::string to_string(const WorkerSpec& spec);
+
+/// What a worker computes in: its own precision, or else the job's.
+const std::string& precision_of(const JobConfig& job, const WorkerSpec& worker);
+
+/// The job as this worker has it: with what its spec gives for it alone of [zero].
+JobConfig as_worker_has_it(JobConfig job, const WorkerSpec& worker);
 
 }  // namespace bimetal::job

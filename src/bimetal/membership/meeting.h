@@ -20,10 +20,10 @@ namespace bimetal::membership {
 
 /// One member's way to the next epoch.
 struct Membership::Round {
-  std::set<std::uint64_t> lost = {};  ///< members that it has found missing
+  std::set<std::uint64_t> lost = {};      ///< members that it has found missing
   std::set<std::uint64_t> given_up = {};  ///< members that were there, and never came to a meeting
-  Deadline until;                     ///< for enough of them to be there
-  std::function<void()> wait;         ///< called while it waits; may throw
+  Deadline until;                         ///< for enough of them to be there
+  std::function<void()> wait;             ///< called while it waits; may throw
 };
 
 /// As the member sees it whose door it is. Use from one thread.
@@ -39,9 +39,7 @@ class Meeting {
   Meeting(Door& door, const Roll& roll, const Member& self, std::chrono::milliseconds silence,
           std::chrono::milliseconds timeout);
 
-  void suspect(const std::set<std::uint64_t>& lost) {
-    suspected_.insert(lost.begin(), lost.end());
-  }
+  void suspect(const std::set<std::uint64_t>& lost) { suspected_.insert(lost.begin(), lost.end()); }
   void give_up(const std::set<std::uint64_t>& members) {
     gone_.insert(members.begin(), members.end());
   }

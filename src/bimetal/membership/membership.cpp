@@ -131,8 +131,8 @@ bool Membership::somebody_waits() {
 Change Membership::next(const std::optional<Error>& loss, std::span<const int> leaving) {
   const auto before = roll_;
   Round round{.until = Deadline::after(options_.patience + options_.timeout), .wait = [] {}};
-  const bool names_lost = loss && (loss->code() == ErrorCode::PeerLost ||
-                                   loss->code() == ErrorCode::Timeout);
+  const bool names_lost =
+      loss && (loss->code() == ErrorCode::PeerLost || loss->code() == ErrorCode::Timeout);
   if (names_lost && loss->rank() && *loss->rank() < static_cast<int>(before.members.size())) {
     const auto& lost = before.members[static_cast<std::size_t>(*loss->rank())];
     if (lost.id != self_.id) round.lost.insert(lost.id);
@@ -314,10 +314,10 @@ comm::Group Membership::connect(rendezvous::Store& store, int rank, const Roll& 
   auto how = options_.group;
   how.epoch = roll.epoch;
   const auto deadline = Deadline::after(kToConnect);
-  auto group = comm::make_group(
-      rendezvous::connect_mesh(store, rank, static_cast<int>(roll.members.size()), bootstrap,
-                               deadline),
-      how);
+  auto group =
+      comm::make_group(rendezvous::connect_mesh(store, rank, static_cast<int>(roll.members.size()),
+                                                bootstrap, deadline),
+                       how);
   group.barrier(deadline).wait();
   roll_ = roll;
   waits_ = false;

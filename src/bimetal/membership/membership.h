@@ -74,7 +74,8 @@ class Membership {
   /// refuse it for; PeerLost if none is there.
   comm::Group join(std::vector<net::Endpoint> doors, const std::function<void()>& wait);
 
-  /// What is trained: equal on all members, or they are refused. Before join() and the first next().
+  /// What is trained: equal on all members, or they are refused. Before join() and the first
+  /// next().
   void train(std::string job) { options_.job = std::move(job); }
 
   /// Whether somebody waits who may come in: at rank 0's door, to which the others send them. Asks

@@ -37,9 +37,8 @@ progress::RankFigures Sync::as_one(const progress::RankFigures& mine) const {
 
 bool Sync::counts(const torch::Tensor& parameter) const {
   const auto facts = store_->facts_of(parameter);
-  return facts.counts && std::ranges::all_of(extra_, [&](const auto& sums) {
-           return sums->counts(facts.whole);
-         });
+  return facts.counts &&
+         std::ranges::all_of(extra_, [&](const auto& sums) { return sums->counts(facts.whole); });
 }
 
 bool Sync::can_repeat() const noexcept {

@@ -138,7 +138,7 @@ struct Report {
   double efficiency = 0;
   double train_loss = 0;        ///< mean over the last epoch's (or part's) samples
   std::int64_t bytes_sent = 0;  ///< by all ranks
-  bool left = false;  ///< this rank has left, and the others go on: the report is empty
+  bool left = false;            ///< this rank has left, and the others go on: the report is empty
   bool interrupted = false;
   std::vector<WorkerReport> workers = {};
   std::vector<HistoryPoint> history = {};

@@ -1,6 +1,7 @@
 #include "bimetal/progress/worker_summary.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "bimetal/base/error.h"
@@ -45,24 +46,29 @@ Wishes& Wishes::operator|=(const Wishes& other) {
 
 FigureExchange::FigureExchange(comm::Group group)
     : group_(std::move(group)),
-      gathered_(kNumbers * static_cast<std::size_t>(group_.size())),
-      figures_(static_cast<std::size_t>(group_.size())) {}
+      buffers_(std::make_shared<Buffers>()),
+      figures_(static_cast<std::size_t>(group_.size())) {
+  buffers_->gathered.resize(kNumbers * figures_.size());
+}
 
 void FigureExchange::start(const RankFigures& mine, Deadline deadline) {
-  mine_ = {static_cast<double>(mine.batch),
-           mine.compute_seconds,
-           mine.loss_sum,
-           static_cast<double>(mine.fit),
-           encode(mine.wishes),
-           mine.gradient_norm,
-           mine.communicate_seconds,
-           mine.wait_seconds,
-           static_cast<double>(mine.bytes_sent),
-           static_cast<double>(mine.shadow.batch),
-           mine.shadow.seconds,
-           mine.sum_seconds};
-  work_ = group_.all_gather(comm::buffer(std::span<const double>(mine_)),
-                            comm::buffer(std::span<double>(gathered_)), deadline);
+  auto& [own, gathered] = *buffers_;
+  own = {static_cast<double>(mine.batch),
+         mine.compute_seconds,
+         mine.loss_sum,
+         static_cast<double>(mine.fit),
+         encode(mine.wishes),
+         mine.gradient_norm,
+         mine.communicate_seconds,
+         mine.wait_seconds,
+         static_cast<double>(mine.bytes_sent),
+         static_cast<double>(mine.shadow.batch),
+         mine.shadow.seconds,
+         mine.sum_seconds};
+  work_ = group_.all_gather(comm::buffer(std::span<const double>(own)),
+                            comm::buffer(std::span<double>(gathered)), deadline);
+  // Whoever unwinds in the middle of a step does not wait for it.
+  work_.on_done([kept = buffers_](const std::exception_ptr&) {});
 }
 
 std::span<const RankFigures> FigureExchange::wait() {
@@ -71,16 +77,16 @@ std::span<const RankFigures> FigureExchange::wait() {
 }
 
 std::span<const RankFigures> FigureExchange::take(std::span<const double> numbers) {
-  if (numbers.size() != gathered_.size()) {
+  if (numbers.size() != buffers_->gathered.size()) {
     throw Error(ErrorCode::InvalidArgument, "the figures of a step are of another number of ranks");
   }
-  std::ranges::copy(numbers, gathered_.begin());
+  std::ranges::copy(numbers, buffers_->gathered.begin());
   return decode_all();
 }
 
 std::span<const RankFigures> FigureExchange::decode_all() {
   for (std::size_t rank = 0; rank < figures_.size(); ++rank) {
-    figures_[rank] = decode(std::span(gathered_).subspan(rank * kNumbers, kNumbers));
+    figures_[rank] = decode(std::span(buffers_->gathered).subspan(rank * kNumbers, kNumbers));
   }
   return figures_;
 }

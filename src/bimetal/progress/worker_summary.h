@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,7 +58,7 @@ struct RankFigures {
   ShadowFigures shadow = {};
 };
 
-/// The exchange of one step. One in flight at a time; its buffers live as long as it does.
+/// The exchange of one step. One in flight at a time; its buffers live until that has ended.
 class FigureExchange {
  public:
   explicit FigureExchange(comm::Group group);
@@ -69,7 +70,7 @@ class FigureExchange {
   std::span<const RankFigures> wait();
 
   /// What wait() has decoded, for a rank that has not got it; until the next start().
-  std::span<const double> numbers() const noexcept { return gathered_; }
+  std::span<const double> numbers() const noexcept { return buffers_->gathered; }
   /// In the place of start() and wait(): another rank's numbers(). Error(InvalidArgument) if they
   /// are of another world.
   std::span<const RankFigures> take(std::span<const double> numbers);
@@ -80,8 +81,11 @@ class FigureExchange {
   std::span<const RankFigures> decode_all();
 
   comm::Group group_;
-  std::array<double, kNumbers> mine_{};
-  std::vector<double> gathered_;
+  struct Buffers {
+    std::array<double, kNumbers> mine{};
+    std::vector<double> gathered;
+  };
+  std::shared_ptr<Buffers> buffers_;
   std::vector<RankFigures> figures_;
   comm::Work work_;
 };

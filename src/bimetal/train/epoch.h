@@ -60,8 +60,8 @@ class Epoch {
   Epoch& operator=(const Epoch&) = delete;
 
   /// Until the job is done, or somebody wants it to stop; evaluates and saves then. Or, with
-  /// TrainerOptions::members, until members come or leave, which change() tells: the report is empty
-  /// then, and the run handed over.
+  /// TrainerOptions::members, until members come or leave, which change() tells: the report is
+  /// empty then, and the run handed over.
   progress::Report train();
 
   /// What train() has ended for: the ranks that leave; nothing where it is none of that.

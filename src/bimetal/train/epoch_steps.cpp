@@ -150,8 +150,8 @@ void Epoch::commit(std::int64_t step, const data::SamplerPosition& after) {
 void Epoch::record(const data::BatchFeed::Plan& plan, const StepResult& result) {
   commit(state().step + 1, plan.after);
   const auto every = job_.checkpoint.every_steps;
-  const bool by_clock = std::ranges::any_of(
-      result.figures, [](const auto& rank) { return rank.wishes.save; });
+  const bool by_clock =
+      std::ranges::any_of(result.figures, [](const auto& rank) { return rank.wishes.save; });
   run_.save_owed = plan.ends_epoch || by_clock || (every > 0 && state().step % every == 0);
   run_.evaluation_owed = plan.ends_epoch;
   if (const auto text = result.skipped ? step_.stages().notice() : std::nullopt) {

@@ -31,10 +31,7 @@ std::vector<std::string> names_of(const std::vector<membership::Member>& members
 class Epochs {
  public:
   Epochs(Run& run, comm::Group& group)
-      : run_(run),
-        members_(*run.options.members),
-        group_(group),
-        made_in_(members_.roll().epoch) {}
+      : run_(run), members_(*run.options.members), group_(group), made_in_(members_.roll().epoch) {}
 
   progress::Report train() {
     if (!run_.options.doors.empty()) come_in();
@@ -106,11 +103,22 @@ class Epochs {
 
   /// What is in shards, of which one is lost: it is where its copy is.
   bool rescue(const membership::Roll& before, const membership::Change& change) {
-    const bool one = change.lost.size() == 1 && change.came.empty();
-    if (!one || !epoch_ || before.epoch != made_in_) return false;
-    const auto lost =
-        std::ranges::find(before.members, change.lost.front().id, &membership::Member::id);
-    return epoch_->rescue(static_cast<int>(lost - before.members.begin()), change.group);
+    if (!epoch_ || before.epoch != made_in_ || run_.job.zero.copies == 1) return false;
+    std::vector<int> lost;
+    for (std::size_t rank = 0; rank < before.members.size(); ++rank) {
+      const auto id = before.members[rank].id;
+      if (std::ranges::find(change.lost, id, &membership::Member::id) != change.lost.end()) {
+        lost.push_back(static_cast<int>(rank));
+      }
+    }
+    if (lost.size() == 1 && change.came.empty()) return epoch_->rescue(lost[0], group_);
+    run_.observer.on_rescue(
+        {.state = progress::Rescue::State::Failed,
+         .cause = lost.size() == 1
+                      ? std::string("another worker came as it was lost")
+                      : fmt::format("ranks {} are lost, and each shard has but one copy",
+                                    fmt::join(lost, " and "))});
+    return false;
   }
 
   void tell(const membership::Change& change, const std::optional<Error>& loss) {

@@ -9,10 +9,9 @@
 namespace bimetal::train {
 
 /// Trains `run` until it is done. `group`: of the first epoch, and from then on of the present one;
-/// of a rank that comes later (TrainerOptions::doors) first one of its own alone. Without members it
-/// is the only epoch. Collective.
-/// Errors: those of run_training(). A report that is interrupted and has no workers is of a rank
-/// that has left.
+/// of a rank that comes later (TrainerOptions::doors) first one of its own alone. Without members
+/// it is the only epoch. Collective. Errors: those of run_training(). A report that is interrupted
+/// and has no workers is of a rank that has left.
 progress::Report train_epochs(Run& run, comm::Group& group);
 
 }  // namespace bimetal::train

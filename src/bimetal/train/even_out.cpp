@@ -30,12 +30,9 @@ Json history_of(const Run& run) {
     members.push_back({place.host, place.device, place.stage, totals.samples, totals.compute_s,
                        totals.communicate_s, totals.wait_s, totals.bytes_sent});
   }
-  return {{"planned_steps", run.planned_steps},
-          {"saved_step", run.saved_step},
-          {"evaluated_step", run.evaluated_step},
-          {"save_owed", run.save_owed},
-          {"evaluation_owed", run.evaluation_owed},
-          {"members", members}};
+  return {{"planned_steps", run.planned_steps},     {"saved_step", run.saved_step},
+          {"evaluated_step", run.evaluated_step},   {"save_owed", run.save_owed},
+          {"evaluation_owed", run.evaluation_owed}, {"members", members}};
 }
 
 void take_history(Run& run, const std::string& text) {
@@ -68,9 +65,7 @@ struct Standing {
   bool shards_lost = false;         ///< says any of them
 
   std::int64_t most() const { return *std::ranges::max_element(steps); }
-  int furthest() const {
-    return static_cast<int>(std::ranges::max_element(steps) - steps.begin());
-  }
+  int furthest() const { return static_cast<int>(std::ranges::max_element(steps) - steps.begin()); }
   bool behind(int rank) const { return steps[static_cast<std::size_t>(rank)] < most(); }
 };
 
@@ -99,8 +94,8 @@ void share_whole_model(Run& run, const comm::Group& group, int root, bool follow
     learnt.begun = false;  // until it has all of it
     make_whole(run.job, group.size(), run.task, run.place, learnt);
   }
-  auto state = checkpoint::share_training_state(group, root, learnt.state, learnt.model,
-                                                *learnt.optimizer);
+  auto state =
+      checkpoint::share_training_state(group, root, learnt.state, learnt.model, *learnt.optimizer);
   const task::ModelState model(learnt.model);
   for (const auto& tensors : {model.parameters, model.buffers}) {
     parallel::broadcast_tensors(task::tensors_of(tensors), root, group,
@@ -137,9 +132,9 @@ void go_back(Run& run, const comm::Group& group) {
       Deadline::after(run.timeout()));
   const auto last = Json::parse(found);
   const std::int64_t step = last.at("step");
-  run.observer.on_notice(
-      fmt::format("what the lost ranks had goes on from the checkpoint of step {}: {} to make again",
-                  step, counted(run.learnt.state.step - step, "step")));
+  run.observer.on_notice(fmt::format(
+      "what the lost ranks had goes on from the checkpoint of step {}: {} to make again", step,
+      counted(run.learnt.state.step - step, "step")));
   run.learnt.saved = last.at("path").get<std::string>();
   run.learnt.begun = false;
   run.saved_step = step;

@@ -12,11 +12,11 @@ namespace bimetal::train {
 void prepare(Run& run, const comm::Group& alone);
 
 /// Ranks that have the whole model each: parameters, buffers, the optimizer's state and the
-/// sampler's place become those of the rank with most steps. A model in shards or parts goes on from
-/// the checkpoint that its ranks have saved, or, with `shards_lost` on any rank, from the last one
-/// that rank 0 finds. What has been written down of the run goes to newcomers, too. Nothing is sent
-/// where all have made as many steps. Collective. Error(PeerLost) where no rank has begun, since
-/// those who had are gone, or nothing has been saved.
+/// sampler's place become those of the rank with most steps. A model in shards or parts goes on
+/// from the checkpoint that its ranks have saved, or, with `shards_lost` on any rank, from the last
+/// one that rank 0 finds. What has been written down of the run goes to newcomers, too. Nothing is
+/// sent where all have made as many steps. Collective. Error(PeerLost) where no rank has begun,
+/// since those who had are gone, or nothing has been saved.
 void even_out(Run& run, comm::Group group, bool shards_lost = false);
 
 }  // namespace bimetal::train

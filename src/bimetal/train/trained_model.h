@@ -45,7 +45,8 @@ struct Learnt {
   std::optional<std::filesystem::path> saved = {};  ///< before the first epoch: what to begin with
 };
 
-/// A model as the job begins it, and its optimizer, unless they are there. `ranks`: those who train.
+/// A model as the job begins it, and its optimizer, unless they are there. `ranks`: those who
+/// train.
 void make_whole(const job::JobConfig& job, int ranks,
                 const std::shared_ptr<const task::JobTask>& task, const device::Place& place,
                 Learnt& learnt);

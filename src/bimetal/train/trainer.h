@@ -33,8 +33,8 @@ struct TrainerOptions {
   std::function<bool()> interrupt_requested = {};
   /// Polled between steps; true: this rank leaves after the step, and the others go on.
   std::function<bool()> leave_requested = {};
-  /// Who belongs to the job, founded by its first group: when members come, leave or are lost, those
-  /// who are there go on. None: a lost rank ends the job. Must outlive the run.
+  /// Who belongs to the job, founded by its first group: when members come, leave or are lost,
+  /// those who are there go on. None: a lost rank ends the job. Must outlive the run.
   membership::Membership* members = nullptr;
   /// False, with members: where one is lost, zero.copies = 2 saves what it had, and the job ends.
   bool goes_on = true;

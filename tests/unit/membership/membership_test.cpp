@@ -44,7 +44,8 @@ int sum_of_ones(comm::Group group) {
 /// The members of a first epoch, whose group has ended.
 class Members {
  public:
-  explicit Members(int count, const std::function<void(Options&)>& change = [](Options&) {}) {
+  explicit Members(
+      int count, const std::function<void(Options&)>& change = [](Options&) {}) {
     for (int i = 0; i < count; ++i) {
       auto options = options_of(i);
       change(options);
@@ -69,9 +70,8 @@ class Members {
 };
 
 std::future<comm::Group> join(Membership& newcomer, const Membership& member) {
-  return std::async(std::launch::async, [&newcomer, door = member.door()] {
-    return newcomer.join({door}, [] {});
-  });
+  return std::async(std::launch::async,
+                    [&newcomer, door = member.door()] { return newcomer.join({door}, [] {}); });
 }
 
 std::string failure_of(std::future<Change> change) {
@@ -225,13 +225,15 @@ TEST(Membership, AKeeperThatIsNoMemberIsAnError) {
   auto options = options_of(0);
   options.keeper = "nowhere";
   Membership member(options);
-  testing::run_ranks(1, [&](int, comm::Group group) {
-    EXPECT_THROW(member.found(std::move(group)), Error);
-  });
+  testing::run_ranks(
+      1, [&](int, comm::Group group) { EXPECT_THROW(member.found(std::move(group)), Error); });
 }
 
 TEST(Roll, AnswersKeepTheirParts) {
-  const Answer answer{Verdict::failed, 3, {7, {{1, "a", "b", {"c", 4}}}, "a"}, "p",
+  const Answer answer{Verdict::failed,
+                      3,
+                      {7, {{1, "a", "b", {"c", 4}}}, "a"},
+                      "p",
                       Error(ErrorCode::PeerLost, "gone", 2)};
   const auto read = decode_answer(encode_answer(answer));
   EXPECT_EQ(read.roll, answer.roll);

@@ -235,8 +235,7 @@ TEST(MemoryPlan, DescribesItselfInKeys) {
   // What the job has and the way has not is undone.
   EXPECT_EQ(changes(on_disk, {}),
             "zero.level=0, zero.offload_optimizer=\"none\", train.recompute=\"none\"");
-  const Keeping in_backward{
-      .level = 3, .parameters = Place::Disk, .update_in_backward = true};
+  const Keeping in_backward{.level = 3, .parameters = Place::Disk, .update_in_backward = true};
   EXPECT_EQ(changes(in_backward, {.level = 3}),
             "zero.offload_parameters=\"none\", zero.update=\"step\"");
   EXPECT_EQ(changes(on_disk, on_disk), "as the job file has it");

@@ -58,11 +58,9 @@ struct SteepRank {
     plan.counts = plan.weights = {2, 2};
     plan.total = 4;
     plan.indices = {0, 1, 2, 3};
-    return step.run(
-        number, plan,
-        [] {
-          return task::Values{torch::ones({2, 1, 4, 4}), torch::zeros({2}, torch::kInt64)};
-        });
+    return step.run(number, plan, [] {
+      return task::Values{torch::ones({2, 1, 4, 4}), torch::zeros({2}, torch::kInt64)};
+    });
   }
 
   task::ImageClassification task;

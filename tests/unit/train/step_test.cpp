@@ -83,8 +83,8 @@ TEST(TrainingStep, RankThatRunsOutOfMemoryMakesAllDiscardTheStep) {
   bimetal::testing::run_ranks(2, [](int, comm::Group group) {
     Worker worker(group);
     const auto before = worker.parameters();
-    const auto failing = worker.step.run(
-        1, plan_of({4, 4}), [&] { return worker.rank == 1 ? enormous() : ones(4); });
+    const auto failing = worker.step.run(1, plan_of({4, 4}),
+                                         [&] { return worker.rank == 1 ? enormous() : ones(4); });
     EXPECT_FALSE(failing.applied);
     EXPECT_EQ(failing.figures[0].fit, progress::Fit::fits);
     EXPECT_EQ(failing.figures[1].fit, progress::Fit::too_large)
@@ -93,10 +93,8 @@ TEST(TrainingStep, RankThatRunsOutOfMemoryMakesAllDiscardTheStep) {
     EXPECT_TRUE(equal(worker.parameters(), before));
 
     // The same step again, as one device would have done it.
-    EXPECT_TRUE(worker.step
-                    .run(
-                        1, plan_of({6, 2}), [&] { return ones(worker.rank ? 2 : 6); })
-                    .applied);
+    EXPECT_TRUE(
+        worker.step.run(1, plan_of({6, 2}), [&] { return ones(worker.rank ? 2 : 6); }).applied);
     EXPECT_FALSE(equal(worker.parameters(), before));
   });
 }
@@ -130,10 +128,7 @@ TEST(TrainingStep, GivesUpOnAShareThatNoPieceOfFits) {
     const auto model = narrow(2);
     torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(0.1));
     TrainingStep step(task, model, sgd, group, Worker::options(16));
-    const auto run = [&] {
-      return step.run(
-          1, plan_of({16}), [] { return ones(16); });
-    };
+    const auto run = [&] { return step.run(1, plan_of({16}), [] { return ones(16); }); };
     EXPECT_EQ(run().figures[0].fit, progress::Fit::try_smaller_pieces);
     EXPECT_EQ(run().figures[0].fit, progress::Fit::too_large);
   });
@@ -176,9 +171,7 @@ TEST(TrainingStep, PassesThatAreTogetherAreAsManyOnEachRank) {
       TrainingStep step(task, sharded->model(), sgd, sharded, Worker::options(12));
       const std::vector<std::int64_t> counts = {24, 8, 0};
       const auto share = counts[static_cast<std::size_t>(rank)];
-      EXPECT_TRUE(step.run(
-                          1, plan_of(counts), [&] { return ones(share); })
-                      .applied);
+      EXPECT_TRUE(step.run(1, plan_of(counts), [&] { return ones(share); }).applied);
       const std::vector<std::vector<std::int64_t>> expected = {
           {12, 12},
           level == 1 ? std::vector<std::int64_t>{8} : std::vector<std::int64_t>{4, 4},
@@ -201,8 +194,7 @@ TEST(TrainingStep, AnOptimizerOfTheModelsParametersTrainsNoShards) {
       torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(0.1));
       TrainingStep step(task, sharded->model(), sgd, sharded, Worker::options(0));
       expect_error(ErrorCode::InvalidArgument, {"make it of ShardedModel::pieces()"}, [&] {
-        step.run(
-            1, plan_of({2, 2}), [] { return ones(2); });
+        step.run(1, plan_of({2, 2}), [] { return ones(2); });
       });
     });
   }
@@ -211,8 +203,7 @@ TEST(TrainingStep, AnOptimizerOfTheModelsParametersTrainsNoShards) {
     torch::optim::SGD other(small_images().make_model().parameters(), 0.1);
     TrainingStep step(worker.task, worker.model, other, group, Worker::options(0));
     expect_error(ErrorCode::InvalidArgument, {"make it of the trained parameters"}, [&] {
-      step.run(
-          1, plan_of({2, 2}), [] { return ones(2); });
+      step.run(1, plan_of({2, 2}), [] { return ones(2); });
     });
   });
 }

@@ -64,9 +64,8 @@ train::MeasuredPlan measure(const launch::RankEnvironment& env, const RankReques
   // Else what is measured here stands for other devices, of which its mesh may well be.
   const bool for_these = request.plan.simulate.empty();
   const auto group = join_group(env, request.job);
-  return in_company(group, [&] {
-    return train::measure_plan(request.job, group, options, observer, for_these);
-  });
+  return in_company(
+      group, [&] { return train::measure_plan(request.job, group, options, observer, for_these); });
 }
 
 void show(const train::MeasuredPlan& plan, const PlanOutput& output) {
@@ -153,8 +152,7 @@ void add_plan(CLI::App& app, Action& action) {
                    "a [model], the job file may be left out")
       ->type_name("CLUSTER.toml")
       ->each([job](const std::string&) { job->required(false); });
-  command
-      ->add_option("--timeline", output.timeline, "Draw a step of the best mesh into this file")
+  command->add_option("--timeline", output.timeline, "Draw a step of the best mesh into this file")
       ->type_name("FILE.svg");
   add_host_options(*command, arguments->host);
   command->footer(kPlanExamples);

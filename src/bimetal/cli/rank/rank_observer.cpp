@@ -130,8 +130,8 @@ RankVoice::RankVoice(const RankRequest& request, launch::StatusReporter& status,
     : request_(request),
       status_(status),
       guest_(guest),
-      lead_(terminal_,
-            request.stop_after_s > 0 ? progress::rate_line : progress::progress_line, status),
+      lead_(terminal_, request.stop_after_s > 0 ? progress::rate_line : progress::progress_line,
+            status),
       printer_(terminal_, progress::progress_line) {}
 
 void RankVoice::on_leading(bool leads) {
@@ -147,7 +147,8 @@ void RankVoice::on_leading(bool leads) {
   if (places_.empty()) return;  // from the start
   monitor_->on_workers(places_);
   if (door_.empty()) return;
-  terminal_.print(fmt::format("this worker leads the job now; others join by: bimetal join {}", door_));
+  terminal_.print(
+      fmt::format("this worker leads the job now; others join by: bimetal join {}", door_));
 }
 
 void RankVoice::tell(const std::function<void(progress::Observer& one)>& what) {

@@ -44,8 +44,8 @@ struct RankRequest {
   bool summary = true;                           ///< prints the closing table
   double stop_after_s = 0;  ///< > 0: seconds of training after which the job ends well
 
-  bool joined = false;  ///< on another machine than the one that the job was started on
-  bool elastic = false;  ///< workers may come, leave and be lost: docs/elastic.md
+  bool joined = false;    ///< on another machine than the one that the job was started on
+  bool elastic = false;   ///< workers may come, leave and be lost: docs/elastic.md
   std::string door = {};  ///< of a worker that comes later: where to ask for members
 
   // With parallel.mode = "server".

@@ -32,8 +32,8 @@ int conclude(const launch::LaunchResult& result);
 /// nothing just ends.
 void announce_stop(const RankRequest& request);
 
-// The machine on which a job of several was started serves the store, waits for the others, and runs
-// the first ranks (host.cpp).
+// The machine on which a job of several was started serves the store, waits for the others, and
+// runs the first ranks (host.cpp).
 
 struct HostOptions {
   std::string listen;      ///< ADDR:PORT; empty: the job is on this machine alone

@@ -47,7 +47,7 @@ struct TrainArguments {
   HostOptions host;
   int servers_here = 0;  ///< 0: all
   bool no_elastic = false;
-  RankRequest request;   ///< what is left to the ranks
+  RankRequest request;  ///< what is left to the ranks
 };
 
 /// Whoever only starts ranks needs no Python. Before MPI is asked, which the other program will do.
@@ -147,9 +147,10 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
                   "Show how the job gets on here, for `bimetal top` and Prometheus; port 0 takes a "
                   "free one")
       ->type_name("ADDR:PORT");
-  command.add_flag("--no-elastic", arguments.no_elastic,
-                   "The job ends when a worker is lost (default: of several machines' workers those "
-                   "who are left go on, and others may join)");
+  command.add_flag(
+      "--no-elastic", arguments.no_elastic,
+      "The job ends when a worker is lost (default: of several machines' workers those "
+      "who are left go on, and others may join)");
   command.add_option("--tensorboard", arguments.tensorboard, "Write scalars for TensorBoard here")
       ->type_name("DIR");
 }

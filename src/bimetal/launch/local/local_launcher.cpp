@@ -83,8 +83,8 @@ class LocalProcess {
   }
 
   RankOutcome outcome() const {
-    return {process_.rank(), name(), process_.pid(), process_.exit(), killed_by_us_,
-            status_.error()};
+    return {process_.rank(), name(),        process_.pid(),
+            process_.exit(), killed_by_us_, status_.error()};
   }
 
  private:

@@ -114,14 +114,13 @@ void GradientShards::take(std::size_t flat, std::size_t slot) {
   auto& tensor = parameters_[parameter];
   if (!memory_[flat].defined()) {
     take_arrived();
-    memory_[flat] = tensor.is_cpu()
-                        ? room_.take(plan.count, plan.dtype)
-                        : torch::empty({plan.count},
-                                       torch::dtype(plan.dtype).device(tensor.device()));
+    memory_[flat] =
+        tensor.is_cpu()
+            ? room_.take(plan.count, plan.dtype)
+            : torch::empty({plan.count}, torch::dtype(plan.dtype).device(tensor.device()));
   }
-  const auto view = memory_[flat]
-                        .narrow(0, plan.slots[slot].offset, plan.slots[slot].count)
-                        .view(tensor.sizes());
+  const auto view =
+      memory_[flat].narrow(0, plan.slots[slot].offset, plan.slots[slot].count).view(tensor.sizes());
   auto& gradient = tensor.mutable_grad();
   if (!gradient.defined()) {
     view.zero_();

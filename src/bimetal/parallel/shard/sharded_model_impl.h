@@ -95,7 +95,7 @@ struct ShardedModel::Impl {
   std::function<void()> update;  ///< of what has gradients, in backward; none: the caller does
   std::int32_t expected = 0;     ///< passes of this rank that are to come in this step; 0: unknown
   bool in_last_pass = false;     ///< of the step, or behind it: what has gradients is updated
-  bool exact = false;  ///< what is whole in half is shown in its own type
+  bool exact = false;            ///< what is whole in half is shown in its own type
 };
 
 }  // namespace bimetal::parallel::shard

@@ -237,9 +237,9 @@ bool fits_surely(const MemoryInput& input, const KeptJob& way) {
       *bytes *= 1 + kDoubt;
     }
   }
-  return std::ranges::all_of(
-      missing_room(input, way.keeping, uses),
-      [](const Room& missing) { return missing.device <= 0 && missing.host <= 0; });
+  return std::ranges::all_of(missing_room(input, way.keeping, uses), [](const Room& missing) {
+    return missing.device <= 0 && missing.host <= 0;
+  });
 }
 
 bool clearly_fails(const MemoryInput& input, const MemoryPlan& plan) {

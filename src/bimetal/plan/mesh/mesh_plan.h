@@ -29,15 +29,15 @@ struct MeshInput {
   std::int64_t micro_batch = 0;        ///< most samples that a device computes at once; 0: any
   int bucket_mb = 25;
   ActivationBytes activations = {};
-  bool offloads = false;   ///< states may be kept on disks
-  bool uneven = true;      ///< stages may have replicas of their own number
+  bool offloads = false;            ///< states may be kept on disks
+  bool uneven = true;               ///< stages may have replicas of their own number
   std::set<std::string> said = {};  ///< MemoryInput::said
-  bool parts = true;       ///< tensors may be in parts, as far as the facts say how
-  bool own_parts = true;   ///< and stages in parts of their own number
-  int most_level = 3;      ///< of ZeRO that the job goes with
-  int level_in_parts = 3;  ///< likewise, with tensors in parts
-  bool evaluates = true;   ///< RankLoad::evaluates
-  std::size_t most = 6;    ///< plans to return, beside those with tensors in parts
+  bool parts = true;                ///< tensors may be in parts, as far as the facts say how
+  bool own_parts = true;            ///< and stages in parts of their own number
+  int most_level = 3;               ///< of ZeRO that the job goes with
+  int level_in_parts = 3;           ///< likewise, with tensors in parts
+  bool evaluates = true;            ///< RankLoad::evaluates
+  std::size_t most = 6;             ///< plans to return, beside those with tensors in parts
 };
 
 /// What is planned, and for which devices, both of which outlive it.
