@@ -8,12 +8,7 @@ Three workers of one thread each, on this machine, train the same MLP with Adam.
               the end of the first step that its gradients are part of
 
 Bimetal's steps are read from its monitor, torchft's from a file that each replica writes. torchft's lighthouse has the
-short time-outs that --join-ms, --tick-ms and --silence-ms say; its own are 60 s, 100 ms and 5 s. With --join-ms below
-what replicas differ by in a step, those of a busy machine leave each other behind all the time.
-
-Bimetal keeps the global batch after a loss, so the two who are left have half as much again to compute each. torchft's
-replicas keep their own batch, and a step gets smaller: where three workers share two cores its loss may cost less than
-nothing in long steps. So the machine has to be quiet, and both sides' seconds of a step say whether it was.
+short time-outs that --join-ms, --tick-ms and --silence-ms say; its own are 60 s, 100 ms and 5 s.
 
     .venv/bin/python bench/elastic.py                            about 20 s a round
     .venv/bin/python bench/elastic.py --parameters 100e6         wants 8 GB of memory
@@ -102,8 +97,8 @@ class Side:
 
     def round(self):
         """Seconds of a step, of a loss and of a newcomer."""
-        ends = self.wait_for(self.warm_up, "the first steps")[-MEASURED:]
-        step = statistics.median((after[1] - before[1]) / (after[0] - before[0]) for before, after in zip(ends, ends[1:]))
+        times = self.wait_for(self.warm_up, "the first steps")
+        step = statistics.median(later - earlier for earlier, later in zip(times[-MEASURED:], times[-MEASURED + 1:]))
         time.sleep(random.uniform(0, step))
         victim = self.processes[-1]
         killed = time.monotonic()
@@ -117,8 +112,8 @@ class Side:
         return step, loss, self.first_step_of(WORKERS, started) - started
 
     def warm_up(self):
-        ends = self.step_ends()
-        return ends if len(ends) >= WARM_UP + MEASURED else None
+        times = self.step_times()
+        return times if len(times) >= WARM_UP + MEASURED else None
 
 
 class Bimetal(Side):
@@ -173,9 +168,8 @@ class Bimetal(Side):
                 if found := re.match(r"(\d+) workers? goe?s? on from step (\d+)", notice):
                     self.after.setdefault(int(found[1]), int(found[2]))
 
-    def step_ends(self):
-        """(number, when), without those between two looks."""
-        return list(self.ends.items())
+    def step_times(self):
+        return list(self.ends.values())
 
     def first_step_of(self, workers, _):
         def found():
@@ -217,13 +211,12 @@ class Torchft(Side):
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
         return [(float(end), int(count), part == "1") for end, count, part in map(str.split, lines)]
 
-    def step_ends(self):
+    def step_times(self):
         """Of all three together: they do not begin at once."""
-        return list(enumerate(end for end, count, _ in self.steps(0) if count == WORKERS))
+        return [end for end, count, _ in self.steps(0) if count == WORKERS]
 
     def first_step_of(self, workers, since):
         replica = 0 if workers < WORKERS else len(self.commits) - 1
-
         def found():
             return min((end for end, count, takes_part in self.steps(replica)
                         if end > since and count == workers and takes_part), default=None)
@@ -269,7 +262,7 @@ def compare(options, scratch):
     ours, theirs = ([statistics.median(column) for column in zip(*rounds)] for rounds in found.values())
     print(row("median Bimetal", ours))
     print(row("median torchft", theirs))
-    print(row("Bimetal / torchft", [a / b if b > 0 else math.nan for a, b in zip(ours, theirs)]))
+    print(row("Bimetal / torchft", [a / b for a, b in zip(ours, theirs)]))
 
 
 def main():

@@ -67,6 +67,9 @@ class Journal {
   void start_clock() { meter_.start(); }
   void stop_clock() { meter_.stop(); }
   double elapsed_seconds() const noexcept { return meter_.elapsed_seconds(); }
+  void go_on(double elapsed_s, std::span<const WorkerTotals> totals) {
+    meter_.go_on(elapsed_s, totals);
+  }
 
   /// A step that was discarded.
   void add_repeated() { meter_.count_repeated(); }

@@ -112,6 +112,12 @@ void ProgressMeter::pass_time() {
   }
 }
 
+void ProgressMeter::go_on(double elapsed_s, std::span<const WorkerTotals> totals) {
+  elapsed_ = elapsed_s;
+  recent_.clear();
+  for (const auto& worker : totals) recent_.push_back({.counted = worker});
+}
+
 void ProgressMeter::count(std::span<const WorkerState> workers) {
   pass_time();
   recent_.resize(workers.size());

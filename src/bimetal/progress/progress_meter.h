@@ -68,6 +68,9 @@ class ProgressMeter {
   /// Time passes without training until the next start().
   void stop();
 
+  /// Others have counted so far: `elapsed_s`, and what each worker, by number, has done.
+  void go_on(double elapsed_s, std::span<const WorkerTotals> totals);
+
   /// A step has ended, after which the workers, by number, have done so much.
   void count(std::span<const WorkerState> workers);
   /// A step is to be repeated: its time counts, its samples do not.

@@ -25,7 +25,7 @@ Epoch::Epoch(Run& run, comm::Group group)
       group_(std::move(group)),
       mesh_(make_mesh(group_, job_.mesh)),
       replicas_(group_, mesh_),
-      memory_(group_, job_, options_, run_.place, *run_.task),
+      memory_(group_, job_, options_, run_.place, *run_.task, run_.elements),
       precisions_(group_, job_, options_.worker, run_.place, *run_.task, observer_, run_.precision),
       stages_(plan_stages(job_, mesh_, *run_.task, computing(), run_.batch_weight(), memory_,
                           observer_)),

@@ -30,9 +30,13 @@ Json history_of(const Run& run) {
     members.push_back({place.host, place.device, place.stage, totals.samples, totals.compute_s,
                        totals.communicate_s, totals.wait_s, totals.bytes_sent});
   }
-  return {{"planned_steps", run.planned_steps},     {"saved_step", run.saved_step},
-          {"evaluated_step", run.evaluated_step},   {"save_owed", run.save_owed},
-          {"evaluation_owed", run.evaluation_owed}, {"members", members}};
+  return {{"planned_steps", run.planned_steps},
+          {"saved_step", run.saved_step},
+          {"evaluated_step", run.evaluated_step},
+          {"save_owed", run.save_owed},
+          {"evaluation_owed", run.evaluation_owed},
+          {"elapsed_s", run.journal->journal.elapsed_seconds()},
+          {"members", members}};
 }
 
 void take_history(Run& run, const std::string& text) {
@@ -53,6 +57,9 @@ void take_history(Run& run, const std::string& text) {
                                                  .wait_s = one.at(6),
                                                  .bytes_sent = one.at(7)}});
     }
+    std::vector<progress::WorkerTotals> totals;
+    for (const auto& member : run.journal->members) totals.push_back(member.totals);
+    run.journal->journal.go_on(history.at("elapsed_s"), totals);
   } catch (const Json::exception& error) {
     throw Error(ErrorCode::CorruptData,
                 fmt::format("what another rank says of the run makes no sense: {}", error.what()));
@@ -148,6 +155,7 @@ void prepare(Run& run, const comm::Group& alone) {
   { const Epoch measured(rehearsal, alone); }
   run.precision = rehearsal.precision;
   run.cost = rehearsal.cost;
+  run.elements = rehearsal.elements;
   run.learnt.model = std::move(rehearsal.learnt.model);
   run.learnt.optimizer = std::move(rehearsal.learnt.optimizer);
 }

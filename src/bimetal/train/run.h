@@ -58,9 +58,10 @@ struct Run {
   data::EpochSampler sampler;  ///< at the start of the first epoch of the data
   Learnt learnt;
 
-  // Of this rank's device, so that a later epoch need not measure it again.
+  // Of this rank's device and of the model, so that a later epoch need not measure them again.
   std::optional<precision::Precision> precision;
   balance::CostModel cost;
+  std::optional<double> elements;  ///< of the model's parameters
 
   // History.
   std::int64_t planned_steps = 0;

@@ -99,6 +99,21 @@ TEST(ProgressMeter, AWorkerThatLeftCountsForTheWholeRunAlone) {
   EXPECT_DOUBLE_EQ(rates_over(meter.elapsed_seconds(), workers.states()).alone[1], 80);
 }
 
+TEST(ProgressMeter, ANewcomerCountsFromWhatOthersHaveCounted) {
+  ProgressMeter meter;
+  const std::vector<WorkerTotals> done = {{.samples = 1'000'000, .compute_s = 1000}};
+  meter.go_on(1000, done);
+  meter.start();
+  std::this_thread::sleep_for(5ms);
+  auto totals = done[0];
+  totals.samples += 100;
+  totals.compute_s += 1;
+  const std::vector<WorkerState> workers = {{.totals = totals}};
+  meter.count(workers);
+  EXPECT_GT(meter.elapsed_seconds(), 1000);
+  EXPECT_DOUBLE_EQ(meter.recent(workers).alone[0], 100);
+}
+
 TEST(ProgressMeter, NoTimePassesUntilItGoesOn) {
   ProgressMeter meter;
   Workers workers;

@@ -145,6 +145,21 @@ TEST_F(Epochs, WithoutAnybodyWhoHasBegunThereIsNothingToGoOnWith) {
   });
 }
 
+TEST_F(Epochs, ALaterOneDoesNotMakeAModelToCountIt) {
+  auto processes = make_processes(job_, 2);
+  make_epoch(processes, 0, [](Epoch& epoch) { train_steps(epoch, 2); });
+  auto& run = processes[1]->run;
+  double elements = 0;
+  for (const auto& parameter : run.learnt.model.parameters()) {
+    elements += static_cast<double>(parameter.numel());
+  }
+  EXPECT_EQ(run.elements, elements);
+  run.elements = 1e15;  // enough for memory to be planned, by whoever believes it
+  progress::Report report;
+  make_epoch(processes, 1, [&](Epoch& epoch) { report = epoch.train(); });
+  EXPECT_GT(report.workers[0].memory.planned, 0);
+}
+
 TEST_F(Epochs, ShardsGoOnFromTheCheckpointOfTheirLastStep) {
   for (const int level : {1, 3}) {
     job_.zero.level = level;

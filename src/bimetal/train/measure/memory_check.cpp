@@ -19,9 +19,9 @@ namespace {
 
 constexpr double kWorthALook = 1.0 / 8;
 
-double state_bytes(const job::JobConfig& job, const task::Task& task, torch::Dtype dtype) {
-  return size_of_model(task).elements * (2 * static_cast<double>(c10::elementSize(dtype)) +
-                                         optimizer_state_bytes(job.train, dtype));
+double state_bytes(const job::JobConfig& job, double elements, torch::Dtype dtype) {
+  return elements * (2 * static_cast<double>(c10::elementSize(dtype)) +
+                     optimizer_state_bytes(job.train, dtype));
 }
 
 progress::MemoryReport planned(const plan::MemoryUse& use) {
@@ -39,12 +39,13 @@ progress::MemoryReport planned(const plan::MemoryUse& use) {
 
 MemoryCheck::MemoryCheck(comm::Group group, const job::JobConfig& job,
                          const TrainerOptions& options, const device::Place& place,
-                         const task::Task& task)
+                         const task::Task& task, std::optional<double>& elements)
     : group_(std::move(group)),
       job_(job),
       options_(options),
       place_(place),
       task_(task),
+      elements_(elements),
       room_(measure_room(place, options)) {}
 
 /// All plan, or none.
@@ -52,7 +53,8 @@ bool MemoryCheck::plans() {
   if (job_.train.check_memory == "off") return false;
   const bool chosen = job_.mesh.stages > 1 && job_.train.recompute == "auto";
   const bool asked = job_.zero.level > 0 || chosen || options_.worker.memory_bytes.has_value();
-  const bool look = asked || state_bytes(job_, task_, place_.dtype) > kWorthALook * room_.room;
+  if (!asked && !elements_) elements_ = size_of_model(task_).elements;
+  const bool look = asked || state_bytes(job_, *elements_, place_.dtype) > kWorthALook * room_.room;
   const auto all = comm::all_gather_text(group_, look ? "yes" : "no",
                                          Deadline::after(milliseconds_of(job_.parallel.timeout_s)));
   return std::ranges::find(all, "yes") != all.end();

@@ -16,9 +16,10 @@ namespace bimetal::train {
 /// Use from one thread.
 class MemoryCheck {
  public:
-  /// All must outlive it.
+  /// All must outlive it. `elements`: of the task's parameters, where they have been counted; they
+  /// are otherwise, and stay there.
   MemoryCheck(comm::Group group, const job::JobConfig& job, const TrainerOptions& options,
-              const device::Place& place, const task::Task& task);
+              const device::Place& place, const task::Task& task, std::optional<double>& elements);
 
   /// train.check_memory: whether the run's memory is to be planned. It is where optimizer states
   /// are in shards, a worker has a limit of its own, stages choose who recomputes, or the model is
@@ -60,6 +61,7 @@ class MemoryCheck {
   const TrainerOptions& options_;
   const device::Place& place_;
   const task::Task& task_;
+  std::optional<double>& elements_;
   const plan::RankMemory room_;
   std::vector<progress::MemoryReport> plan_;  ///< by rank; empty: there is none
   std::vector<double> shards_;
