@@ -78,11 +78,12 @@ class Pipeline(ExactJob):
                 os.kill(self.ranks_of(job)[stuck], signal.SIGSTOP)
                 stopped = time.monotonic()
                 job.wait()
-                self.assertLess(time.monotonic() - stopped, 13)
+                self.assertLess(time.monotonic() - stopped, harness.patient(6) + 7)
                 self.assert_one_message(job, harness.TIMEOUT)
                 place = rf"stage {stuck} of {stages} \(rank {stuck}\)"
                 self.assertRegex(job.error(), rf"that one waits for {place}: is that stage stuck.* parallel.timeout_s sets|"
-                                 rf"from {place} have not come within 6 s: is|to {place} was not taken within 6 s: is|"
+                                 rf"from {place} have not come within {harness.patient(6)} s: is|"
+                                 rf"to {place} was not taken within {harness.patient(6)} s: is|"
                                  rf"no sign of this call from rank {stuck} \(")
                 self.assert_nothing_left()
 

@@ -127,8 +127,6 @@ LastSave last_save(const fs::path& dir) {
 
 namespace {
 
-constexpr const char* kOrigin = "the training state that another rank has sent";
-
 comm::Bytes bytes_of(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
@@ -144,6 +142,28 @@ bool all_finite(const task::ModelState& model) {
     // A sum is finite unless an element is not (or it overflows, which is no better).
     return std::isfinite(parameter.tensor.sum().item<double>());
   });
+}
+
+/// `own`: of `root`, which has one or not; elsewhere nullptr.
+std::optional<TrainingState> share(const comm::Group& group, int root, const TrainingState* own,
+                                   const task::ModelState& model,
+                                   torch::optim::Optimizer& optimizer) {
+  const auto origin = fmt::format("the training state that rank {} has sent", root);
+  const auto broadcast = [&](comm::Bytes bytes) {
+    return comm::broadcast_bytes(group, std::move(bytes), root, Deadline::after(kFileTimeout));
+  };
+  // Encoded like the checkpoint's files: data, in which nothing can be executed.
+  const auto text = broadcast(own ? bytes_of(state_text(*own)) : comm::Bytes());
+  if (text.empty()) return std::nullopt;
+  const auto feedback = broadcast(own ? encode_safetensors(feedback_tensors(*own)) : comm::Bytes());
+  const auto learnt =
+      broadcast(own ? encode_safetensors(optimizer_tensors(optimizer, model)) : comm::Bytes());
+  if (own) return *own;
+  auto state = parse_state_text(text_of(text), origin);
+  state.error_feedback = feedback_values(decode_safetensors(feedback, origin));
+  optimizer.state() =
+      optimizer_states(decode_safetensors(learnt, origin), optimizer, model, origin);
+  return state;
 }
 
 }  // namespace
@@ -167,32 +187,17 @@ std::optional<TrainingState> load_shared_checkpoint(
     if (path) own = load_checkpoint(*path, model, optimizer);
   };
   comm::on_rank_0(group, load, Deadline::after(kFileTimeout));
-  const auto found = comm::broadcast_bytes(group, own ? comm::Bytes(1) : comm::Bytes(), 0,
-                                           Deadline::after(kFileTimeout));
-  if (found.empty()) return std::nullopt;
-  return share_training_state(group, 0, own.value_or(TrainingState()), model, optimizer);
+  if (group.size() == 1) return own;
+  return share(group, 0, own ? &*own : nullptr, model, optimizer);
 }
 
 TrainingState share_training_state(comm::Group group, int root, const TrainingState& own,
                                    const task::ModelState& model,
                                    torch::optim::Optimizer& optimizer) {
   if (group.size() == 1) return own;
-  const bool gives = group.rank() == root;
-  const auto broadcast = [&](comm::Bytes bytes) {
-    return comm::broadcast_bytes(group, std::move(bytes), root, Deadline::after(kFileTimeout));
-  };
-  // Encoded like the checkpoint's files: data, in which nothing can be executed.
-  const auto text = broadcast(gives ? bytes_of(state_text(own)) : comm::Bytes());
-  const auto feedback =
-      broadcast(gives ? encode_safetensors(feedback_tensors(own)) : comm::Bytes());
-  const auto learnt =
-      broadcast(gives ? encode_safetensors(optimizer_tensors(optimizer, model)) : comm::Bytes());
-  if (gives) return own;
-  auto state = parse_state_text(text_of(text), kOrigin);
-  state.error_feedback = feedback_values(decode_safetensors(feedback, kOrigin));
-  optimizer.state() =
-      optimizer_states(decode_safetensors(learnt, kOrigin), optimizer, model, kOrigin);
-  return state;
+  const auto state = share(group, root, group.rank() == root ? &own : nullptr, model, optimizer);
+  if (!state) throw Error(ErrorCode::CorruptData, "another rank has sent no training state");
+  return *state;
 }
 
 void require_finite_parameters(comm::Group group, const task::ModelState& model, std::int64_t step,

@@ -92,14 +92,21 @@ void Door::answer_all(const Answer& answer) {
 Answer knock_at(rendezvous::Store& store, const Knock& knock, std::chrono::milliseconds silence,
                 std::optional<std::chrono::milliseconds> timeout,
                 const std::function<void()>& wait) {
-  const auto in_time = [&] { return Deadline::after(silence); };
-  const auto number = store.add(kKnocks, 1, in_time());
-  store.set(knock_key(number), encode_knock(knock), in_time());
+  const auto add = [&](const std::string& key, std::int64_t delta) {
+    try {
+      return store.add(key, delta, Deadline::after(silence));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Timeout) throw;
+      throw Error(ErrorCode::PeerLost, fmt::format("a member is silent: {}", error.what()));
+    }
+  };
+  const auto number = add(kKnocks, 1);
+  store.set(knock_key(number), encode_knock(knock), Deadline::after(silence));
   std::int64_t signs = 0;
   std::optional<Deadline> until;
   while (true) {
-    store.add(beat_key(number), 1, in_time());
-    const auto signs_now = store.add(kMeets, 0, in_time());
+    add(beat_key(number), 1);
+    const auto signs_now = add(kMeets, 0);
     if (timeout && (!until || signs_now != signs)) until = Deadline::after(*timeout);
     signs = signs_now;
     try {

@@ -67,8 +67,8 @@ class Door {
 };
 
 /// What one who waits at `store` does. Returns the answer. Errors: PeerLost where the member is
-/// gone; Timeout where it is silent, or has not met anybody for `timeout` (none: it need not);
-/// whatever `wait` throws, which is called about ten times a second.
+/// gone or silent; Timeout where it has not met anybody for `timeout` (none: it need not); whatever
+/// `wait` throws, which is called about ten times a second.
 Answer knock_at(rendezvous::Store& store, const Knock& knock, std::chrono::milliseconds silence,
                 std::optional<std::chrono::milliseconds> timeout,
                 const std::function<void()>& wait);

@@ -41,11 +41,15 @@ class Meeting {
 
   void suspect(const std::set<std::uint64_t>& lost) { suspected_.insert(lost.begin(), lost.end()); }
   void give_up(const std::set<std::uint64_t>& members) {
-    gone_.insert(members.begin(), members.end());
+    given_up_ = members;
+    gone_ = members;
   }
 
   /// Takes in who has come, and looks after those who have not.
   State look();
+
+  /// Those who were gone may be back: a cut network heals.
+  void look_again() { gone_ = given_up_; }
 
   // Once it is settled:
   /// Of a member that has come.
@@ -74,7 +78,7 @@ class Meeting {
   Member self_;
   std::chrono::milliseconds silence_, timeout_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  std::set<std::uint64_t> suspected_, gone_;
+  std::set<std::uint64_t> suspected_, gone_, given_up_;
   std::map<std::uint64_t, Deadline> next_look_;
   std::optional<Roll> newer_;
   bool elsewhere_ = false;

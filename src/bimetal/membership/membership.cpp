@@ -222,6 +222,7 @@ std::optional<comm::Group> Membership::meet(Round& round) {
 std::optional<comm::Group> Membership::attend(const Member& host, Round& round) {
   std::unique_ptr<rendezvous::Store> store;
   Answer answer;
+  bool reached = false;
   try {
     const auto soon = Deadline::after(options_.silence);
     store = rendezvous::connect_store_at_once(host.door, options_.token, soon);
@@ -231,6 +232,7 @@ std::optional<comm::Group> Membership::attend(const Member& host, Round& round) 
       round.lost.clear();
       return std::nullopt;
     }
+    reached = true;
     auto said = knock();
     said.lost.assign(round.lost.begin(), round.lost.end());
     const bool newcomer = roll_.find(self_.id) == nullptr;
@@ -241,7 +243,7 @@ std::optional<comm::Group> Membership::attend(const Member& host, Round& round) 
     if (error.code() == ErrorCode::Unauthorized || error.code() == ErrorCode::ProtocolMismatch) {
       throw;
     }
-    if (error.code() == ErrorCode::Timeout) round.given_up.insert(host.id);
+    if (reached && error.code() == ErrorCode::Timeout) round.given_up.insert(host.id);
     round.lost.insert(host.id);
     return std::nullopt;
   }
@@ -274,9 +276,15 @@ std::optional<comm::Group> Membership::preside(Round& round) {
           door_.answer_all({.verdict = Verdict::failed, .error = failure});
           throw *failure;
         }
-        if (!meeting.has_majority()) break;
+        if (!meeting.has_majority()) {
+          meeting.look_again();
+          break;
+        }
         meeting.admit([this](const Knock& who) { return objection_to(who); }, options_.most);
-        if (meeting.size() < options_.least) break;
+        if (meeting.size() < options_.least) {
+          meeting.look_again();
+          break;
+        }
         const auto prefix = fmt::format("epoch/{}/{}", self_.id, ++meetings_);
         const auto roll = meeting.decide(prefix);
         try {
