@@ -17,7 +17,7 @@ class MemoryKill(TwoMachines):
         job_file = self.write_job(model__hidden=6400, train__check_memory="off", train__optimizer="adam",
                                   checkpoint__dir="")
         with MemoryLimit(LIMIT) as limit:
-            host = self.host(job_file)
+            host = self.host(job_file, "--no-elastic")
             joined = self.join(host, preexec_fn=limit.enter).wait()
             host.done(harness.PEER_LOST)
             self.assertRegex(joined.error(), r"rank 1 \(.*\) was killed by signal 9")

@@ -34,10 +34,10 @@ class JobOnHosts(harness.TwoMachines):
         job.wait_for_output("workers may come and go")
         return job
 
-    def begin(self, **settings):
+    def begin(self, *arguments, **settings):
         """A rank on each of two hosts; returned once they train."""
         first = self.on(0, "train", self.write_job(**settings), "--listen", self.address, "--token-file", self.token, "--world-size", 2,
-                        "--worker", ONE)
+                        "--worker", ONE, *arguments)
         first.wait_for_output("bimetal join")
         second = self.join(1, "--worker", ONE)
         self.wait_for_checkpoint(first)

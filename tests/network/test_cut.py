@@ -18,7 +18,7 @@ class Cut(JobOnHosts):
     RATES = [400 * MBIT, 400 * MBIT]
 
     def begin(self, **settings):
-        return super().begin(parallel__timeout_s=5, fabric__peer_timeout_s=2, **settings)
+        return super().begin("--no-elastic", parallel__timeout_s=5, fabric__peer_timeout_s=2, **settings)
 
     def pull_the_cable(self):
         run("ip", "-n", self.network.middle, "link", "set", "port1", "down")
