@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "bimetal/rendezvous/store.h"
 
@@ -15,6 +16,23 @@ constexpr std::chrono::milliseconds kAtOnce{100}, kToBeSure{1000};
 constexpr std::chrono::milliseconds kLookEvery{100};
 
 }  // namespace
+
+std::vector<Member> newcomers_at(Door& door, const Roll& roll, const Objection& objection) {
+  std::vector<Member> newcomers;
+  std::vector<std::pair<std::int64_t, Error>> refused;
+  for (const auto& [number, visitor] : door.visitors()) {
+    if (!visitor.there() || roll.find(visitor.knock.who.id) != nullptr) continue;
+    if (const auto error = objection(visitor.knock)) {
+      refused.emplace_back(number, *error);
+    } else {
+      newcomers.push_back(visitor.knock.who);
+    }
+  }
+  for (const auto& [number, error] : refused) {
+    door.answer(number, {.verdict = Verdict::refused, .error = error});
+  }
+  return newcomers;
+}
 
 Meeting::Meeting(Door& door, const Roll& roll, const Member& self,
                  std::chrono::milliseconds silence, std::chrono::milliseconds timeout)
@@ -100,19 +118,10 @@ std::vector<Member> Meeting::members() const {
   return members;
 }
 
-void Meeting::admit(const std::function<std::optional<Error>(const Knock&)>& objection, int most) {
+void Meeting::admit(const Objection& objection, int most) {
   newcomers_.clear();
-  std::vector<std::pair<std::int64_t, Error>> refused;
-  for (const auto& [number, visitor] : door_.visitors()) {
-    if (!visitor.there() || roll_.find(visitor.knock.who.id) != nullptr) continue;
-    if (const auto error = objection(visitor.knock)) {
-      refused.emplace_back(number, *error);
-    } else if (most == 0 || size() < most) {
-      newcomers_.push_back(visitor.knock.who);
-    }
-  }
-  for (const auto& [number, error] : refused) {
-    door_.answer(number, {.verdict = Verdict::refused, .error = error});
+  for (auto& member : newcomers_at(door_, roll_, objection)) {
+    if (most == 0 || size() < most) newcomers_.push_back(std::move(member));
   }
 }
 

@@ -26,6 +26,12 @@ struct Membership::Round {
   std::function<void()> wait;             ///< called while it waits; may throw
 };
 
+/// What is said against a process that wants to come in.
+using Objection = std::function<std::optional<Error>(const Knock& knock)>;
+
+/// Those who wait at `door` and are not in `roll`. Who is objected to is refused.
+std::vector<Member> newcomers_at(Door& door, const Roll& roll, const Objection& objection);
+
 /// As the member sees it whose door it is. Use from one thread.
 class Meeting {
  public:
@@ -57,7 +63,7 @@ class Meeting {
   /// Whether those who have come may go on without the others.
   bool has_majority() const;
   /// Lets in newcomers that nothing is said against, until there are `most` (0: any number).
-  void admit(const std::function<std::optional<Error>(const Knock&)>& objection, int most);
+  void admit(const Objection& objection, int most);
   int size() const { return static_cast<int>(members().size()); }
   /// Tells everybody the new epoch, and returns it.
   Roll decide(const std::string& prefix);

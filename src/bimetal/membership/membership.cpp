@@ -73,7 +73,7 @@ comm::Group Membership::join(std::vector<net::Endpoint> doors, const std::functi
       if (!roll) continue;
       roll_ = *roll;
       Round round{.until = until, .wait = wait};
-      auto group = *meet(round);
+      auto group = meet(round);
       over_ = false;
       return group;
     }
@@ -112,19 +112,10 @@ bool Membership::somebody_waits() {
     door_.send_elsewhere();
     return false;
   }
-  std::vector<std::pair<std::int64_t, Error>> refused;
-  for (const auto& [number, visitor] : door_.visitors()) {
-    if (!visitor.there() || roll_.find(visitor.knock.who.id) != nullptr) continue;
-    if (const auto error = objection_to(visitor.knock)) {
-      refused.emplace_back(number, *error);
-    } else {
-      const auto members = static_cast<int>(roll_.members.size());
-      waits_ = waits_ || options_.most == 0 || members < options_.most;
-    }
-  }
-  for (const auto& [number, error] : refused) {
-    door_.answer(number, {.verdict = Verdict::refused, .error = error});
-  }
+  const auto newcomers =
+      newcomers_at(door_, roll_, [this](const Knock& who) { return objection_to(who); });
+  const bool room = options_.most == 0 || static_cast<int>(roll_.members.size()) < options_.most;
+  waits_ = room && !newcomers.empty();
   return waits_;
 }
 
@@ -144,7 +135,7 @@ Change Membership::next(const std::optional<Error>& loss, std::span<const int> l
   });
   over_ = true;  // unless it succeeds
   if (loss) look_at_board();
-  auto group = *meet(round);
+  auto group = meet(round);
   over_ = false;
   return change_from(before, std::move(group), left);
 }
@@ -174,11 +165,8 @@ Change Membership::change_from(const Roll& before, comm::Group group,
 }
 
 Knock Membership::knock() const {
-  return {.who = self_,
-          .epoch = roll_.epoch,
-          .release = std::string(release()),
-          .job = options_.job,
-          .failure = failure_};
+  return {
+      .who = self_, .release = std::string(release()), .job = options_.job, .failure = failure_};
 }
 
 std::optional<Error> Membership::objection_to(const Knock& knock) const {
@@ -197,17 +185,17 @@ std::optional<Error> Membership::objection_to(const Knock& knock) const {
 }
 
 /// At the door of the first member that is there, which may be this one.
-std::optional<comm::Group> Membership::meet(Round& round) {
+comm::Group Membership::meet(Round& round) {
   while (true) {
     const auto roll = roll_;  // which others may know better
     for (const auto& member : roll.members) {
       if (roll != roll_) break;
       if (member.id == self_.id) {
-        if (auto group = preside(round)) return group;
+        if (auto group = preside(round)) return *group;
         break;
       }
       if (round.lost.contains(member.id) || round.given_up.contains(member.id)) continue;
-      if (auto group = attend(member, round)) return group;
+      if (auto group = attend(member, round)) return *group;
       if (round.lost.empty()) break;  // sent elsewhere: from the first one again
     }
     if (round.until.expired()) {
@@ -316,9 +304,7 @@ comm::Group Membership::connect(rendezvous::Store& store, int rank, const Roll& 
   bootstrap.token = options_.token;
   bootstrap.listen_host = options_.listen;
   bootstrap.prefix = prefix;
-  if (!net::is_loopback(options_.listen) || options_.silence != std::chrono::seconds(1)) {
-    bootstrap.peer_timeout = options_.silence;
-  }
+  bootstrap.peer_timeout = options_.silence;
   auto how = options_.group;
   how.epoch = roll.epoch;
   const auto deadline = Deadline::after(kToConnect);

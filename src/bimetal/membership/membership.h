@@ -97,7 +97,6 @@ class Membership {
   /// Whether that is so, or next() has said why there can be none.
   bool over() const noexcept { return over_; }
   const Roll& roll() const noexcept { return roll_; }
-  std::uint64_t id() const noexcept { return self_.id; }
   net::Endpoint door() const { return door_.address(); }
 
  private:
@@ -105,7 +104,7 @@ class Membership {
 
   Knock knock() const;
   std::optional<Error> objection_to(const Knock& knock) const;
-  std::optional<comm::Group> meet(Round& round);
+  comm::Group meet(Round& round);
   std::optional<comm::Group> attend(const Member& host, Round& round);
   std::optional<comm::Group> preside(Round& round);
   void show_roll();

@@ -4,63 +4,64 @@
 #include <span>
 
 #include "bimetal/base/wire.h"
+#include "bimetal/base/wire_fields.h"
 
 namespace bimetal::membership {
 namespace {
 
-std::string text_of(const WireWriter& out) {
-  const auto& bytes = out.bytes();
+std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-WireReader reader_of(std::string_view bytes) {
-  return WireReader(std::as_bytes(std::span(bytes.data(), bytes.size())));
+/// As text, which is empty where there is none.
+std::string text_of(const std::optional<Error>& error) {
+  WireWriter out;
+  if (error) write_error(out, *error);
+  return text_of(out.bytes());
 }
 
-void write(WireWriter& out, const Member& member) {
-  out.u64(member.id);
-  out.string(member.host);
-  out.string(member.name);
-  out.string(member.door.host);
-  out.u16(member.door.port);
-}
-
-Member read_member(WireReader& in) {
-  Member member;
-  member.id = in.u64();
-  member.host = in.string();
-  member.name = in.string();
-  member.door.host = in.string();
-  member.door.port = in.u16();
-  return member;
-}
-
-void write(WireWriter& out, const std::optional<Error>& error) {
-  WireWriter text;
-  if (error) write_error(text, *error);
-  out.string(text_of(text));
-}
-
-std::optional<Error> read_optional_error(WireReader& in) {
-  const auto text = in.string();
+std::optional<Error> error_in(const std::string& text) {
   if (text.empty()) return std::nullopt;
   return read_error(std::as_bytes(std::span(text)));
 }
 
-void write(WireWriter& out, const Roll& roll) {
-  out.u32(roll.epoch);
-  out.string(roll.keeper);
-  out.u32(static_cast<std::uint32_t>(roll.members.size()));
-  for (const auto& member : roll.members) write(out, member);
+template <typename Wire>
+void fields(Wire& wire, Member& member) {
+  wire(member.id, member.host, member.name, member.door.host, member.door.port);
 }
 
-Roll read_roll(WireReader& in) {
-  Roll roll;
-  roll.epoch = in.u32();
-  roll.keeper = in.string();
-  const auto members = in.u32();
-  for (std::uint32_t i = 0; i < members; ++i) roll.members.push_back(read_member(in));
-  return roll;
+template <typename Wire>
+void fields(Wire& wire, Roll& roll) {
+  wire(roll.epoch, roll.keeper);
+  wire.each(roll.members, [&wire](Member& member) { fields(wire, member); });
+}
+
+template <typename Wire>
+void fields(Wire& wire, Knock& knock, std::string& failure) {
+  fields(wire, knock.who);
+  wire(knock.lost, knock.release, knock.job, failure);
+}
+
+template <typename Wire>
+void fields(Wire& wire, Answer& answer, std::string& error) {
+  wire(answer.verdict, answer.rank);
+  fields(wire, answer.roll);
+  wire(answer.prefix, error);
+}
+
+/// What is written is what is read.
+template <typename... Parts>
+std::string encode(Parts&... parts) {
+  FieldWriter out;
+  fields(out, parts...);
+  return text_of(std::move(out).take());
+}
+
+template <typename... Parts>
+void decode(std::string_view bytes, Parts&... parts) {
+  FieldReader in(std::as_bytes(std::span(bytes)));
+  fields(in, parts...);
+  in.expect_end();
 }
 
 }  // namespace
@@ -70,68 +71,42 @@ const Member* Roll::find(std::uint64_t id) const {
   return found == members.end() ? nullptr : &*found;
 }
 
-std::string encode_roll(const Roll& roll) {
-  WireWriter out;
-  write(out, roll);
-  return text_of(out);
+std::string encode_roll(Roll roll) {
+  return encode(roll);
 }
 
 Roll decode_roll(std::string_view bytes) {
-  auto in = reader_of(bytes);
-  auto roll = read_roll(in);
-  in.expect_end();
+  Roll roll;
+  decode(bytes, roll);
   return roll;
 }
 
-std::string encode_knock(const Knock& knock) {
-  WireWriter out;
-  write(out, knock.who);
-  out.u32(knock.epoch);
-  out.u32(static_cast<std::uint32_t>(knock.lost.size()));
-  for (const auto id : knock.lost) out.u64(id);
-  out.string(knock.release);
-  out.string(knock.job);
-  write(out, knock.failure);
-  return text_of(out);
+std::string encode_knock(Knock knock) {
+  auto failure = text_of(knock.failure);
+  return encode(knock, failure);
 }
 
 Knock decode_knock(std::string_view bytes) {
-  auto in = reader_of(bytes);
   Knock knock;
-  knock.who = read_member(in);
-  knock.epoch = in.u32();
-  const auto lost = in.u32();
-  for (std::uint32_t i = 0; i < lost; ++i) knock.lost.push_back(in.u64());
-  knock.release = in.string();
-  knock.job = in.string();
-  knock.failure = read_optional_error(in);
-  in.expect_end();
+  std::string failure;
+  decode(bytes, knock, failure);
+  knock.failure = error_in(failure);
   return knock;
 }
 
-std::string encode_answer(const Answer& answer) {
-  WireWriter out;
-  out.u8(static_cast<std::uint8_t>(answer.verdict));
-  out.i32(answer.rank);
-  write(out, answer.roll);
-  out.string(answer.prefix);
-  write(out, answer.error);
-  return text_of(out);
+std::string encode_answer(Answer answer) {
+  auto error = text_of(answer.error);
+  return encode(answer, error);
 }
 
 Answer decode_answer(std::string_view bytes) {
-  auto in = reader_of(bytes);
   Answer answer;
-  const auto verdict = in.u8();
-  if (verdict > static_cast<std::uint8_t>(Verdict::failed)) {
+  std::string error;
+  decode(bytes, answer, error);
+  if (answer.verdict > Verdict::failed) {
     throw Error(ErrorCode::CorruptData, "the answer of a member makes no sense");
   }
-  answer.verdict = static_cast<Verdict>(verdict);
-  answer.rank = in.i32();
-  answer.roll = read_roll(in);
-  answer.prefix = in.string();
-  answer.error = read_optional_error(in);
-  in.expect_end();
+  answer.error = error_in(error);
   return answer;
 }
 

@@ -37,7 +37,6 @@ struct Roll {
 /// What a process leaves at another one's door when it wants to be in the next epoch.
 struct Knock {
   Member who;
-  std::uint32_t epoch = 0;               ///< the last that it was in
   std::vector<std::uint64_t> lost = {};  ///< members that it has found missing
   std::string release = {};              ///< of its Bimetal
   std::string job = {};                  ///< what it trains: equal on all members
@@ -61,11 +60,11 @@ struct Answer {
 
 // As bytes. Each decode throws Error(CorruptData) for what makes no sense.
 
-std::string encode_roll(const Roll& roll);
+std::string encode_roll(Roll roll);
 Roll decode_roll(std::string_view bytes);
-std::string encode_knock(const Knock& knock);
+std::string encode_knock(Knock knock);
 Knock decode_knock(std::string_view bytes);
-std::string encode_answer(const Answer& answer);
+std::string encode_answer(Answer answer);
 Answer decode_answer(std::string_view bytes);
 
 }  // namespace bimetal::membership

@@ -243,6 +243,8 @@ int join_command(const JoinArguments& arguments) {
   const auto& job = ranks.request.job;
   const auto work = ranks.request.work;
   if (arguments.server) take_server(ranks, board, offer, host, arguments);
+  const bool comes_later = work == Work::train && ranks.request.elastic && board.started();
+  if (comes_later) ranks.request.door = net::to_string(host);
   auto plan = plan_of(ranks);
   plan.world_size = offer.world_size;
   plan.store = host;
@@ -258,13 +260,9 @@ int join_command(const JoinArguments& arguments) {
     tell_of_failed_ranks(plan, ranks, store);
     return run_shared_job(plan, ranks.request, board, signals);
   }
-  if (work == Work::train && ranks.request.elastic && board.started()) {
+  if (comes_later) {
     plan.first_rank = board.claim_later(static_cast<int>(workers.size()));
     plan.world_size = plan.first_rank + static_cast<int>(workers.size());
-    ranks.request.door = net::to_string(host);
-    for (std::size_t i = 0; i < workers.size(); ++i) {
-      plan.ranks[i].environment = plan_of(ranks).ranks[i].environment;
-    }
     const Leaving leaving(board);
     terminal.print(fmt::format("joining {}, which trains already", arguments.host));
     return run_shared_job(plan, ranks.request, board, signals);
