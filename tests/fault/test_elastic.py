@@ -12,6 +12,7 @@ import time
 import harness
 from exact_job import ExactJob, tensors_of
 from harness import TwoMachines
+from text_job import TextJob
 
 STEPS = 40
 SLOW = "cpu:threads=1,speed=0.3"  # so that a job does not end before it is disturbed, however busy the machine is
@@ -26,9 +27,9 @@ class ElasticJob(ExactJob):
     def write_elastic_job(self, name="elastic", **settings):
         return self.write_exact_job(name, **{"train__steps": STEPS, "train__evaluate": False, "elastic__patience_s": 20, **settings})
 
-    def start_job(self, ranks, **settings):
+    def start_job(self, ranks, workers=None, **settings):
         job = self.train(self.write_elastic_job(**{"elastic__min_workers": 1, **settings}), "--report", self.report,
-                         workers=(SLOW,) * ranks)
+                         workers=workers or (SLOW,) * ranks)
         self.wait_for_checkpoint(job)
         return job
 
@@ -77,7 +78,9 @@ class Elastic(ElasticJob):
         for rank in (0, 1):
             with self.subTest(rank):
                 shutil.rmtree(self.checkpoints, ignore_errors=True)
-                job = self.start_job(3, parallel__timeout_s=3)
+                workers = [SLOW] * 3
+                workers[rank] = "cpu:threads=1"  # or it would sleep once more, as slower ones do, for all of the time of its stop
+                job = self.start_job(3, workers, parallel__timeout_s=3)
                 pid = self.ranks_of(job)[rank]
                 os.kill(pid, signal.SIGSTOP)
                 job.wait_for_output("2 workers go on")
@@ -136,6 +139,54 @@ class Elastic(ElasticJob):
         self.assert_nothing_left()
 
 
+class ElasticMeshes(ElasticJob):
+    """What is cut goes on from the last checkpoint, cut for those who are there."""
+
+    def assert_goes_on(self, job, workers):
+        job.done()
+        self.assertIn("to make again", job.out)
+        self.assertIn(f"{workers} worker", job.out)
+        self.report.unlink()
+        self.assert_undisturbed_end(job)
+
+    def test_a_stage_is_lost(self):
+        job = self.start_job(3, mesh__stages=3)
+        self.kill(job, 0)
+        self.assert_goes_on(job, 2)
+        self.assertIn("[mesh] is not for 2 workers: it is planned again", job.out)
+
+    def test_the_only_other_stage_is_lost(self):
+        job = self.start_job(2, mesh__stages="auto", mesh__replicas=1)
+        self.kill(job, 1)
+        self.assert_goes_on(job, 1)
+
+    def test_stages_that_leave_some_are_kept(self):
+        job = self.start_job(4, mesh__stages=2, zero__level=1)
+        ranks = self.ranks_of(job)
+        for rank in (1, 2):
+            os.kill(ranks[rank], signal.SIGTERM)
+        job.wait_for_output("2 workers go on")
+        self.assert_undisturbed_end(job)
+        self.assertNotIn("to make again", job.out)
+        self.assertNotIn("planned again", job.out)
+
+
+class ElasticRoom(TextJob):
+    """A model of 410 MB with its optimizer, on workers that have room for three quarters of it."""
+
+    def test_a_model_that_no_longer_fits_waits_and_ends(self):
+        self.checkpoints = self.folder / "room"
+        job = self.train(self.write_text_job(
+            "room", model__layers=4, model__width=512, model__heads=8, train__steps=100, train__evaluate=False, mesh__stages=2,
+            elastic__min_workers=1, elastic__patience_s=2, checkpoint__every_steps=1), workers=("cpu:threads=1,memory=300MB",) * 2)
+        self.wait_for_checkpoint(job)
+        self.kill(job, 1)
+        self.assert_one_message(job.wait(), harness.PEER_LOST, "signal 9")
+        self.assertRegex(job.out, "waiting 2 s for another worker: .*this does not fit: rank 0 .* lacks")
+        self.assertTrue(self.saved_steps())
+        self.assert_nothing_left()
+
+
 class ElasticOnSeveralMachines(ElasticJob, TwoMachines):
     """What comes from several machines is elastic unless it says otherwise."""
 
@@ -163,6 +214,15 @@ class ElasticOnSeveralMachines(ElasticJob, TwoMachines):
         newcomer.done(harness.INTERRUPTED)
         host.wait_for_output("left:")
         self.assert_undisturbed_end(host, guest)
+
+    def test_who_comes_later_gets_a_stage(self):
+        host = self.host(self.write_elastic_job(mesh__stages=2), world_size=2, workers=(SLOW,))
+        guest = self.join(host, workers=(SLOW,))
+        self.wait_for_checkpoint(host)
+        newcomer = self.join(host, workers=(SLOW,))
+        host.wait_for_output("3 workers go on")
+        self.assert_undisturbed_end(host, guest, newcomer)
+        self.assertIn("[mesh] is not for 3 workers: it is planned again", host.out)
 
     def test_a_newcomer_with_other_data_is_refused(self):
         host, guest = self.begin(1)

@@ -175,19 +175,19 @@ constexpr Combination kImpossible[] = {
     {[](const Asked& asked) { return asked.elastic() && asked.job.parallel.mode == "server"; },
      "elastic.min_workers is for parallel.mode = \"all_reduce\""},
     {[](const Asked& asked) {
-       return asked.elastic() && (asked.stages() || asked.in_parts() || asked.open());
-     },
-     "elastic.min_workers does not go with mesh.stages and mesh.tensor yet: leave one of them out"},
-    {[](const Asked& asked) {
        return asked.elastic() &&
               !(asked.job.parallel.weights.empty() && asked.job.zero.weights.empty());
      },
      "elastic.min_workers does not go with one number for each worker in parallel.balance or "
      "zero.shards: take \"auto\" and \"memory\""},
     {[](const Asked& asked) {
-       return asked.elastic() && asked.job.zero.level > 0 && asked.job.checkpoint.dir.empty();
+       const bool cut = asked.stages() || asked.in_parts() || asked.open();
+       return asked.elastic() && (asked.job.zero.level > 0 || cut) &&
+              asked.job.checkpoint.dir.empty();
      },
-     "elastic.min_workers with zero.level needs checkpoint.dir, by which shards go to newcomers"},
+     "elastic.min_workers with zero.level or [mesh] needs checkpoint.dir, by which shards and "
+     "parts "
+     "go to newcomers"},
     {[](const Asked& asked) { return asked.updates_in_backward() && asked.job.zero.level < 3; },
      "zero.update = \"backward\" needs zero.level = 3: below it ranks compute with the very memory "
      "that an update changes, and backward still wants the old values"},

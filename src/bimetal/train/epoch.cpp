@@ -110,7 +110,7 @@ void Epoch::introduce_workers() {
 void Epoch::hand_over() {
   share_buffers();
   auto feedback = step_.store().error_feedback();
-  if ((job_.zero.level > 0 || mesh_) && !job_.checkpoint.dir.empty()) {
+  if (!run_.whole() && !job_.checkpoint.dir.empty()) {
     save_now();
     run_.learnt.saved = checkpoint::checkpoint_path(job_.checkpoint.dir, state().step);
   }

@@ -4,9 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +21,7 @@
 #include "bimetal/progress/together.h"
 #include "bimetal/train/epoch.h"
 #include "bimetal/train/even_out.h"
+#include "bimetal/train/pipeline/auto_mesh.h"
 
 namespace bimetal::train {
 namespace {
@@ -39,7 +44,7 @@ class Epochs {
     while (true) {
       try {
         if (due_) begin_next(std::exchange(loss, std::nullopt));
-        if (!epoch_) epoch_ = std::make_unique<Epoch>(run_, group_);
+        if (!epoch_ && !make_epoch()) continue;
         auto report = epoch_->train();
         if (!epoch_->change()) return report;
         if (left()) return {.world_size = group_.size(), .left = true, .interrupted = true};
@@ -68,9 +73,61 @@ class Epochs {
     }
   }
 
+  bool interrupted() const {
+    const auto& asked = run_.options.interrupt_requested;
+    return asked && asked();
+  }
+
   void require_patience() const {
-    const auto& options = run_.options;
-    if (options.interrupt_requested && options.interrupt_requested()) throw progress::Interrupted();
+    if (interrupted()) throw progress::Interrupted();
+  }
+
+  /// False where those who are there cannot go on by themselves, and somebody else has come.
+  bool make_epoch() {
+    if (made_in_ == 0) {  // what the job asks of its first ranks was planned before
+      epoch_ = std::make_unique<Epoch>(run_, group_);
+      return true;
+    }
+    try {
+      if (!run_.whole()) {
+        run_.job = with_mesh_again(run_.asked, group_, run_.options, run_.observer);
+      }
+      epoch_ = std::make_unique<Epoch>(run_, group_);
+      return true;
+    } catch (const Error& error) {
+      const auto code = error.code();
+      const bool lacks = code == ErrorCode::OutOfMemory || code == ErrorCode::InvalidArgument;
+      if (!lacks || run_.whole()) throw;
+      wait_for_another(error);
+      due_ = true;
+      return false;
+    }
+  }
+
+  /// All ranks have seen `lack`. Throws it where nobody comes in time.
+  void wait_for_another(const Error& lack) {
+    const auto patience = run_.job.elastic.patience_s;
+    run_.observer.on_notice(
+        fmt::format("waiting {:g} s for another worker: {}", patience, lack.what()));
+    const auto end = Deadline::after(milliseconds_of(patience));
+    while (true) {
+      const std::array<int, 3> mine = {members_.somebody_waits(), interrupted(), end.expired()};
+      std::vector<int> all(3 * static_cast<std::size_t>(group_.size()));
+      group_
+          .all_gather(comm::buffer(std::span(mine)), comm::buffer(std::span(all)),
+                      Deadline::after(run_.timeout()))
+          .wait();
+      const auto any = [&](std::size_t which) {
+        for (auto i = which; i < all.size(); i += 3) {
+          if (all[i] != 0) return true;
+        }
+        return false;
+      };
+      if (any(0)) return;
+      if (any(1)) throw progress::Interrupted();
+      if (any(2)) throw lack;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
   }
 
   /// Whether this rank was one of those who leave.

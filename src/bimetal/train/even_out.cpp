@@ -144,6 +144,7 @@ void go_back(Run& run, const comm::Group& group) {
       counted(run.learnt.state.step - step, "step")));
   run.learnt.saved = last.at("path").get<std::string>();
   run.learnt.begun = false;
+  run.learnt.state.step = step;
   run.saved_step = step;
 }
 
@@ -151,7 +152,7 @@ void go_back(Run& run, const comm::Group& group) {
 
 void prepare(Run& run, const comm::Group& alone) {
   progress::Observer nobody;
-  Run rehearsal(run.job, run.options, nobody, run.place, run.task);
+  Run rehearsal(run.asked, run.job, run.options, nobody, run.place, run.task);
   { const Epoch measured(rehearsal, alone); }
   run.precision = rehearsal.precision;
   run.cost = rehearsal.cost;
@@ -168,7 +169,11 @@ void even_out(Run& run, comm::Group group, bool shards_lost) {
   }
   const int root = standing.furthest();
   const bool follows = standing.behind(group.rank());
-  if (run.whole()) share_whole_model(run, group, root, follows);
+  if (run.whole()) {
+    share_whole_model(run, group, root, follows);
+  } else if (run.job.zero.level == 0) {
+    run.learnt.begun = false;  // each goes on from what has been saved, as who is new
+  }
   share_history(run, group, root, follows);
 }
 

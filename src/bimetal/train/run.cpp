@@ -11,9 +11,11 @@
 
 namespace bimetal::train {
 
-Run::Run(const job::JobConfig& of, const TrainerOptions& how, progress::Observer& to,
-         const device::Place& where, std::shared_ptr<const task::JobTask> data)
-    : job(of),
+Run::Run(const job::JobConfig& of, job::JobConfig settled, const TrainerOptions& how,
+         progress::Observer& to, const device::Place& where,
+         std::shared_ptr<const task::JobTask> data)
+    : asked(of),
+      job(std::move(settled)),
       options(how),
       observer(to),
       place(where),

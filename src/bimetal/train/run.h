@@ -29,10 +29,11 @@ namespace bimetal::train {
 /// that is new to a run that has begun needs learnt, journal, saved_step and evaluated_step from
 /// another one. Use from one thread.
 struct Run {
-  /// `of`: with numbers for each "auto" of its mesh. `data`: as load_shared_task() has it. All that
-  /// is referred to must outlive the run.
-  Run(const job::JobConfig& of, const TrainerOptions& how, progress::Observer& to,
-      const device::Place& where, std::shared_ptr<const task::JobTask> data);
+  /// `of`: as this rank's worker has it; of a rank that comes later it may be `settled`, too.
+  /// `data`: as load_shared_task() has it. All that is referred to must outlive the run.
+  Run(const job::JobConfig& of, job::JobConfig settled, const TrainerOptions& how,
+      progress::Observer& to, const device::Place& where,
+      std::shared_ptr<const task::JobTask> data);
 
   /// Once the first epoch knows where the model begins; does nothing after that.
   void begin();
@@ -40,8 +41,11 @@ struct Run {
   void start_journal();
   /// As this rank becomes rank 0 of an epoch: what it keeps for all.
   void lead();
-  /// Whether every rank has the whole model, so that one may be lost and takes nothing with it.
-  bool whole() const { return job.zero.level == 0 && job.mesh.stages * job.mesh.tensor == 1; }
+  /// Whether every rank has the whole model in any epoch, so that one may be lost and takes nothing
+  /// with it.
+  bool whole() const {
+    return asked.zero.level == 0 && asked.mesh.stages == 1 && asked.mesh.tensor == 1;
+  }
 
   bool done() const { return learnt.begun && learnt.state.step >= planned_steps; }
   /// Where the next step's samples begin.
@@ -50,7 +54,8 @@ struct Run {
   std::int64_t batch_weight() const { return sampler.mean_weight(job.train.global_batch); }
   std::chrono::milliseconds timeout() const;
 
-  const job::JobConfig& job;
+  const job::JobConfig& asked;
+  job::JobConfig job;  ///< with numbers for each "auto" of its mesh: for the ranks of an epoch
   const TrainerOptions& options;
   progress::Observer& observer;
   device::Place place;  ///< this rank's

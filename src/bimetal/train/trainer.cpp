@@ -55,13 +55,15 @@ progress::Report run_training(const job::JobConfig& job, comm::Group group,
   auto* const members = options.members;
   try {
     require_deterministic(job, group.size());
-    require_counts(job, group.size());
     require_meeting(job, group.size(), options);
     const auto own = job::as_worker_has_it(job, options.worker);
-    const auto settled = with_mesh(own, group, options, observer);
+    const bool founds = options.doors.empty();  // who comes later gets a mesh with the others
+    if (founds) require_counts(job, group.size());
+    const auto settled = founds ? with_mesh(own, group, options, observer) : own;
     const Deterministic deterministic(settled.train);
     const auto place = choose_place(settled, options);
-    Run run(settled, options, observer, place, load_shared_task(group, settled, options, observer));
+    Run run(own, settled, options, observer, place,
+            load_shared_task(group, settled, options, observer));
     if (members != nullptr) members->train(fingerprint(job, *run.task));
     return train_epochs(run, group);
   } catch (const progress::Interrupted&) {  // by all ranks alike

@@ -30,7 +30,7 @@ TrainerOptions of_one_thread() {
 struct Process {
   explicit Process(const job::JobConfig& job)
       : options(of_one_thread()),
-        run(job, options, recorder, choose_place(job, options), test::task_of(job)) {}
+        run(job, job, options, recorder, choose_place(job, options), test::task_of(job)) {}
 
   TrainerOptions options;
   test::Recorder recorder;

@@ -9,6 +9,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/quantity.h"
 #include "bimetal/base/wire_fields.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host_allocator.h"
@@ -269,9 +270,27 @@ job::JobConfig settled_alone(job::JobConfig job) {
 
 }  // namespace
 
-job::JobConfig with_mesh(const job::JobConfig& job, comm::Group group,
-                         const TrainerOptions& options, progress::Observer& observer) {
-  if (!is_open(job.mesh)) return job;
+namespace {
+
+enum class Room { asked, required };
+
+void require_room(const job::JobConfig& job, const comm::Group& group,
+                  const std::vector<plan::MeshChoice>& choices) {
+  const bool lacks = !choices.empty() && !choices.front().fits();
+  auto told = comm::from_rank_0(
+      group,
+      [&] {
+        return lacks ? fmt::format("the model does not fit on {}: {} more is needed",
+                                   counted(group.size(), "worker"),
+                                   plan::bytes_text(choices.front().missing_bytes))
+                     : std::string();
+      },
+      Deadline::after(milliseconds_of(job.parallel.timeout_s)));
+  if (!told.empty()) throw Error(ErrorCode::OutOfMemory, told);
+}
+
+job::JobConfig choose_mesh(const job::JobConfig& job, comm::Group group,
+                           const TrainerOptions& options, progress::Observer& observer, Room room) {
   if (group.size() == 1) return settled_alone(job);
   PhasesAlone phases(observer);
   const auto measured = measure_meshes(job, group, options, phases);
@@ -284,10 +303,44 @@ job::JobConfig with_mesh(const job::JobConfig& job, comm::Group group,
   }
   const auto choices =
       plan::choose_stages({measured.mesh_input, *measured.cluster}, wish_of(job, measured));
+  if (room == Room::required) require_room(job, group, choices);
   auto agreed = agree(job, group, choices, measured.mesh_input.facts.front().units.size());
   keep_as_planned(choices, group.rank());
   observer.on_notice(explain(asked(job.mesh), *measured.cluster, choices));
   return agreed;
+}
+
+bool fits_ranks(const job::JobConfig& job, int ranks) {
+  try {
+    require_counts(job, ranks);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+job::JobConfig with_mesh(const job::JobConfig& job, comm::Group group,
+                         const TrainerOptions& options, progress::Observer& observer) {
+  return is_open(job.mesh) ? choose_mesh(job, group, options, observer, Room::asked) : job;
+}
+
+job::JobConfig with_mesh_again(const job::JobConfig& job, comm::Group group,
+                               const TrainerOptions& options, progress::Observer& observer) {
+  auto open = job;
+  if (!is_open(job.mesh)) {
+    if (fits_ranks(job, group.size())) return job;
+    open.mesh = {};
+    open.mesh.stages = job::kAutoStages;
+    open.mesh.tensor = job::kAutoTensor;
+    open.mesh.sequence_parallel = job.mesh.sequence_parallel;
+    open.mesh.schedule = job::kAutoSchedule;
+    job::require_possible(open, {});
+    observer.on_notice(
+        fmt::format("[mesh] is not for {}: it is planned again", counted(group.size(), "worker")));
+  }
+  return choose_mesh(open, std::move(group), options, observer, Room::required);
 }
 
 }  // namespace bimetal::train

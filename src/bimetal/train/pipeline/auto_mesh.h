@@ -36,4 +36,10 @@ plan::AskedMesh asked_mesh(const job::JobConfig& job, const MeasuredPlan& measur
 job::JobConfig with_mesh(const job::JobConfig& job, comm::Group group,
                          const TrainerOptions& options, progress::Observer& observer);
 
+/// The same for a job whose ranks have changed: where its numbers are of more ranks than there are,
+/// or of others, all of its mesh is open, which the observer is told. Error(OutOfMemory) on all
+/// ranks if the model does not fit, which says by how much.
+job::JobConfig with_mesh_again(const job::JobConfig& job, comm::Group group,
+                               const TrainerOptions& options, progress::Observer& observer);
+
 }  // namespace bimetal::train
