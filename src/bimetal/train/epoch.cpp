@@ -16,6 +16,12 @@
 #include "bimetal/train/setup.h"
 
 namespace bimetal::train {
+namespace {
+
+/// Others are training beside its first steps, and its next ones will tell more.
+constexpr std::chrono::milliseconds kBudgetOfNewcomer{150};
+
+}  // namespace
 
 Epoch::Epoch(Run& run, comm::Group group)
     : run_(run),
@@ -125,7 +131,9 @@ void Epoch::take_error_feedback() {
 }
 
 ProbeOptions Epoch::probe_options() const {
-  return {.on = computing(), .update = job_.zero.level == 0, .known = run_.cost};
+  ProbeOptions options{.on = computing(), .update = job_.zero.level == 0, .known = run_.cost};
+  if (!options_.doors.empty()) options.budget = kBudgetOfNewcomer;
+  return options;
 }
 
 /// What was planned with; speeds are known by now.
@@ -201,7 +209,8 @@ parallel::ReplicatedModelOptions Epoch::parallel_options() const {
   return {.bucket_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20)),
           .timeout = run_.timeout(),
           .compression = gradient_compression(job_, replicas_.group().size()),
-          .island = find_island()};
+          .island = find_island(),
+          .equal = run_.whole() && run_.learnt.begun};
 }
 
 /// Neither a compressed exchange, which needs each rank's own gradients, nor shards and parts use

@@ -172,8 +172,10 @@ ReplicatedModel::ReplicatedModel(const task::ModelState& model, comm::Group grou
     : ParameterStore(model, std::move(group), options.bucket_bytes, options.timeout),
       impl_(std::make_unique<Impl>(task::tensors_of(trained_parameters(model.parameters)),
                                    this->group(), options)) {
-  broadcast_tensors(task::tensors_of(model.parameters), 0, this->group(), options.bucket_bytes,
-                    options.timeout);
+  if (!options.equal) {
+    broadcast_tensors(task::tensors_of(model.parameters), 0, this->group(), options.bucket_bytes,
+                      options.timeout);
+  }
 }
 
 ReplicatedModel::~ReplicatedModel() = default;

@@ -39,6 +39,7 @@ struct ReplicatedModelOptions {
   /// group by c10d::form_islands. Not together with compression.
   std::shared_ptr<c10d::Island> island = nullptr;
   GradientHome home = GradientHome::automatic;
+  bool equal = false;  ///< all ranks have the same values already: rank 0's need not be sent
 };
 
 /// A model that every rank has. Owns its gradient hooks on one rank. Use from one thread.
@@ -52,7 +53,7 @@ struct ReplicatedModelOptions {
 /// is to be kept.
 class ReplicatedModel final : public ParameterStore {
  public:
-  /// Copies rank 0's values to all. Collective. `model` must not gain or lose parameters
+  /// Copies rank 0's values to all, unless they are equal. Collective. `model` must not gain or lose parameters
   /// afterwards, nor move to another device or type. Errors: ParameterStore's; Unsupported for
   /// trained parameters that are complex, or spread over several devices of one rank;
   /// InvalidArgument for an island together with compression.
