@@ -55,6 +55,10 @@ class Elastic(ElasticJob):
         self.assert_undisturbed_end(job)
         self.assertEqual(job.out.count("lost:"), 1, job.out)
         self.assertIn(f"{3 - len(ranks)} worker", job.out)
+        change, = json.loads(self.report.read_text())["changes"]
+        self.assertEqual((len(change["lost"]), change["left"], change["joined"], change["workers"]), (len(ranks), [], [], 3 - len(ranks)))
+        self.assertIn("is gone", change["cause"])
+        self.assertGreater(change["seconds"], 0)
 
     def test_the_first_rank_is_lost(self):
         self.lose(0)
@@ -73,6 +77,8 @@ class Elastic(ElasticJob):
         os.kill(pids[0], signal.SIGKILL)
         job.wait_for_output("1 worker goes on")
         self.assert_undisturbed_end(job)
+        records = sorted(path.name for path in self.folder.glob("report_flight*"))
+        self.assertEqual(records, ["report_flight_epoch_1_rank_1.json", "report_flight_rank_0.json", "report_flight_rank_2.json"])
 
     def test_a_stopped_rank_comes_back(self):
         for rank in (0, 1):

@@ -67,13 +67,14 @@ std::string peers_of(const net::Mesh& mesh) {
 
 }  // namespace
 
-Fabric::Fabric(std::unique_ptr<net::Mesh> mesh, const std::string& flight_recorder)
+Fabric::Fabric(std::unique_ptr<net::Mesh> mesh, const std::string& flight_recorder,
+               std::uint32_t epoch)
     : mesh_(std::move(mesh)),
       mailbox_(*mesh_),
       recorder_(mesh_->rank(), mesh_->size(),
                 FlightRecorder::file_for(
                     flight_recorder.empty() ? place_from_environment() : flight_recorder,
-                    mesh_->rank())) {
+                    mesh_->rank(), epoch)) {
   // Its thread starts with the first alarm: now, when a system that refuses one is an error, and
   // not when a group fails, on a thread that has nobody to tell.
   if (mesh_->size() > 1) timer_.at(Deadline::at(Deadline::Clock::now()), [] {});

@@ -40,7 +40,8 @@ struct Topology {
 class Fabric {
  public:
   /// `flight_recorder`: see GroupOptions.
-  Fabric(std::unique_ptr<net::Mesh> mesh, const std::string& flight_recorder);
+  Fabric(std::unique_ptr<net::Mesh> mesh, const std::string& flight_recorder,
+         std::uint32_t epoch = 0);
   ~Fabric();
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;

@@ -134,7 +134,7 @@ Group make_group(std::unique_ptr<net::Mesh> mesh, GroupOptions options) {
   options.island = island_for(std::move(options.island));
   std::vector<int> everyone(mesh->size());
   std::iota(everyone.begin(), everyone.end(), 0);
-  auto fabric = std::make_shared<Fabric>(std::move(mesh), options.flight_recorder);
+  auto fabric = std::make_shared<Fabric>(std::move(mesh), options.flight_recorder, options.epoch);
   auto world = std::make_shared<Group::Impl>(std::move(fabric), 0, std::move(everyone), options);
   world->find_shared_memory();
   return Group(std::move(world));

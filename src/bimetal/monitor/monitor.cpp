@@ -102,4 +102,8 @@ void Monitor::on_notice(const std::string& text) {
   recorder_.on_notice(text);
 }
 
+void Monitor::on_members(const progress::MembersChange& change) {
+  recorder_.on_members(change);
+}
+
 }  // namespace bimetal::monitor

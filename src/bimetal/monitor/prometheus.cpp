@@ -132,6 +132,13 @@ void add_job(Text& text, const Status& status) {
   text.job("bimetal_planned_steps", gauge, "Optimizer steps planned in all.", status.steps);
   text.job("bimetal_training_seconds_total", counter, "Time of the training steps alone.",
            status.elapsed_s);
+  text.job("bimetal_workers_lost_total", counter, "Workers that were lost.", status.workers_lost);
+  text.job("bimetal_workers_left_total", counter, "Workers that have left in good order.",
+           status.workers_left);
+  text.job("bimetal_workers_joined_total", counter, "Workers that came after the start.",
+           status.workers_joined);
+  text.job("bimetal_change_seconds_total", counter,
+           "Time between steps that losses and newcomers have cost.", status.change_s);
   text.job("bimetal_remaining_seconds", gauge, "Predicted time to the end.", status.seconds_left);
   text.job("bimetal_loss", gauge, "Mean loss over the last step's global batch.", status.loss);
   text.job("bimetal_samples_per_second", gauge,

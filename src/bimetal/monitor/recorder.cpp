@@ -103,6 +103,17 @@ void Recorder::on_notice(const std::string& text) {
   if (status_.notices.size() > kMostNotices) status_.notices.erase(status_.notices.begin());
 }
 
+void Recorder::on_members(const progress::MembersChange& change) {
+  {
+    const std::scoped_lock lock(mutex_);
+    status_.workers_lost += std::ssize(change.lost);
+    status_.workers_left += std::ssize(change.left);
+    status_.workers_joined += std::ssize(change.came);
+    status_.change_s += change.seconds;
+  }
+  Observer::on_members(change);
+}
+
 Status Recorder::status() const {
   const std::scoped_lock lock(mutex_);
   auto status = status_;
@@ -135,6 +146,7 @@ WorkerStatus Recorder::worker(std::size_t rank) const {
   if (rank < places_.size()) {
     worker.host = places_[rank].host;
     worker.device = places_[rank].device;
+    worker.gone = places_[rank].gone;
     if (!places_[rank].stage.empty()) worker.stage = places_[rank].stage;
   }
   if (rank < progress_.shares.size()) worker.share = progress_.shares[rank];

@@ -25,6 +25,7 @@ class Recorder final : public progress::Observer {
   void on_step(const progress::Progress& progress) override;
   void on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) override;
   void on_notice(const std::string& text) override;
+  void on_members(const progress::MembersChange& change) override;
 
   Status status() const;
 

@@ -74,6 +74,7 @@ class JsonReader {
 template <typename Visitor, typename Worker>
 void visit_worker(Visitor visit, Worker& worker) {
   visit("rank", worker.rank);
+  visit("gone", worker.gone);
   visit("host", worker.host);
   visit("device", worker.device);
   visit("stage", worker.stage);
@@ -113,6 +114,10 @@ void visit_job(Visitor visit, AnyStatus& status) {
   visit(kValidationLoss, status.validation_loss);
   visit("schedule", status.schedule);
   visit("micro_batches", status.micro_batches);
+  visit("workers_lost", status.workers_lost);
+  visit("workers_left", status.workers_left);
+  visit("workers_joined", status.workers_joined);
+  visit("change_s", status.change_s);
   visit("notices", status.notices);
 }
 

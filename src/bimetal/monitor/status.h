@@ -15,6 +15,7 @@ namespace bimetal::monitor {
 /// Rates and parts are those of the last seconds; an empty one is not known.
 struct WorkerStatus {
   int rank = 0;
+  bool gone = false;  ///< lost, or it has left
   std::string host = {}, device = {};
   std::optional<std::string> stage = {};           ///< where the model is cut: its part of the mesh
   std::int64_t share = 0;                          ///< samples of the next global batch
@@ -44,7 +45,10 @@ struct Status {
   std::optional<double> validation_loss = {};  ///< likewise
   std::optional<std::string> schedule = {};    ///< where the model is cut, like what follows
   std::optional<std::int64_t> micro_batches = {};
-  std::vector<std::string> notices = {};       ///< the last few
+  // Of an elastic job, since rank 0 became that.
+  std::int64_t workers_lost = 0, workers_left = 0, workers_joined = 0;
+  double change_s = 0;                    ///< that these changes have cost in all
+  std::vector<std::string> notices = {};  ///< the last few
   std::vector<WorkerStatus> workers = {};
 };
 

@@ -72,7 +72,8 @@ Report Journal::report(std::int64_t steps, std::span<const WorkerAtEnd> workers,
                 .counts = plan_.counts,
                 .train_loss = mean(epoch_loss_sum_, epoch_weight_),
                 .history = history_.points(),
-                .evaluations = evaluations_};
+                .evaluations = evaluations_,
+                .changes = changes_};
   std::vector<WorkerState> states;
   std::int64_t samples = 0;
   for (const auto& worker : workers) {

@@ -82,6 +82,9 @@ class Journal {
     evaluations_.push_back({step, elapsed_seconds(), evaluation.metrics, evaluation.data});
   }
 
+  void add_change(MembersChange change) { changes_.push_back(std::move(change)); }
+  const std::vector<MembersChange>& changes() const noexcept { return changes_; }
+
   /// After `steps` optimizer steps, in `elapsed_s` of this journal or of the slowest rank's.
   Report report(std::int64_t steps, std::span<const WorkerAtEnd> workers, double elapsed_s) const;
 
@@ -92,6 +95,7 @@ class Journal {
   std::int64_t epoch_ = -1, epoch_weight_ = 0;
   double epoch_loss_sum_ = 0;
   std::vector<EvaluationPoint> evaluations_;
+  std::vector<MembersChange> changes_;
 };
 
 }  // namespace bimetal::progress

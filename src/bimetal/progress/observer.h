@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/progress/members_change.h"
 #include "bimetal/progress/metrics.h"
 
 namespace bimetal::progress {
@@ -18,6 +19,7 @@ struct WorkerPlace {
   std::string host;
   std::string device;
   std::string stage = {};  ///< "stage 1 of 3, replica 0", where the model is cut
+  bool gone = false;       ///< it was lost or has left, and the others go on
 };
 
 /// Of the gradients that a worker of a parameter server has given (docs/parameter_server.md).
@@ -92,14 +94,20 @@ class Observer {
   /// each later one.
   virtual void on_leading(bool /*leads*/) {}
   virtual void on_notice(const std::string& /*text*/) {}  ///< shares capped, worker of no use…
+  virtual void on_members(const MembersChange& change) {
+    for (const auto& line : lines_of(change)) on_notice(line);
+  }
 };
 
 // Several who watch the same run.
 
 /// Tells each of them, in their order, whatever it is told. They must outlive it.
-class Observers final : public Observer {
+class Observers : public Observer {
  public:
   explicit Observers(std::vector<Observer*> all) : all_(std::move(all)) {}
+
+  /// From now on these instead.
+  void tell(std::vector<Observer*> all) { all_ = std::move(all); }
 
   void on_phase(const std::string& what) override {
     for (auto* one : all_) one->on_phase(what);
@@ -127,6 +135,9 @@ class Observers final : public Observer {
   }
   void on_notice(const std::string& text) override {
     for (auto* one : all_) one->on_notice(text);
+  }
+  void on_members(const MembersChange& change) override {
+    for (auto* one : all_) one->on_members(change);
   }
 
  private:

@@ -185,6 +185,7 @@ std::string to_json(const Report& report) {
   if (const auto fastest = fastest_alone(report)) json["fastest_alone"] = *fastest;
   if (report.balance) json["balance"] = *report.balance;
   if (report.mesh) json["mesh"] = *report.mesh;
+  if (!report.changes.empty()) json["changes"] = report.changes;
   // Numbers that are not finite become null here; a host name in no known encoding is no reason to
   // lose the report.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bimetal/progress/members_change.h"
 #include "bimetal/progress/metrics.h"
 
 namespace bimetal::progress {
@@ -148,6 +149,7 @@ struct Report {
   std::optional<BalanceRecord> balance = {};  ///< none with parameter servers
   std::optional<MeshReport> mesh = {};        ///< where workers have parts of the model alone
   std::optional<BestReport> best = {};        ///< where data was held out
+  std::vector<MembersChange> changes = {};    ///< of an elastic job
 };
 
 /// Of the last evaluation with that data; none if there was none.

@@ -97,6 +97,7 @@ void Epoch::introduce_workers() {
                   Deadline::after(run_.timeout()))
       .wait();
   auto& members = run_.journal->members;
+  for (auto& member : members) member.place.gone = true;
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
     if (numbers[rank] < 0) {
       numbers[rank] = static_cast<int>(members.size());

@@ -16,7 +16,6 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
 #include "bimetal/membership/membership.h"
 #include "bimetal/progress/together.h"
 #include "bimetal/train/epoch.h"
@@ -140,6 +139,7 @@ class Epochs {
     const Stopwatch watch;
     const auto leaving = epoch_ && epoch_->change() ? *epoch_->change() : std::vector<int>();
     const auto before = members_.roll();
+    run_.observer.on_phase("meeting the others");
     const auto change = members_.next(loss, leaving);
     group_ = change.group;
     run_.observer.on_leading(group_.rank() == 0);  // it is the one that tells
@@ -149,13 +149,16 @@ class Epochs {
       members_.end();
       throw *loss;
     }
-    tell(change, loss);
     even_out(run_, group_, !saved);
     due_ = false;
     made_in_ = members_.roll().epoch;
-    run_.observer.on_notice(fmt::format("{} on from step {}, after {:.2f} s",
-                                        counted(group_.size(), "worker goes", "workers go"),
-                                        run_.learnt.state.step, watch.seconds()));
+    tell({.step = run_.learnt.state.step,
+          .lost = names_of(change.lost),
+          .left = names_of(change.left),
+          .came = names_of(change.came),
+          .cause = loss ? loss->what() : std::string(),
+          .workers = group_.size(),
+          .seconds = watch.seconds()});
   }
 
   /// What is in shards, of which one is lost: it is where its copy is.
@@ -178,20 +181,11 @@ class Epochs {
     return false;
   }
 
-  void tell(const membership::Change& change, const std::optional<Error>& loss) {
-    auto& observer = run_.observer;
-    if (!change.lost.empty()) {
-      observer.on_notice(fmt::format("lost: {}{}", fmt::join(names_of(change.lost), ", "),
-                                     loss ? fmt::format(" ({})", loss->what()) : ""));
-    }
-    if (!change.left.empty()) {
-      observer.on_notice(fmt::format("left: {}", fmt::join(names_of(change.left), ", ")));
-    }
-    if (!change.came.empty()) {
-      observer.on_notice(fmt::format("joined: {}", fmt::join(names_of(change.came), ", ")));
-    }
-    if (loss && run_.job.compression.gradients != "none") {
-      observer.on_notice("the error feedback of compressed gradients is dropped");
+  void tell(const progress::MembersChange& change) {
+    run_.observer.on_members(change);
+    run_.journal->journal.add_change(change);
+    if (!change.cause.empty() && run_.job.compression.gradients != "none") {
+      run_.observer.on_notice("the error feedback of compressed gradients is dropped");
     }
   }
 

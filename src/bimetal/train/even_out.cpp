@@ -22,7 +22,7 @@
 namespace bimetal::train {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 Json history_of(const Run& run) {
   Json members = Json::array();
@@ -36,6 +36,7 @@ Json history_of(const Run& run) {
           {"save_owed", run.save_owed},
           {"evaluation_owed", run.evaluation_owed},
           {"elapsed_s", run.journal->journal.elapsed_seconds()},
+          {"changes", run.journal->journal.changes()},
           {"members", members}};
 }
 
@@ -59,7 +60,11 @@ void take_history(Run& run, const std::string& text) {
     }
     std::vector<progress::WorkerTotals> totals;
     for (const auto& member : run.journal->members) totals.push_back(member.totals);
-    run.journal->journal.go_on(history.at("elapsed_s"), totals);
+    auto& journal = run.journal->journal;
+    journal.go_on(history.at("elapsed_s"), totals);
+    for (std::size_t known = journal.changes().size(); known < history.at("changes").size();) {
+      journal.add_change(history.at("changes").at(known++).get<progress::MembersChange>());
+    }
   } catch (const Json::exception& error) {
     throw Error(ErrorCode::CorruptData,
                 fmt::format("what another rank says of the run makes no sense: {}", error.what()));

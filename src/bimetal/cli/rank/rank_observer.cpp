@@ -127,21 +127,26 @@ void print_end(Terminal& terminal, const progress::Report& report, const std::st
 }
 
 RankVoice::RankVoice(const RankRequest& request, launch::StatusReporter& status, bool guest)
-    : request_(request),
+    : Observers({}),
+      request_(request),
       status_(status),
       guest_(guest),
       lead_(terminal_, request.stop_after_s > 0 ? progress::rate_line : progress::progress_line,
             status),
-      printer_(terminal_, progress::progress_line) {}
+      printer_(terminal_, progress::progress_line) {
+  if (guest_) tell({&printer_});
+}
 
 void RankVoice::on_leading(bool leads) {
   if (leads == leads_) return;
   leads_ = leads;
   if (!leads) {
+    tell(guest_ ? std::vector<Observer*>{&printer_} : std::vector<Observer*>());
     monitor_.reset();
     return;
   }
   monitor_.emplace(monitor_options(request_.job.monitor));
+  tell({&lead_, &*monitor_});
   announce(*monitor_, terminal_);
   if (request_.summary) print_if_kept_nowhere(terminal_, request_.job);
   if (places_.empty()) return;  // from the start
@@ -151,42 +156,15 @@ void RankVoice::on_leading(bool leads) {
       fmt::format("this worker leads the job now; others join by: bimetal join {}", door_));
 }
 
-void RankVoice::tell(const std::function<void(progress::Observer& one)>& what) {
-  if (leads_) {
-    what(lead_);
-    what(*monitor_);
-  } else if (guest_) {
-    what(printer_);
-  }
-}
-
-void RankVoice::on_phase(const std::string& text) {
-  tell([&](auto& one) { one.on_phase(text); });
-}
-void RankVoice::on_data(const progress::DataProgress& progress) {
-  tell([&](auto& one) { one.on_data(progress); });
-}
 void RankVoice::on_workers(const std::vector<progress::WorkerPlace>& places) {
   places_ = places;
-  tell([&](auto& one) { one.on_workers(places); });
-}
-void RankVoice::on_step(const progress::Progress& progress) {
-  tell([&](auto& one) { one.on_step(progress); });
-}
-void RankVoice::on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) {
-  tell([&](auto& one) { one.on_evaluated(epoch, evaluation); });
-}
-void RankVoice::on_checkpoint(const std::string& path, std::int64_t step) {
-  tell([&](auto& one) { one.on_checkpoint(path, step); });
-}
-void RankVoice::on_notice(const std::string& text) {
-  tell([&](auto& one) { one.on_notice(text); });
+  Observers::on_workers(places);
 }
 
 /// The launcher wants to know of each rank.
 void RankVoice::on_rescue(const progress::Rescue& rescue) {
   if (!leads_) status_.rescue(rescue);
-  tell([&](auto& one) { one.on_rescue(rescue); });
+  Observers::on_rescue(rescue);
 }
 
 void RankVoice::end(const progress::Report& report) {

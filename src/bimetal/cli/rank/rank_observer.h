@@ -60,7 +60,7 @@ class RankObserver final : public ProgressPrinter {
 
 /// What one rank of a job tells: all of it while it leads; on a machine that has joined its first
 /// rank shows the job's progress, too; the others tell their launcher alone.
-class RankVoice final : public progress::Observer {
+class RankVoice final : public progress::Observers {
  public:
   /// Both must outlive it.
   RankVoice(const RankRequest& request, launch::StatusReporter& status, bool guest);
@@ -75,18 +75,10 @@ class RankVoice final : public progress::Observer {
   Terminal* terminal() { return leads_ || guest_ ? &terminal_ : nullptr; }
 
   void on_leading(bool leads) override;
-  void on_phase(const std::string& what) override;
-  void on_data(const progress::DataProgress& progress) override;
   void on_workers(const std::vector<progress::WorkerPlace>& places) override;
-  void on_step(const progress::Progress& progress) override;
-  void on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) override;
-  void on_checkpoint(const std::string& path, std::int64_t step) override;
   void on_rescue(const progress::Rescue& rescue) override;
-  void on_notice(const std::string& text) override;
 
  private:
-  void tell(const std::function<void(progress::Observer& one)>& what);
-
   const RankRequest& request_;
   launch::StatusReporter& status_;
   bool guest_, leads_ = false;

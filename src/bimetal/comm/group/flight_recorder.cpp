@@ -176,10 +176,12 @@ void FlightRecorder::write() noexcept {
   }
 }
 
-std::filesystem::path FlightRecorder::file_for(const std::string& place, int rank) {
+std::filesystem::path FlightRecorder::file_for(const std::string& place, int rank,
+                                               std::uint32_t epoch) {
   if (place.empty()) return {};
   const auto path = path_of_utf8(place);
-  const std::string suffix = fmt::format("_rank_{}", rank);
+  const auto life = epoch == 0 ? std::string() : fmt::format("_epoch_{}", epoch);
+  const auto suffix = fmt::format("{}_rank_{}", life, rank);
   std::error_code ignored;
   if (!path.has_filename() || std::filesystem::is_directory(path, ignored)) {
     return path / ("flight" + suffix + ".json");

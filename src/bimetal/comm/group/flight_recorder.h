@@ -74,8 +74,9 @@ class FlightRecorder {
 
   /// Where the process of `rank` writes its dump, from what BIMETAL_FLIGHT_RECORDER or an option
   /// says, in UTF-8: a folder gets flight_rank_R.json; a file DIR/NAME.json becomes
-  /// DIR/NAME_rank_R.json.
-  static std::filesystem::path file_for(const std::string& place, int rank);
+  /// DIR/NAME_rank_R.json. Of a later membership epoch it is …_epoch_E_rank_R.json.
+  static std::filesystem::path file_for(const std::string& place, int rank,
+                                        std::uint32_t epoch = 0);
 
  private:
   struct Entry {
