@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/checkpoint/checkpoint_contents.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 #include "bimetal/checkpoint/model_file.h"
@@ -25,18 +26,27 @@ namespace {
 namespace fs = std::filesystem;
 using torch::optim::Optimizer;
 
-Manifest write_contents(const fs::path& folder, const task::ModelState& model,
-                        const Optimizer& optimizer, const TrainingState& state) {
-  write_safetensors(folder / kModelFile, model_tensors(model));
-  write_safetensors(folder / kOptimizerFile, optimizer_tensors(optimizer, model));
-  if (!state.error_feedback.empty()) {
-    write_safetensors(folder / kFeedbackFile, feedback_tensors(state));
+Manifest write_contents(const fs::path& folder, const CheckpointContents& contents) {
+  write_safetensors(folder / kModelFile, contents.model);
+  write_safetensors(folder / kOptimizerFile, contents.optimizer);
+  if (!contents.state.error_feedback.empty()) {
+    write_safetensors(folder / kFeedbackFile, feedback_tensors(contents.state));
   }
-  const auto facts = optimizer_facts(optimizer);
-  return {.state = state,
-          .optimizer = facts.kind,
-          .optimizer_groups = facts.groups,
+  return {.state = contents.state,
+          .optimizer = contents.optimizer_facts.kind,
+          .optimizer_groups = contents.optimizer_facts.groups,
           .files = record_files(folder)};
+}
+
+fs::path save(const fs::path& dir, const CheckpointContents& contents, std::int64_t keep,
+              const AdmitSave& admit) {
+  NewCheckpoint fresh(dir, contents.state.step, keep);
+  try {
+    fresh.commit(write_contents(fresh.folder(), contents), admit);
+  } catch (const Error& error) {
+    throw fresh.explained(error);
+  }
+  return fresh.target();
 }
 
 /// Into the tensors themselves, one after the other, once it is clear that they fit.
@@ -58,13 +68,30 @@ fs::path save_checkpoint(const fs::path& dir, const task::ModelState& model,
 fs::path save_checkpoint(const fs::path& dir, const task::ModelState& model,
                          const Optimizer& optimizer, const TrainingState& state, std::int64_t keep,
                          const AdmitSave& admit) {
-  NewCheckpoint fresh(dir, state.step, keep);
-  try {
-    fresh.commit(write_contents(fresh.folder(), model, optimizer, state), admit);
-  } catch (const Error& error) {
-    throw fresh.explained(error);
-  }
-  return fresh.target();
+  return save(dir, contents_of(model, optimizer, state), keep, admit);
+}
+
+CheckpointContents contents_of(const task::ModelState& model, const Optimizer& optimizer,
+                               const TrainingState& state) {
+  return {.model = model_tensors(model),
+          .optimizer = optimizer_tensors(optimizer, model),
+          .optimizer_facts = optimizer_facts(optimizer),
+          .state = state};
+}
+
+fs::path save_contents(const fs::path& dir, const CheckpointContents& contents, std::int64_t keep) {
+  return save(dir, contents, keep, {});
+}
+
+torch::Tensor host_copy(const torch::Tensor& tensor) {
+  const torch::NoGradGuard no_grad;
+  const auto host = tensor.to(torch::kCPU).contiguous();
+  return host.is_alias_of(tensor) ? host.clone() : host;
+}
+
+TensorMap host_copies(TensorMap tensors) {
+  for (auto& [name, tensor] : tensors) tensor = host_copy(tensor);
+  return tensors;
 }
 
 TrainingState load_checkpoint(const fs::path& path, const task::ModelState& model,

@@ -66,6 +66,7 @@ Epoch::Epoch(Run& run, comm::Group group)
 
 /// What has been learnt of this rank's device. Gradients may lie in memory of the group.
 Epoch::~Epoch() {
+  run_.saving.end_group();
   if (measures_alone()) {
     run_.cost = balancer_.devices()[static_cast<std::size_t>(lanes_.mine())].cost;
   }

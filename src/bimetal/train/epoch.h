@@ -114,6 +114,9 @@ class Epoch {
   void settle_debts();
   void share_buffers();
   void save_now();
+  void save_beside();
+  void finish_save();
+  void tell_saved(const std::optional<SavedCheckpoint>& saved);
   void complete_state();
   int go_even(comm::Group left);
   void take_error_feedback();

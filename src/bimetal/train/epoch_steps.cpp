@@ -11,6 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/quantity.h"
 #include "bimetal/checkpoint/starting_point.h"
+#include "bimetal/comm/watched.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/optim/schedule.h"
 #include "bimetal/parallel/mesh/model_part.h"
@@ -65,6 +66,7 @@ progress::Report Epoch::run_steps() {
 
 bool Epoch::next_step() {
   if (!feed_.next() || run_.done()) return false;
+  tell_saved(run_.saving.look());
   const auto plan = *feed_.next();
   current_ = plan;
   const auto fetch = [this] {
@@ -120,7 +122,7 @@ void Epoch::note_change(std::span<const progress::RankFigures> figures) {
 /// What is to be done between two steps, and has not been: whoever goes on in another epoch does it
 /// there.
 void Epoch::settle_debts() {
-  if (run_.save_owed) save_now();
+  if (run_.save_owed) save_beside();
   run_.save_owed = false;
   if (run_.evaluation_owed && !interrupted_) evaluate_now();
   run_.evaluation_owed = false;
@@ -212,6 +214,7 @@ void Epoch::evaluate_now() {
   const auto validation = run_.task->validation();
   const auto data = validation ? validation : run_.task->evaluation();
   if (!job_.train.evaluate || !data || run_.evaluated_step == state().step) return;
+  if (validation && job_.checkpoint.keep_best) finish_save();
   const auto result =
       evaluate_with(data, validation ? progress::kValidationData : progress::kTestData);
   run_.evaluated_step = state().step;
@@ -263,7 +266,39 @@ void Epoch::share_buffers() {
   step_.broadcast_buffers(static_cast<int>(busiest));
 }
 
+void Epoch::tell_saved(const std::optional<SavedCheckpoint>& saved) {
+  if (!saved || saved->path.empty()) return;
+  if (saved->step == run_.saved_step) run_.saved_path = saved->path;
+  observer_.on_checkpoint(saved->path.string(), saved->step);
+}
+
+/// All ranks wait together for those that write.
+void Epoch::finish_save() {
+  if (job_.checkpoint.dir.empty()) return;
+  comm::do_watched(group_, run_.timeout(), "a checkpoint was being saved",
+                   [&] { tell_saved(run_.saving.finish()); });
+}
+
+/// While the next steps are made.
+void Epoch::save_beside() {
+  finish_save();
+  if (run_.saved_step == state().step || job_.checkpoint.dir.empty()) return save_now();
+  share_buffers();
+  trained_.require_finite();
+  complete_state();
+  state().error_feedback = step_.store().error_feedback();
+  auto write = trained_.save_later();
+  state().error_feedback.clear();
+  if (!write) return save_now();
+  run_.saving.begin(state().step, trained_.group_of_saves(), std::move(write));
+  run_.saved_step = state().step;
+  run_.saved_path.clear();
+  run_.since_save = Stopwatch();
+  journal_->start_clock();
+}
+
 void Epoch::save_now() {
+  finish_save();
   if (run_.saved_step == state().step) return;
   share_buffers();
   trained_.require_finite();

@@ -43,6 +43,7 @@ bool follows_from_a_loss(const Error& error) {
 
 bool Epoch::rescue(int lost, const comm::Group& left) {
   if (!trained_.store()->keeps_copies()) return false;
+  run_.saving.end_group();
   observer_.on_rescue({.state = State::Saving});
   try {
     const auto busiest = go_even(left);

@@ -18,6 +18,7 @@
 #include "bimetal/progress/observer.h"
 #include "bimetal/progress/progress_meter.h"
 #include "bimetal/task/catalog/job_task.h"
+#include "bimetal/train/background_save.h"
 #include "bimetal/train/rank_journal.h"
 #include "bimetal/train/trained_model.h"
 #include "bimetal/train/trainer.h"
@@ -80,6 +81,7 @@ struct Run {
   Stopwatch since_save;
   std::filesystem::path saved_path;                ///< rank 0's, of saved_step
   std::optional<checkpoint::BestCheckpoint> best;  ///< rank 0's
+  BackgroundSave saving;
 };
 
 }  // namespace bimetal::train

@@ -12,9 +12,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/optimizer_state.h"
-#include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/checkpoint/starting_point.h"
-#include "bimetal/comm/watched.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/mesh/model_part.h"
@@ -308,78 +306,6 @@ void TrainedModel::begin_passes() const {
 
 void TrainedModel::end_passes() const {
   if (sharded_) sharded_->end_passes();
-}
-
-std::filesystem::path TrainedModel::save() {
-  std::filesystem::path path;
-  comm::do_watched(group_, milliseconds_of(job_.parallel.timeout_s), "a checkpoint was being saved",
-                   [&] { path = save_unwatched(); });
-  return path;
-}
-
-std::filesystem::path TrainedModel::save_unwatched() {
-  if (sharded_ || mesh_) return save_own_slices();
-  return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_,
-                                            learnt_.state);
-}
-
-/// Of this rank's part of the model what is in pieces.
-KeptPieces TrainedModel::kept_pieces() const {
-  if (sharded_ && tensor_) {
-    return shard_pieces(sharded_->pieces(), tensor_->cuts(), mesh_->place().tensor);
-  }
-  if (sharded_) return shard_pieces(sharded_->pieces());
-  if (tensor_) return part_pieces(whole_, tensor_->cuts(), mesh_->place().tensor);
-  return whole_pieces(whole_);
-}
-
-/// The rest of it.
-task::ModelState TrainedModel::kept_whole() const {
-  if (sharded_) return uncut_of(whole_);
-  task::ModelState rest(whole_);
-  rest.parameters.clear();
-  return rest;
-}
-
-/// What several ranks keep the first of them gives.
-std::filesystem::path TrainedModel::save_own_slices() {
-  const bool first = mesh_ ? mesh_->place().replica == 0 : group_.rank() == 0;
-  auto own = own_slices(kept_pieces(), *optimizer_, [&](const KeptPiece& piece) {
-    return (first || sharded_) && sync_.counts(piece.tensor);
-  });
-  if (first && (!mesh_ || mesh_->place().tensor == 0)) add_whole(own, kept_whole());
-  if (sharded_) own.written = [this] { sharded_->let_go_of_kept(); };
-  return checkpoint::save_slices(group_, job_.checkpoint, own, optimizer_facts_, learnt_.state);
-}
-
-/// Who keeps a copy of what is lost gives it, with its own.
-std::filesystem::path TrainedModel::save_without(int lost, comm::Group left, int busiest) {
-  const auto timeout = milliseconds_of(job_.parallel.timeout_s);
-  parallel::broadcast_tensors(task::tensors_of(kept_whole().buffers), busiest, left,
-                              static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20)),
-                              timeout);
-  const bool for_lost = sharded_->copy_of() == lost;
-  auto own = own_slices(kept_pieces(), *optimizer_, [&](const KeptPiece& piece) {
-    return for_lost || sync_.counts(piece.tensor);
-  });
-  if (left.rank() == 0) add_whole(own, kept_whole());
-  std::filesystem::path path;
-  comm::do_watched(left, timeout, "what a lost rank had was being saved", [&] {
-    path = checkpoint::save_slices(left, job_.checkpoint, own, optimizer_facts_, learnt_.state);
-  });
-  return path;
-}
-
-void TrainedModel::require_finite(comm::Group among) const {
-  const auto timeout = milliseconds_of(job_.parallel.timeout_s);
-  if (!sharded_) {
-    return checkpoint::require_finite_parameters(among, whole_, learnt_.state.step, timeout);
-  }
-  task::ModelState kept;
-  for (const auto& piece : sharded_->pieces()) {
-    kept.parameters.push_back({piece.parameter, piece.tensor});
-  }
-  checkpoint::require_finite_parameters(among, kept, learnt_.state.step, timeout);
 }
 
 }  // namespace bimetal::train

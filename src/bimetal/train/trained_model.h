@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -114,6 +115,14 @@ class TrainedModel {
   /// out after parallel.timeout_s.
   std::filesystem::path save();
 
+  /// The same of what is there now, to be called on another thread while training goes on, with
+  /// copies in the host's memory; nothing where there is no room for these on a rank, or what is
+  /// kept lies elsewhere. With shards and parts the ranks' calls meet in group_of_saves().
+  /// Collective.
+  std::function<std::filesystem::path()> save_later();
+  /// None where rank 0 saves by itself.
+  const comm::Group& group_of_saves() const noexcept { return group_of_saves_; }
+
   /// Where shards are kept twice, by those who are left of the ranks, all at the same step: the
   /// same, `lost`'s from its copy, and buffers from the `busiest` of them. The path is that of the
   /// first of `left`. Collective among them.
@@ -140,10 +149,11 @@ class TrainedModel {
   KeptPieces kept_pieces() const;
   task::ModelState kept_whole() const;
   std::filesystem::path save_unwatched();
-  std::filesystem::path save_own_slices();
+  checkpoint::OwnSlices slices_to_save();
+  std::function<std::filesystem::path()> copy_to_save();
 
   const job::JobConfig& job_;
-  comm::Group group_;
+  comm::Group group_, group_of_saves_;
   const std::optional<torch::Dtype> half_;
   task::Model whole_;  ///< its parameters are views of the shards' flat tensors where there are any
   std::shared_ptr<torch::optim::Optimizer> optimizer_;

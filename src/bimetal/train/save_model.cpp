@@ -1,0 +1,161 @@
+// What of a trained model becomes a checkpoint: of a whole one, in shards or in parts; at once, or
+// from copies while training goes on.
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/checkpoint_contents.h"
+#include "bimetal/checkpoint/checkpoint_folder.h"
+#include "bimetal/checkpoint/slices/save_slices.h"
+#include "bimetal/comm/watched.h"
+#include "bimetal/device/host.h"
+#include "bimetal/device/out_of_memory.h"
+#include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/train/trained_model.h"
+
+namespace bimetal::train {
+namespace {
+
+/// How many times the bytes of a checkpoint must be free to write it from copies.
+constexpr double kRoomForCopies = 4;
+
+}  // namespace
+
+std::filesystem::path TrainedModel::save() {
+  std::filesystem::path path;
+  comm::do_watched(group_, milliseconds_of(job_.parallel.timeout_s), "a checkpoint was being saved",
+                   [&] { path = save_unwatched(); });
+  return path;
+}
+
+std::filesystem::path TrainedModel::save_unwatched() {
+  if (sharded_ || mesh_) {
+    return checkpoint::save_slices(group_, job_.checkpoint, slices_to_save(), optimizer_facts_,
+                                   learnt_.state);
+  }
+  return checkpoint::save_shared_checkpoint(group_, job_.checkpoint, whole_, *optimizer_,
+                                            learnt_.state);
+}
+
+/// Of this rank's part of the model what is in pieces.
+KeptPieces TrainedModel::kept_pieces() const {
+  if (sharded_ && tensor_) {
+    return shard_pieces(sharded_->pieces(), tensor_->cuts(), mesh_->place().tensor);
+  }
+  if (sharded_) return shard_pieces(sharded_->pieces());
+  if (tensor_) return part_pieces(whole_, tensor_->cuts(), mesh_->place().tensor);
+  return whole_pieces(whole_);
+}
+
+/// The rest of it.
+task::ModelState TrainedModel::kept_whole() const {
+  if (sharded_) return uncut_of(whole_);
+  task::ModelState rest(whole_);
+  rest.parameters.clear();
+  return rest;
+}
+
+/// What several ranks keep the first of them gives.
+checkpoint::OwnSlices TrainedModel::slices_to_save() {
+  const bool first = mesh_ ? mesh_->place().replica == 0 : group_.rank() == 0;
+  auto own = own_slices(kept_pieces(), *optimizer_, [&](const KeptPiece& piece) {
+    return (first || sharded_) && sync_.counts(piece.tensor);
+  });
+  if (first && (!mesh_ || mesh_->place().tensor == 0)) add_whole(own, kept_whole());
+  if (sharded_) own.written = [this] { sharded_->let_go_of_kept(); };
+  return own;
+}
+
+/// Nothing, and no copy, if there is not the room for it.
+std::function<std::filesystem::path()> TrainedModel::copy_to_save() {
+  const auto has_room = [room = device::host_memory().shared_free_bytes](double bytes) {
+    return kRoomForCopies * bytes < static_cast<double>(room);
+  };
+  if (!sharded_ && !mesh_) {
+    if (group_.rank() != 0) {
+      const auto path = checkpoint::checkpoint_path(job_.checkpoint.dir, learnt_.state.step);
+      return [path] { return path; };
+    }
+    auto contents = checkpoint::contents_of(whole_, *optimizer_, learnt_.state);
+    double bytes = 0;
+    for (auto* const tensors : {&contents.model, &contents.optimizer}) {
+      for (const auto& [name, tensor] : *tensors) bytes += static_cast<double>(tensor.nbytes());
+    }
+    if (!has_room(bytes)) return {};
+    contents.model = checkpoint::host_copies(std::move(contents.model));
+    contents.optimizer = checkpoint::host_copies(std::move(contents.optimizer));
+    return [contents, config = job_.checkpoint] {
+      return checkpoint::save_contents(config.dir, contents, config.keep);
+    };
+  }
+  auto own = slices_to_save();
+  own.written = [] {};
+  double bytes = 0;
+  for (const auto* const slices : {&own.model, &own.optimizer}) {
+    for (const auto& slice : *slices) bytes += static_cast<double>(slice.values.nbytes());
+  }
+  if (!has_room(bytes)) return {};
+  for (auto* const slices : {&own.model, &own.optimizer}) {
+    for (auto& slice : *slices) slice.values = checkpoint::host_copy(slice.values);
+  }
+  return
+      [own, group = group_of_saves_, config = job_.checkpoint, facts = optimizer_facts_,
+       state = learnt_.state] { return checkpoint::save_slices(group, config, own, facts, state); };
+}
+
+std::function<std::filesystem::path()> TrainedModel::save_later() {
+  if ((sharded_ || mesh_) && !group_of_saves_) {
+    std::vector<int> all(static_cast<std::size_t>(group_.size()));
+    std::iota(all.begin(), all.end(), 0);
+    group_of_saves_ = group_.subgroup(all);
+  }
+  std::function<std::filesystem::path()> write;
+  const auto& zero = job_.zero;  // in which ranks may differ
+  const bool on_disk = zero.offload_parameters == "disk" || zero.offload_optimizer == "disk";
+  const auto refused = device::without_memory_for(torch::kCPU, [&] {
+    if (!on_disk) write = copy_to_save();
+  });
+  std::array<int, 1> copied = {!refused && write};
+  group_
+      .all_reduce(comm::buffer(std::span(copied)), comm::ReduceOp::min,
+                  Deadline::after(milliseconds_of(job_.parallel.timeout_s)))
+      .wait();
+  return copied[0] != 0 ? write : nullptr;
+}
+
+/// Who keeps a copy of what is lost gives it, with its own.
+std::filesystem::path TrainedModel::save_without(int lost, comm::Group left, int busiest) {
+  const auto timeout = milliseconds_of(job_.parallel.timeout_s);
+  parallel::broadcast_tensors(task::tensors_of(kept_whole().buffers), busiest, left,
+                              static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20)),
+                              timeout);
+  const bool for_lost = sharded_->copy_of() == lost;
+  auto own = own_slices(kept_pieces(), *optimizer_, [&](const KeptPiece& piece) {
+    return for_lost || sync_.counts(piece.tensor);
+  });
+  if (left.rank() == 0) add_whole(own, kept_whole());
+  std::filesystem::path path;
+  comm::do_watched(left, timeout, "what a lost rank had was being saved", [&] {
+    path = checkpoint::save_slices(left, job_.checkpoint, own, optimizer_facts_, learnt_.state);
+  });
+  return path;
+}
+
+void TrainedModel::require_finite(comm::Group among) const {
+  const auto timeout = milliseconds_of(job_.parallel.timeout_s);
+  if (!sharded_) {
+    return checkpoint::require_finite_parameters(among, whole_, learnt_.state.step, timeout);
+  }
+  task::ModelState kept;
+  for (const auto& piece : sharded_->pieces()) {
+    kept.parameters.push_back({piece.parameter, piece.tensor});
+  }
+  checkpoint::require_finite_parameters(among, kept, learnt_.state.step, timeout);
+}
+
+}  // namespace bimetal::train
