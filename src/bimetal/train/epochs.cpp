@@ -143,7 +143,7 @@ class Epochs {
     const auto change = members_.next(loss, leaving);
     group_ = change.group;
     run_.observer.on_leading(group_.rank() == 0);  // it is the one that tells
-    const bool saved = run_.whole() || change.lost.empty() || rescue(before, change);
+    const bool saved = run_.whole() || !loss || rescue(before, change);
     epoch_.reset();
     if (loss && !run_.options.goes_on) {
       members_.end();
@@ -171,6 +171,7 @@ class Epochs {
         lost.push_back(static_cast<int>(rank));
       }
     }
+    if (lost.empty()) return false;  // one was silent for too long, and is back
     if (lost.size() == 1 && change.came.empty()) return epoch_->rescue(lost[0], group_);
     run_.observer.on_rescue(
         {.state = progress::Rescue::State::Failed,

@@ -144,9 +144,11 @@ void go_back(Run& run, const comm::Group& group) {
       Deadline::after(run.timeout()));
   const auto last = Json::parse(found);
   const std::int64_t step = last.at("step");
-  run.observer.on_notice(fmt::format(
-      "what the lost ranks had goes on from the checkpoint of step {}: {} to make again", step,
-      counted(run.learnt.state.step - step, "step")));
+  if (run.learnt.state.step > 0) {  // it is not new
+    run.observer.on_notice(
+        fmt::format("the model goes on from the checkpoint of step {}: {} to make again", step,
+                    counted(run.learnt.state.step - step, "step")));
+  }
   run.learnt.saved = last.at("path").get<std::string>();
   run.learnt.begun = false;
   run.learnt.state.step = step;
