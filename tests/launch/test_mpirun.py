@@ -15,6 +15,7 @@ import launchers  # noqa: E402
 from launches import BIMETAL, SHOW, LaunchTest, harness  # noqa: E402
 
 FAMILY = sys.argv.pop(1)
+RECOVERY = ["--enable-recovery"] if FAMILY == "open_mpi" else []
 
 
 class Mpirun(LaunchTest):
@@ -22,8 +23,8 @@ class Mpirun(LaunchTest):
         super().setUp()
         self.environment = launchers.environment(**self.environment)
 
-    def mpirun(self, ranks, *command, **options):
-        return self.start(program=launchers.command(FAMILY, ranks, list(map(str, command))), *(), **options)
+    def mpirun(self, ranks, *command, options=()):
+        return self.start(program=launchers.command(FAMILY, ranks, [*options, *map(str, command)]))
 
     def test_any_command_becomes_a_rank(self):
         job = self.mpirun(3, BIMETAL, "launch", "--mpi", "--", "sh", "-c", SHOW).done()
@@ -51,6 +52,21 @@ class Mpirun(LaunchTest):
         self.wait_for_checkpoint(job)
         os.kill(self.ranks()[1], signal.SIGKILL)
         self.assertNotEqual(job.wait().status, 0)
+
+    def test_an_elastic_job_goes_on(self):
+        job_file = self.write_job(train__steps=1000, train__global_batch=16)
+        train = (BIMETAL, "train", job_file, *(["--worker", "cpu:threads=1"] * 3))
+        job = self.mpirun(3, BIMETAL, "launch", "--mpi", "--elastic", "--", *train, options=RECOVERY)
+        self.wait_for_checkpoint(job)
+        os.kill(self.ranks()[0], signal.SIGKILL)
+        job.wait_for_output("2 workers go on")
+        job.wait()
+        self.assertEqual(self.saved_steps()[-1], 1000, f"{job.out}\n{job.err}")
+
+    def test_mpi_itself_is_not_elastic(self):
+        job = self.mpirun(2, BIMETAL, "train", self.write_job(elastic__min_workers=1), *(["--worker", "cpu:threads=1"] * 2)).wait()
+        self.assertNotEqual(job.status, 0)
+        self.assertIn("bimetal launch --mpi --elastic -- bimetal train", job.err)
 
     if FAMILY == "open_mpi":  # MPICH lets programs that do not use MPI go on when one of them fails
         def test_a_failing_rank_ends_all(self):

@@ -86,6 +86,23 @@ class Slurm(LaunchTest):
         self.assertNotEqual(job.status, 0)
         self.assertRegex(job.err, r"bimetal: error: .*rank 1")
 
+    def test_an_elastic_job_goes_on_without_lost_tasks(self):
+        """One is killed, the first; one is told to leave; one is left."""
+        report = self.folder / "report.json"
+        steps = {"train__steps": 1000, "train__global_batch": 16, "elastic__min_workers": 1}
+        job = self.srun("-N2", "-n3", "--no-kill", "--kill-on-bad-exit=0",
+                        *self.train(self.write_job(**steps), "--report", report, "--worker", "cpu:threads=1"),
+                        environment={"BIMETAL_TOKEN_FILE": str(self.token)})
+        self.wait_for_checkpoint(job)
+        tasks = {harness.variable_of(pid, "SLURM_PROCID"): pid for pid in self.processes()}
+        os.kill(tasks["0"], signal.SIGKILL)
+        job.wait_for_output("2 workers go on")
+        os.kill(tasks["2"], signal.SIGTERM)
+        job.wait_for_output("1 worker goes on")
+        self.assertNotEqual(job.wait().status, 0)  # srun's is the highest of its tasks
+        figures = json.loads(report.read_text())
+        self.assertEqual(sum(worker["samples"] for worker in figures["workers"]), 1000 * 16)
+
     def test_the_sbatch_file_of_the_examples(self):
         """Trains, and goes on from the checkpoint when it is submitted again."""
         job_file = self.write_job(train__steps=20)

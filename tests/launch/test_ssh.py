@@ -129,6 +129,21 @@ class Ssh(SshTest):
         os.kill(self.ssh_of("127.0.0.2"), signal.SIGKILL)
         self.assert_one_message(job.wait(), harness.PEER_LOST, "127.0.0.2", "ranks 1-1")
 
+    def test_an_elastic_job_outlives_lost_ranks_and_hosts(self):
+        """A rank there comes back; then the host is gone."""
+        report = self.folder / "report.json"
+        job_file = self.write_job(train__steps=2000, train__global_batch=16, elastic__min_workers=1, elastic__keeper="either")
+        job = self.over_ssh("localhost:1,127.0.0.2:2", "--restart", 1, "--", BIMETAL, "train", job_file, "--report", report,
+                            *(["--worker", "cpu:threads=1"] * 2))
+        self.wait_for_checkpoint(job)
+        os.kill(self.ranks()[1], signal.SIGKILL)
+        job.wait_for_output("3 workers go on")
+        os.kill(self.ssh_of("127.0.0.2"), signal.SIGKILL)
+        job.wait_for_output("1 worker goes on")
+        job.done()
+        self.assertIn("(ranks 1-2); the other ranks go on", job.err)
+        self.assertEqual(sum(worker["samples"] for worker in json.loads(report.read_text())["workers"]), 2000 * 16)
+
     def test_a_silent_network_ends_the_job_on_both_sides(self):
         job = self.over_ssh("localhost:1,127.0.0.2:1", "--silence", 3, script=WAIT)
         self.wait_for_ready(job, 2)

@@ -1,6 +1,6 @@
-"""bimetal: what needs no program of its own. `bimetal token` makes a job's secret, `bimetal launch` starts ranks on this
-machine, `bimetal doctor` looks for what may keep machines from working together; where a wheel was installed, `bimetal bench`
-measures the links between ranks, and `bimetal top` watches a job. What else there is, is the program's."""
+"""bimetal: what needs no torch of its own. `bimetal token` makes a job's secret, `bimetal doctor` looks for what may keep
+machines from working together, `bimetal launch` starts ranks, `bimetal bench` measures the links between them, and `bimetal top`
+watches a job. What else there is, is the program's."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ import sys
 
 from bimetal import _build
 from bimetal._errors import EXIT_STATUSES, INTERRUPTED, Error
-from bimetal.command import doctor, launch, lite, program, token
+from bimetal.command import doctor, lite, program, token
 
-# Of the program, too, which has more options for them.
-_OF_BOTH = ("launch", "token")
-_LITES = {"bench": "measure the links between ranks", "top": "watch a job"}
+_LITES = {"launch": "start a command as the ranks of a job", "bench": "measure the links between ranks", "top": "watch a job"}
 
 
 def _more() -> str:
     here = lite.COMMANDS if lite.is_here() else ()
     others = ", ".join(name for name in program.COMMANDS if name not in here)
-    both = " and ".join(name for name in _OF_BOTH if name not in here)
     return f"""Training by a job file is the program's ({others}), as are further options of
-{both}: {program.how_to_get()}. Scripts with torch.distributed need no more than this package."""
+token: {program.how_to_get()}. Scripts with torch.distributed need no more than this package."""
 
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bimetal", description=__doc__, epilog=_more())
     parser.add_argument("--version", action="version", version=f"bimetal {_build.VERSION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for part in (token, launch, doctor):
+    for part in (token, doctor):
         part.add_to(commands)
     for name, what in _LITES.items() if lite.is_here() else ():
         commands.add_parser(name, help=what)  # main() hands them on before they are parsed here
@@ -39,10 +36,9 @@ def main(words: list[str] | None = None) -> int:
         arguments, unknown = parser.parse_known_args(words)
         if not unknown:
             return arguments.run(arguments)
-        if arguments.command not in _OF_BOTH:
+        if arguments.command != "token":
             parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-        if not program.has(arguments.command):
-            program.find(f"`bimetal {arguments.command}` knows no {unknown[0]} without the program")
+        program.find(f"`bimetal token` knows no {unknown[0]} without the program")
         return program.run(words)
     except Error as problem:
         print(f"bimetal: error: {problem}", file=sys.stderr)
@@ -55,10 +51,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _is_the_programs(words: list[str]) -> bool:
-    if words[0] in (*program.COMMANDS, lite.AGENT):
-        return True
-    whole = words[0] == "token" or words[1:2] in (["-h"], ["--help"])  # of launch the rest is seen by its options
-    return whole and words[0] in _OF_BOTH and program.has(words[0])
+    return words[0] in (*program.COMMANDS, lite.AGENT) or (words[0] == "token" and program.is_here())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Ranks as processes of this machine: started, looked at and ended. What their ends mean for the job is for others to say:
-`bimetal launch`, bimetal.horovod.run. Not for Windows, whose launcher is a program."""
+"""Ranks as processes of this machine: started, looked at and ended, for bimetal.horovod.run, which says what their ends mean for
+the job. Not for Windows."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from bimetal._errors import Error, error
 from bimetal.command import lite
 
 PACKAGE, VARIABLE = "bimetal_program", "BIMETAL_PROGRAM"
-COMMANDS = ("bench", "checkpoint", "data", "demo", "devices", "ensemble", "evaluate", "export", "generate", "job", "join", "plan",
+COMMANDS = ("bench", "checkpoint", "data", "demo", "devices", "ensemble", "evaluate", "export", "generate", "job", "join", "launch", "plan",
             "predict", "ray", "serve", "top", "train", "tune")
 # Those that the program hands back to Python: they are in no wheel.
 _OF_THE_SOURCES = ("data", "ensemble", "ray", "tune")
@@ -97,11 +97,6 @@ def for_jobs() -> str:
         raise error(f"a job file is trained by the program `bimetal`, which is neither on PATH nor at {built}: run "
                     f"`make build` on this machine, or set {VARIABLE} to where it is", "unsupported")
     return str(built)
-
-
-def has(command: str) -> bool:
-    """Whether ``run`` does it: the program, or what of it lies in this wheel."""
-    return _by_lite(command) or is_here()
 
 
 def _by_lite(command: str) -> bool:

@@ -7,7 +7,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/data/images/dataset.h"
 #include "bimetal/device/device.h"
-#include "bimetal/launch/join_world.h"
+#include "bimetal/launch/meet.h"
 #include "bimetal/launch/rank_environment.h"
 
 namespace bimetal {

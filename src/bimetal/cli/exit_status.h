@@ -5,7 +5,7 @@
 #include <exception>
 
 #include "bimetal/base/error.h"
-#include "bimetal/launch/local/stop_request.h"
+#include "bimetal/launch/local/signal_watch.h"
 
 namespace bimetal::cli {
 

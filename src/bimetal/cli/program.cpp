@@ -16,7 +16,7 @@
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/launch/join_world.h"
+#include "bimetal/launch/meet.h"
 
 namespace bimetal::cli {
 namespace {

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/task/catalog/job_task.h"

@@ -6,8 +6,8 @@
 #include "bimetal/fabric_bench/platform.h"
 #include "bimetal/launch/local/local_launcher.h"
 #include "bimetal/launch/local/process.h"
+#include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/local/status_pipe.h"
-#include "bimetal/launch/local/stop_request.h"
 #include "bimetal/rendezvous/store.h"
 
 namespace bimetal::fabric_bench {

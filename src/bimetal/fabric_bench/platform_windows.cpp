@@ -9,7 +9,7 @@
 #include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/fabric_bench/platform.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/local/stop_request.h"
+#include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/ssh/host_launcher.h"
 
 namespace bimetal::fabric_bench {

@@ -15,7 +15,6 @@
 #include "bimetal/base/log.h"
 #include "bimetal/base/url.h"
 #include "bimetal/launch/fetch_url_script.h"
-#include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
 

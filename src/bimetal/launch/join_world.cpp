@@ -1,10 +1,9 @@
-#include "bimetal/launch/join_world.h"
-
 #include <fmt/format.h>
 
 #include <memory>
 
 #include "bimetal/c10d/torch_store.h"
+#include "bimetal/launch/meet.h"
 #include "bimetal/net/endpoint.h"
 
 namespace bimetal::launch {

@@ -9,6 +9,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/launch/rank_environment.h"
+#include "bimetal/launch/rank_variables.h"
 #include "bimetal/net/token.h"
 #include "bimetal/rendezvous/store.h"
 
@@ -33,6 +34,16 @@ using TorchAgent =
 /// and no `torch_agent` is given; those of net::make_mpi_mesh.
 comm::Group meet(const RankEnvironment& env, const JoinOptions& options,
                  const TorchAgent& torch_agent = {});
+
+/// As meet(), with torchrun's store where that is the job's: for programs built with torch.
+comm::Group join_world(const RankEnvironment& env, const JoinOptions& options);
+
+/// Collective over all processes that mpirun has started, for what only then becomes ranks that
+/// meet by TCP. Rank, hosts and sizes are MPI's; rank 0 chooses the meeting point (an address of
+/// its host, or MASTER_ADDR; a free port, or MASTER_PORT) and the job's token, unless it has one,
+/// and gives them to the others. Returns the rank's variables. Errors: those of
+/// net::make_mpi_mesh().
+NamedValues meet_by_mpi(Deadline deadline);
 
 /// The group of a process that works alone: world size 1, no sockets.
 comm::Group single_process_world(const comm::GroupOptions& options = {});

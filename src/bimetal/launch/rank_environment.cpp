@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "bimetal/base/error.h"
+#include "bimetal/launch/rank_variables.h"
 #include "bimetal/launch/slurm/slurm_environment.h"
 #include "bimetal/net/mpi/library.h"
 #include "bimetal/net/mpi/mpi_mesh.h"
@@ -43,6 +44,11 @@ int optional_integer(const Variables& variables, const char* name, int otherwise
                      int most) {
   const auto text = variables(name);
   return text && !text->empty() ? integer(name, *text, least, most) : otherwise;
+}
+
+std::optional<std::string> own_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? std::optional<std::string>(value) : std::nullopt;
 }
 
 StoreOwner store_owner(const Variables& variables) {
@@ -95,16 +101,18 @@ std::optional<RankEnvironment> rank_from_environment(const Variables& variables)
     env.server = required_integer(variables, "BIMETAL_SERVER", 0, kMost);
   }
   env.own_address = variables("BIMETAL_ADDRESS").value_or("");
+  env.door = variables(kDoorVariable).value_or("");
   if (auto id = variables("TORCHELASTIC_RUN_ID"); id && !id->empty()) env.job_id = *id;
   env.attempt = optional_integer(variables, "TORCHELASTIC_RESTART_COUNT", 0, 0, kMost);
   return env;
 }
 
 std::optional<RankEnvironment> rank_from_environment() {
-  return rank_from_environment([](const char* name) -> std::optional<std::string> {
-    const char* value = std::getenv(name);
-    return value ? std::optional<std::string>(value) : std::nullopt;
-  });
+  return rank_from_environment(own_variable);
+}
+
+int elastic_minimum() {
+  return optional_integer(own_variable, kElasticVariable, 0, 1, std::numeric_limits<int>::max());
 }
 
 bool looks_like_rank() {

@@ -32,6 +32,8 @@ struct RankEnvironment {
   StoreOwner store = StoreOwner::RankZero;
   std::optional<int> server;  ///< it is this parameter server (BIMETAL_SERVER), no worker
   std::string own_address;    ///< of this machine for the others (BIMETAL_ADDRESS); may be empty
+  /// It comes to a job that trains already (BIMETAL_DOOR): where to ask for members; else empty.
+  std::string door;
   std::string job_id =
       "job";        ///< equal on all ranks of a job and on no other job's (torchrun's run id)
   int attempt = 0;  ///< how often the starter has restarted the job (torchrun)
@@ -49,6 +51,10 @@ using Variables = std::function<std::optional<std::string>(const char* name)>;
 /// missing or bad, and its value.
 std::optional<RankEnvironment> rank_from_environment();
 std::optional<RankEnvironment> rank_from_environment(const Variables& variables);
+
+/// BIMETAL_ELASTIC: how many members the job needs at least, where whatever started its ranks lets
+/// them come and go; else 0. Error(InvalidArgument) for a value that makes no sense.
+int elastic_minimum();
 
 /// Whether variables say that find_rank() will find one: MPI is not asked, which can be done but
 /// once in a process's life.

@@ -40,7 +40,9 @@ NamedValues rank_variables(const RankPlace& place) {
           {"TORCHELASTIC_USE_AGENT_STORE", "False"},
           {"TORCHELASTIC_RUN_ID", ""},
           {"TORCHELASTIC_RESTART_COUNT", "0"},
-          {"BIMETAL_STORE", ""}};
+          {"BIMETAL_STORE", ""},
+          {kBoardVariable, ""},
+          {kDoorVariable, ""}};
 }
 
 NamedValues master_variables(const std::string& host, int port) {

@@ -29,10 +29,18 @@ RankPlace place_of(std::span<const int> ranks_on_host, int host, int local_rank)
 
 /// RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, NODE_RANK, and
 /// HOROVOD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, _CROSS_RANK, _CROSS_SIZE. Who serves the store at
-/// MASTER_ADDR:MASTER_PORT is rank 0, whatever variables of a surrounding torchrun may say.
+/// MASTER_ADDR:MASTER_PORT is rank 0, and no member is there yet, whatever variables of a
+/// surrounding torchrun or `bimetal launch` may say.
 NamedValues rank_variables(const RankPlace& place);
 
 /// MASTER_ADDR and MASTER_PORT.
 NamedValues master_variables(const std::string& host, int port);
+
+/// For ranks of a job that is elastic, whatever its file says: of how many members at least.
+inline constexpr const char* kElasticVariable = "BIMETAL_ELASTIC";
+/// Of a store on the rank's machine that outlives it: members show there who they are.
+inline constexpr const char* kBoardVariable = "BIMETAL_BOARD";
+/// The same, for a process that comes later, which finds members there.
+inline constexpr const char* kDoorVariable = "BIMETAL_DOOR";
 
 }  // namespace bimetal::launch

@@ -10,7 +10,6 @@ namespace bimetal::membership {
 namespace {
 
 constexpr const char* kKnocks = "door/knocks";
-constexpr const char* kRoll = "door/roll";
 constexpr const char* kMeets = "door/meets";
 
 /// How long a visitor waits for its answer before it shows again that it waits.
@@ -119,11 +118,11 @@ Answer knock_at(rendezvous::Store& store, const Knock& knock, std::chrono::milli
 }
 
 void show(rendezvous::Store& store, const Roll& roll) {
-  store.set(kRoll, encode_roll(roll), soon());
+  store.set(kRollKey, encode_roll(roll), soon());
 }
 
 std::optional<Roll> roll_at(rendezvous::Store& store, Deadline deadline) {
-  const auto text = store.try_get(kRoll, deadline);
+  const auto text = store.try_get(kRollKey, deadline);
   return text ? std::optional(decode_roll(*text)) : std::nullopt;
 }
 

@@ -73,6 +73,9 @@ Answer knock_at(rendezvous::Store& store, const Knock& knock, std::chrono::milli
                 std::optional<std::chrono::milliseconds> timeout,
                 const std::function<void()>& wait);
 
+/// Where a store shows who is in this epoch, once there is one.
+inline constexpr const char* kRollKey = "door/roll";
+
 /// Shows everybody at `store` who is in this epoch.
 void show(rendezvous::Store& store, const Roll& roll);
 

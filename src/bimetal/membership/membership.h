@@ -50,6 +50,7 @@ struct Options {
   std::chrono::milliseconds silence{std::chrono::seconds(1)};
   comm::GroupOptions group = {};
   /// A store in which rank 0 shows who is in the epoch, too, as long as it is there: a launcher's.
+  /// Nothing: the one that BIMETAL_BOARD names, in which each member does: its own machine's.
   std::optional<net::Endpoint> board = {};
 };
 
@@ -120,7 +121,7 @@ class Membership {
   Roll roll_;
   std::optional<Error> failure_;
   Deadline next_look_ = Deadline::at({});
-  bool waits_ = false, over_ = false;
+  bool waits_ = false, over_ = false, own_board_ = false;
   int meetings_ = 0;
 };
 

@@ -70,8 +70,7 @@ struct DataProgress {
 
 /// A rank is lost, and the others save what it had, of which they keep a copy.
 struct Rescue {
-  /// LeftOut: the others have taken this rank for the lost one, and save without it.
-  enum class State { Saving, Saved, Failed, LeftOut };
+  enum class State { Saving, Saved, Failed };
   State state = State::Saving;
   int lost = -1;           ///< Saved
   std::int64_t step = 0;   ///< Saved

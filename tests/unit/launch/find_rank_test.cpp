@@ -1,6 +1,4 @@
 // Which launcher counts, as far as it can be told without mpirun; tests/mpi has the rest.
-#include "bimetal/launch/rank_environment.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -10,7 +8,8 @@
 #include <string>
 
 #include "bimetal/base/error.h"
-#include "bimetal/launch/ssh/host_jobs.h"
+#include "bimetal/launch/rank_environment.h"
+#include "bimetal/launch/ssh/hosts.h"
 #include "support/errors.h"
 
 namespace bimetal::launch {

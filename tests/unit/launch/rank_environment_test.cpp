@@ -124,6 +124,11 @@ TEST(RankEnvironment, ARestartedJobKnowsItsAttempt) {
   EXPECT_EQ(read(map)->attempt, 3);
 }
 
+TEST(RankEnvironment, OneThatComesLaterKnowsTheDoor) {
+  EXPECT_EQ(read(kTorchrun)->door, "");
+  EXPECT_EQ(read(with(kTorchrun, "BIMETAL_DOOR", "10.0.0.8:40112"))->door, "10.0.0.8:40112");
+}
+
 TEST(SlurmTask, ReadsWhatSrunSets) {
   const auto task = task_of(kSrun);
   ASSERT_TRUE(task);

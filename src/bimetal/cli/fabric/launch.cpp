@@ -8,15 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/cli/command.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
 #include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/fabric/launch_task.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/launch/agent/host_agent.h"
+#include "bimetal/launch/agent/agent_message.h"
 #include "bimetal/launch/ssh/host_launcher.h"
 #include "bimetal/launch/system/environment.h"
 
@@ -31,13 +31,14 @@ Examples:
   bimetal launch -n 2 train.py --epochs 3
   bimetal launch -n 4 -- python train.py
   bimetal launch -H pc1:2,pc2:2 -- bimetal train job.toml
+  bimetal launch -n 4 --elastic=2 --restart 3 -- bimetal train job.toml
   bimetal launch -H localhost:1,me@mac.local:1 --remote-bimetal /opt/bimetal/bin/bimetal -- python3 train.py
   bimetal launch --hostfile hosts --num_nodes 2 --num_gpus 4 -- python train.py --deepspeed_config ds.json
   srun -n 4 bimetal launch --slurm -- python train.py
   mpirun -n 4 bimetal launch --mpi -- python train.py
 
-Exit status: 0 if every rank ended with 0, that of the first rank that failed (128 + N if signal N
-killed it), 130 after Ctrl-C. docs/launching.md tells more.)";
+Exit status: 0 if every rank ended with 0 (of an elastic job: those who were left), that of the first
+rank that failed (128 + N if signal N killed it), 130 after Ctrl-C. docs/launching.md tells more.)";
 
 constexpr const char* kOtherPython =
     "\n  Its Python there is the first in that host's own PATH, and has that host's modules: hand "
@@ -54,6 +55,7 @@ struct LaunchArguments {
   int master_port = 0;
   bool no_prefix = false;
   Starter starter;
+  int elastic = 0, restarts = 0;  ///< least number of members; 0: as the command is
   double grace_s = 10, start_timeout_s = 60, silence_s = 60;
   std::vector<std::string> command;
 };
@@ -79,7 +81,8 @@ std::vector<launch::HostRanks> hosts_of(const LaunchArguments& arguments) {
 /// means something in this process alone.
 bool is_job_setting(std::string_view name) {
   return name.starts_with("BIMETAL_") && !name.starts_with("BIMETAL_TOKEN") &&
-         !name.ends_with("_FD") && name != "BIMETAL_STORE" && name != "BIMETAL_REQUEST";
+         !name.ends_with("_FD") && name != "BIMETAL_STORE" && name != "BIMETAL_REQUEST" &&
+         name != launch::kBoardVariable && name != launch::kDoorVariable;
 }
 
 launch::NamedValues environment_of(const LaunchArguments& arguments) {
@@ -127,6 +130,8 @@ launch::HostsPlan plan_of_hosts(const LaunchArguments& arguments) {
   plan.ssh = arguments.ssh;
   plan.version = release();
   plan.prefixed = !arguments.no_prefix;
+  plan.elastic = arguments.elastic > 0;
+  plan.restarts = arguments.restarts;
   plan.start_timeout = milliseconds_of(arguments.start_timeout_s);
   plan.grace = milliseconds_of(arguments.grace_s);
   plan.silence = milliseconds_of(arguments.silence_s);
@@ -141,23 +146,31 @@ int told_status(const launch::HostsResult& result, int ranks) {
   }
   if (!result.failure) return kSuccess;
   const auto& [rank, host, pid, exit, misses_module] = *result.failure;
-  print_to_errors(fmt::format(
-      "bimetal: error: rank {} on {} (pid {}) {}{}{}", rank, host, pid, launch::how_it_ended(exit),
-      ranks > 1 ? "; the other ranks were stopped" : "", misses_module ? kOtherPython : ""));
+  print_to_errors(fmt::format("bimetal: error: rank {} on {} (pid {}) {}{}{}", rank, host, pid,
+                              launch::how_it_ended(exit),
+                              ranks > 1 && !result.elastic ? "; the other ranks were stopped" : "",
+                              misses_module ? kOtherPython : ""));
   return exit.signal != 0 ? 128 + exit.signal : exit.status;
 }
 
 int launch_command(const LaunchArguments& arguments) {
   if (arguments.command.empty()) {
-    throw Error(ErrorCode::InvalidArgument,
-                "what shall be launched? Say it last, as in: bimetal launch -n 2 train.py, or -- and any "
-                "command");
+    throw Error(
+        ErrorCode::InvalidArgument,
+        "what shall be launched? Say it last, as in: bimetal launch -n 2 train.py, or -- and any "
+        "command");
+  }
+  if (arguments.elastic < 0) {
+    throw Error(ErrorCode::InvalidArgument, "--elastic: so few ranks cannot go on; say 1 or more");
+  }
+  if (arguments.elastic > 0) {
+    launch::set_environment_variable(launch::kElasticVariable, std::to_string(arguments.elastic));
   }
   if (const auto status = follow_starter(arguments.starter, arguments.command)) return *status;
   const auto plan = plan_of_hosts(arguments);
   launch::SignalWatch signals;
   return told_status(launch::run_on_hosts(plan, signals),
-                  plan.hosts.back().first_rank + plan.hosts.back().count);
+                     plan.hosts.back().first_rank + plan.hosts.back().count);
 }
 
 void add_place_options(CLI::App& command, LaunchArguments& arguments) {
@@ -185,7 +198,18 @@ void add_place_options(CLI::App& command, LaunchArguments& arguments) {
                                      "The first N of the hosts alone, likewise")
                          ->type_name("N")
                          ->check(CLI::PositiveNumber);
-  add_starter_options(command, arguments.starter, {ranks, hosts, file, ranks_each, hosts_used});
+  command
+      .add_flag("--elastic", arguments.elastic,
+                "Ranks go on without those that are lost, with MIN (1) or more; a job with "
+                "elastic.min_workers, and a script with bimetal.elastic, do so without this")
+      ->type_name("[=MIN]");
+  auto* restart = command
+                      .add_option("--restart", arguments.restarts,
+                                  "Start lost ranks of such a job again, N times in all")
+                      ->type_name("N")
+                      ->check(CLI::PositiveNumber);
+  add_starter_options(command, arguments.starter,
+                      {ranks, hosts, file, ranks_each, hosts_used, restart});
 }
 
 void add_host_options(CLI::App& command, LaunchArguments& arguments) {

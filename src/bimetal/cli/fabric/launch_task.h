@@ -21,9 +21,10 @@ void add_starter_options(CLI::App& command, Starter& starter,
                          const std::vector<CLI::Option*>& places);
 
 /// Under srun or mpirun replaces this process by `command`, and does not return unless that fails;
-/// else nothing. Errors: InvalidArgument if the one that is named has not started this process, or
-/// for a program that does not exist; those of net::mpi_world(). Under mpirun a child process meets
-/// the others through MPI and brings back rank 0's address, a port that is free there and a token.
+/// with --elastic `command` is its child, and the exit status the child's; else nothing. Errors:
+/// InvalidArgument if the one that is named has not started this process, or for a program that
+/// does not exist; those of net::mpi_world(). Under mpirun a child process meets the others through
+/// MPI and brings back rank 0's address, a port that is free there and a token.
 std::optional<int> follow_starter(const Starter& starter, const std::vector<std::string>& command);
 
 /// The hidden subcommand that is this child process, where there is one.

@@ -13,20 +13,36 @@
 #include "bimetal/base/error.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/fabric/launch_task.h"
-#include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/mpi/mpi_meeting.h"
+#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/meet.h"
 #include "bimetal/launch/slurm/slurm_environment.h"
+#include "bimetal/launch/system/environment.h"
 
 namespace bimetal::cli {
 namespace {
 
 constexpr std::chrono::seconds kPatienceToMeet{120};
+constexpr std::chrono::milliseconds kLookEvery{200};
 /// Far from the low numbers under which mpirun's process manager may be reached.
 constexpr int kMeetingDescriptor = 100;
 
+/// As a process of its own. One that is killed is to mpirun one that has ended with a status: to
+/// MPICH's the former ends all others, whatever its options say.
+int stay_with(const std::vector<std::string>& command, const launch::NamedValues& variables) {
+  launch::SignalWatch signals;
+  auto child = launch::Process::start({launch::runnable(command), variables, {}, true});
+  std::optional<launch::ProcessExit> exit;
+  for (int told = 0; !(exit = child.poll()); signals.pause(kLookEvery)) {
+    if (signals.stop_requests() > told) child.send(signals.first_signal());
+    told = signals.stop_requests();
+  }
+  return exit->signal != 0 ? 128 + exit->signal : exit->status;
+}
+
 int become(const std::vector<std::string>& command, const launch::NamedValues& variables) {
+  if (launch::environment_variable(launch::kElasticVariable)) return stay_with(command, variables);
   for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
   const auto words = launch::runnable(command);
   const auto& program = words.front();

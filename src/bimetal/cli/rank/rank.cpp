@@ -55,7 +55,7 @@ std::unique_ptr<membership::Membership> make_members(const launch::RankEnvironme
   options.timeout = milliseconds_of(job.parallel.timeout_s);
   options.silence = net::peer_timeout_for(join.peer_timeout, net::is_loopback(options.listen));
   options.group = join.group;
-  options.board = env.master;
+  if (env.store == launch::StoreOwner::Launcher) options.board = env.master;
   return std::make_unique<membership::Membership>(options);
 }
 
@@ -71,7 +71,7 @@ class TrainingRank {
 
   int run() {
     // Before the others are met: a port in use ends the job at once, and waiting can be watched.
-    if (env_.rank == 0) voice_.on_leading(true);
+    if (env_.rank == 0 && request_.door.empty()) voice_.on_leading(true);
     const auto report = train();
     voice_.end(report);
     return report.interrupted ? kInterrupted : kSuccess;
@@ -103,9 +103,8 @@ class TrainingRank {
     std::vector<net::Endpoint> doors;
     if (request_.door.empty()) {
       group = join_group(env_, request_.job);
-      if (env_.store == launch::StoreOwner::Launcher && (request_.elastic || group.size() > 1)) {
-        members = make_members(env_, request_);
-      }
+      const bool ours = env_.store == launch::StoreOwner::Launcher && group.size() > 1;
+      if (request_.elastic || ours) members = make_members(env_, request_);
       if (members) members->found(group);
     } else {
       members = make_members(env_, request_);
@@ -113,7 +112,10 @@ class TrainingRank {
       group = launch::single_process_world();
     }
     if (members && request_.elastic) {
-      voice_.set_door(net::to_string(members->door()));
+      const auto door = net::to_string(members->door());
+      voice_.set_door(door);
+      const bool told = env_.store == launch::StoreOwner::Launcher || voice_.terminal() == nullptr;
+      if (!told) voice_.terminal()->print("others join by: bimetal join " + door);
       show_offer(*members);
     }
     StopWhen stop(request_.stop_after_s);  // not before: Ctrl-C may just end who waits for others

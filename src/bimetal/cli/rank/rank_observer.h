@@ -15,8 +15,8 @@
 #include "bimetal/cli/rank/rank_request.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/job_config.h"
+#include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/local/status_pipe.h"
-#include "bimetal/launch/local/stop_request.h"
 #include "bimetal/monitor/monitor.h"
 #include "bimetal/progress/report.h"
 

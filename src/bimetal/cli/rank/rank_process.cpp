@@ -8,8 +8,8 @@
 #include "bimetal/base/quantity.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
-#include "bimetal/launch/join_world.h"
 #include "bimetal/launch/local/status_pipe.h"
+#include "bimetal/launch/meet.h"
 #include "bimetal/launch/rank_environment.h"
 #include "bimetal/train/server/server_setup.h"
 

@@ -12,7 +12,6 @@
 #include "bimetal/base/error.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/job_bindings.h"
-#include "bimetal/launch/local/find_program.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/parallel/server/directory/directory.h"

@@ -68,6 +68,9 @@ job::JobConfig load(const TrainArguments& arguments) {
                         enter_python_as_rank(so_far);
                         return ranks_of(arguments, so_far);
                       });
+  if (launch::looks_like_rank() && job.elastic.min_workers == 0 && !arguments.no_elastic) {
+    job.elastic.min_workers = launch::elastic_minimum();
+  }
   job::require_possible(job, {});
   enter_python_as_rank(job);
   if (arguments.join_timeout_s) job.cluster.join_timeout_s = *arguments.join_timeout_s;
@@ -94,14 +97,35 @@ net::Token token_for_monitor(const TrainArguments& arguments, const job::JobConf
   return token;
 }
 
+/// Whether workers may come and go.
+bool is_elastic(const TrainArguments& arguments, const job::JobConfig& job) {
+  const bool asked = job.elastic.min_workers > 0 || !arguments.host.listen.empty();
+  return asked && !arguments.no_elastic && job::may_be_elastic(job);
+}
+
+/// Whoever started this rank must let it live when another one is lost.
+void require_to_go_on(const launch::RankEnvironment& env, bool elastic) {
+  if (!elastic && !env.door.empty()) {
+    throw Error(ErrorCode::InvalidArgument,
+                "this rank was started in the place of a lost one, and its job is not elastic: set "
+                "elastic.min_workers, or leave --restart out",
+                env.rank);
+  }
+  if (!elastic || env.store != launch::StoreOwner::Nobody) return;
+  throw Error(ErrorCode::Unsupported,
+              "elastic.min_workers needs ranks that meet by TCP: MPI cannot go on when one of them "
+              "is lost; start them by `mpirun … bimetal launch --mpi --elastic -- bimetal train "
+              "…` (docs/elastic.md), or leave elastic.min_workers out",
+              env.rank);
+}
+
 int run_as_rank(const launch::RankEnvironment& env, RankRequest request,
                 const TrainArguments& arguments) {
   refuse_in_rank(arguments.host);
-  if (request.job.elastic.min_workers > 0) {
-    throw Error(ErrorCode::Unsupported,
-                "elastic.min_workers is for ranks that `bimetal train` and `bimetal join` start, "
-                "not for another launcher's; leave it out");
-  }
+  request.elastic = is_elastic(arguments, request.job);
+  require_to_go_on(env, request.elastic);
+  request.door = env.door;
+  if (!request.door.empty()) request.resume.clear();  // the others know where the job is
   if (!env.server) {
     request.worker = worker_of_rank(env, arguments.workers, request.job);
     return run_rank(env, request);
@@ -190,12 +214,6 @@ void require_work(const LocalRanks& ranks, const TrainArguments& arguments) {
   throw Error(ErrorCode::InvalidArgument,
               "--worker none is for a machine with parameter servers alone: it needs --listen and "
               "parallel.mode = \"server\"");
-}
-
-/// Whether workers may come and go.
-bool is_elastic(const TrainArguments& arguments, const job::JobConfig& job) {
-  const bool asked = job.elastic.min_workers > 0 || !arguments.host.listen.empty();
-  return asked && !arguments.no_elastic && job::may_be_elastic(job);
 }
 
 int train_command(const TrainArguments& arguments) {

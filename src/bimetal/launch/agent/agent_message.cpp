@@ -101,6 +101,7 @@ std::string encode_job(const AgentJob& job) {
   out.string(job.master.host);
   out.u16(job.master.port);
   out.i64(job.silence_ms);
+  out.u8(job.may_restart);
   return text_of(out);
 }
 
@@ -119,6 +120,7 @@ AgentJob decode_job(std::string_view text) {
   job.master.host = in.string();
   job.master.port = in.u16();
   job.silence_ms = in.i64();
+  job.may_restart = in.u8() != 0;
   in.expect_end();
   if (job.command.empty()) throw Error(ErrorCode::CorruptData, "a job without a command");
   return job;

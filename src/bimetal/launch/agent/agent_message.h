@@ -11,8 +11,9 @@
 //              ◀──────  ready          its port
 //   reach      ──────▶                 (the other hosts) can the meeting point be reached?
 //              ◀──────  reached
-//   start      ──────▶                 with the port
+//   start      ──────▶                 with the port; later with a lost rank that is to come back
 //              ◀──────  started, output, ended   for each rank
+//              ◀──────  elastic        the ranks here go on when others are lost
 //   signal, kill ────▶
 //
 // Both send beats, so that each notices when the other one, or the network, is gone. `failed` ends
@@ -47,6 +48,7 @@ enum class AgentMessage : std::uint8_t {
   output,
   errors,
   ended,
+  elastic,
   failed,
 };
 
@@ -90,6 +92,7 @@ struct AgentJob {
   bool is_first_host = false;   ///< whether the meeting point is here
   net::Endpoint master;         ///< port 0: the first host's agent chooses
   std::int64_t silence_ms = 0;  ///< > 0: without a word for so long, the launcher is gone
+  bool may_restart = false;     ///< the agent stays when its ranks have ended
 };
 
 struct RankEnd {
@@ -107,5 +110,12 @@ std::string encode_error(const Error& error);
 Error decode_error(std::string_view text);
 std::string encode_number(std::int64_t number);
 std::int64_t decode_number(std::string_view text);
+
+/// The launcher's arm on one host: starts the ranks there, hands on their output and signals, and
+/// lets none of them outlive the launcher. Speaks this with it over standard input and output until
+/// all ranks have ended or the launcher is gone, and returns the process's exit status. `version`
+/// is of this Bimetal. Changes this process's environment and working directory: call it once, from
+/// main.
+int run_host_agent(const std::string& version);
 
 }  // namespace bimetal::launch

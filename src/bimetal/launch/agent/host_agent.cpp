@@ -1,5 +1,3 @@
-#include "bimetal/launch/agent/host_agent.h"
-
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -8,32 +6,31 @@
 #include <asio/ip/host_name.hpp>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <thread>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/launch/agent/agent_message.h"
-#include "bimetal/launch/agent/outgoing_bytes.h"
-#include "bimetal/launch/local/find_program.h"
+#include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/local/rank_process.h"
-#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/local/supervisor.h"
 #include "bimetal/launch/port_check.h"
 #include "bimetal/launch/system/environment.h"
-#include "bimetal/launch/system/wait_set.h"
+#include "bimetal/membership/door.h"
+#include "bimetal/net/token.h"
+#include "bimetal/rendezvous/store.h"
 
 namespace bimetal::launch {
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kAgentLooksEvery{200};
+constexpr milliseconds kLookAtBoardEvery{1000};
 constexpr milliseconds kPatienceToReach{5000};
 /// With so much on its way to the launcher, the ranks' output stays where it is.
 constexpr std::size_t kMostOnTheWay = 4 << 20;
-/// More than a pipe holds: what a rank has left behind is read whole.
-constexpr std::size_t kMostAtOnce = 1 << 20;
 /// For the launcher to say what is to be run.
 constexpr milliseconds kPatienceForJob{600'000};
 
@@ -47,18 +44,35 @@ std::string address_reached() {
   return server.find('%') == std::string::npos ? server : std::string();
 }
 
-/// As a terminal does: Ctrl-C is for whatever the command has started, too.
-void pass_on(RankProcess& rank, int signal) {
-  if (signal == SIGINT) {
-    rank.send_to_group(signal);
-  } else {
-    rank.send(signal);
-  }
-}
+/// A store in which the members of an elastic job show who they are, each on its own machine: it
+/// outlives them, and whoever is started in the place of a lost one finds the others there.
+class Board {
+ public:
+  std::string address() const { return net::to_string(server_.endpoint()); }
+  /// Whether members have shown that they are.
+  bool has_roll() { return store_->try_get(membership::kRollKey, soon()).has_value(); }
+
+ private:
+  static Deadline soon() { return Deadline::after(milliseconds(5000)); }
+
+  rendezvous::StoreServer server_{{"127.0.0.1", 0}, net::Token::from_environment()};
+  std::unique_ptr<rendezvous::Store> store_ =
+      rendezvous::connect_store(server_.endpoint(), net::Token::from_environment(), soon());
+};
 
 class HostAgent {
  public:
-  explicit HostAgent(std::string version) : version_(std::move(version)), input_(STDIN_FILENO) {
+  explicit HostAgent(std::string version)
+      : version_(std::move(version)),
+        input_(STDIN_FILENO),
+        ranks_(
+            signals_,
+            [this](const auto& rank, std::size_t stream, std::string bytes) {
+              say({stream == 0 ? AgentMessage::output : AgentMessage::errors, rank.rank(),
+                   std::move(bytes)});
+            },
+            [this](const auto& rank) { note_end(rank); },
+            [this] { return on_the_way_.size() < kMostOnTheWay; }) {
     set_nonblocking(input_);
     on_the_way_.push(kAgentGreeting);
     say({AgentMessage::hello, -1,
@@ -66,7 +80,7 @@ class HostAgent {
   }
 
   int run() {
-    while (!(begun_ && ranks_.empty() && on_the_way_.empty())) {
+    while (!(begun_ && !ranks_.any_running() && on_the_way_.empty() && !job_.may_restart)) {
       wait_for_news();
       if (!hear() || gone_) return leave();
       pass_on_own_signals();
@@ -82,21 +96,15 @@ class HostAgent {
 
   /// The launcher is gone: nobody waits for these ranks any more.
   int leave() {
-    for (auto& rank : ranks_) rank.kill();
+    ranks_.kill();
     return 1;
   }
 
   void wait_for_news() {
     WaitSet news;
     news.add_readable(input_.number());
-    news.add_readable(signals_.descriptor().number());
     if (!on_the_way_.empty()) news.add_writable(STDOUT_FILENO);
-    for (const auto& rank : ranks_) {
-      if (on_the_way_.size() >= kMostOnTheWay) break;
-      rank.add_to(news);
-    }
-    news.wait(kAgentLooksEvery);
-    signals_.drain();
+    ranks_.wait(news);
   }
 
   /// False if the launcher is gone, or has been silent for too long.
@@ -119,13 +127,11 @@ class HostAgent {
         case AgentMessage::reach:
           require_reachable(net::parse_endpoint(message.text), kPatienceToReach);
           return say({AgentMessage::reached});
-        case AgentMessage::start: return start(static_cast<int>(decode_number(message.text)));
-        case AgentMessage::signal:
-          for (auto& rank : ranks_) pass_on(rank, static_cast<int>(decode_number(message.text)));
-          return;
-        case AgentMessage::kill:
-          for (auto& rank : ranks_) rank.kill();
-          return;
+        case AgentMessage::start:
+          if (message.rank >= 0) return start_again(message.rank);
+          return start(static_cast<int>(decode_number(message.text)));
+        case AgentMessage::signal: return pass_on(static_cast<int>(decode_number(message.text)));
+        case AgentMessage::kill: return ranks_.kill();
         case AgentMessage::beat: return say({AgentMessage::beat});
         default: return;
       }
@@ -183,56 +189,69 @@ class HostAgent {
                      job_.directory, failed ? "the folder that ssh begins in" : *home)});
   }
 
-  RankProcess started(int rank, const NamedValues& environment) const {
-    try {
-      return {rank,
-              {job_.command, environment, {}, /*dies_with_starter=*/true},
-              {STDOUT_FILENO, STDERR_FILENO}};
-    } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("rank {} cannot be started: {}", rank, error.what()),
-                  rank);
-    }
-  }
-
   void start(int master_port) {
+    board_.emplace();
+    address_ = net::address_towards(job_.master);
     held_port_.reset();
     const auto master = master_variables(job_.master.host, master_port);
     for (auto& [rank, environment] : job_.ranks) {
       environment.insert(environment.end(), master.begin(), master.end());
-      ranks_.push_back(started(rank, environment));
-      say({AgentMessage::started, rank, encode_number(ranks_.back().pid())});
+      environment.emplace_back(kBoardVariable, board_->address());
+      start(rank, environment);
     }
-    job_.ranks.clear();
     begun_ = true;
+  }
+
+  void start(int rank, const NamedValues& environment) {
+    const auto& started =
+        ranks_.start(rank, "", {job_.command, environment, {}, /*dies_with_starter=*/true},
+                     {STDOUT_FILENO, STDERR_FILENO});
+    say({AgentMessage::started, rank, encode_number(started.pid())});
+  }
+
+  /// In the place of a process that is lost.
+  void start_again(int lost) {
+    for (auto [rank, environment] : job_.ranks) {
+      if (rank != lost) continue;
+      environment.insert(environment.end(), {{kDoorVariable, board_->address()},
+                                             {"BIMETAL_ADDRESS", address_}});
+      start(rank, environment);
+    }
+  }
+
+  /// As a terminal does: Ctrl-C is for whatever the command has started, too.
+  void pass_on(int signal) {
+    ranks_.each([signal](auto& rank) {
+      signal == SIGINT ? rank.send_to_group(signal) : rank.send(signal);
+    });
   }
 
   /// Somebody ends this agent alone: its ranks go first.
   void pass_on_own_signals() {
     const int requests = signals_.stop_requests();
-    if (requests > own_signals_) {
-      for (auto& rank : ranks_) requests > 1 ? rank.kill() : rank.send(SIGTERM);
-    }
+    if (requests > own_signals_) requests > 1 ? ranks_.kill() : pass_on(SIGTERM);
     own_signals_ = requests;
-    gone_ = gone_ || (requests > 0 && ranks_.empty());
+    gone_ = gone_ || (requests > 0 && !ranks_.any_running());
+  }
+
+  /// Before the end of a rank that is lost.
+  void tell_if_elastic() {
+    if (!board_ || told_elastic_ || !board_->has_roll()) return;
+    told_elastic_ = true;
+    say({AgentMessage::elastic});
+  }
+
+  void note_end(const RankProcess& rank) {
+    tell_if_elastic();
+    say({AgentMessage::ended, rank.rank(), encode_end({rank.pid(), rank.exit()})});
   }
 
   void look_after_ranks() {
-    for (auto& rank : ranks_) {
-      rank.look();
-      if (rank.running() && on_the_way_.size() >= kMostOnTheWay) continue;
-      hand_on(rank.rank(), AgentMessage::output, rank.stream(0));
-      hand_on(rank.rank(), AgentMessage::errors, rank.stream(1));
-      if (rank.running()) continue;
-      say({AgentMessage::ended, rank.rank(), encode_end({rank.pid(), rank.exit()})});
+    if (next_look_at_board_.expired()) {
+      tell_if_elastic();
+      next_look_at_board_ = Deadline::after(kLookAtBoardEvery);
     }
-    std::erase_if(ranks_, [](const auto& rank) { return !rank.running(); });
-  }
-
-  void hand_on(int rank, AgentMessage kind, FileDescriptor& stream) {
-    if (!stream) return;
-    std::string bytes;
-    if (!read_some(stream, bytes, kMostAtOnce)) stream.close();
-    if (!bytes.empty()) say({kind, rank, std::move(bytes)});
+    ranks_.look();
   }
 
   void send_beat() {
@@ -248,11 +267,13 @@ class HostAgent {
   OutgoingBytes on_the_way_;
   AgentJob job_;
   std::unique_ptr<HeldPort> held_port_;
-  std::vector<RankProcess> ranks_;
-  bool begun_ = false, gone_ = false;
+  Supervisor ranks_;
+  std::optional<Board> board_;
+  std::string address_;  ///< of this host, as the others reach it
+  bool begun_ = false, gone_ = false, told_elastic_ = false;
   int own_signals_ = 0;
   Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();
-  Deadline next_beat_ = Deadline::after({});
+  Deadline next_beat_ = Deadline::after({}), next_look_at_board_ = Deadline::after({});
 };
 
 }  // namespace

@@ -8,8 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "bimetal/launch/agent/outgoing_bytes.h"
-#include "bimetal/launch/system/wait_set.h"
+#include "bimetal/launch/local/pipe.h"
 
 namespace bimetal::launch {
 

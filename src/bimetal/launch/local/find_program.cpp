@@ -1,5 +1,3 @@
-#include "bimetal/launch/local/find_program.h"
-
 #include <fmt/format.h>
 
 #include <asio/ip/host_name.hpp>

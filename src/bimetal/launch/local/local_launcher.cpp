@@ -8,10 +8,9 @@
 #include <optional>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/launch/local/rank_process.h"
+#include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/local/status_pipe.h"
-#include "bimetal/launch/local/stop_request.h"
-#include "bimetal/launch/system/wait_set.h"
+#include "bimetal/launch/local/supervisor.h"
 
 namespace bimetal::launch {
 namespace {
@@ -20,19 +19,17 @@ namespace {
 constexpr int kLifelineInRank = 3;
 constexpr int kStatusInRank = 4;
 
-/// Signals wake the launcher; this is how often it looks in any case.
-constexpr std::chrono::milliseconds kLookEvery{200};
-
 /// One rank of this machine, and what it says.
 class LocalProcess {
  public:
-  LocalProcess(const LaunchPlan& plan, int local_rank, const FileDescriptor& lifeline)
+  LocalProcess(Supervisor& supervisor, const LaunchPlan& plan, int local_rank,
+               const FileDescriptor& lifeline)
       : plan_(plan.ranks[static_cast<std::size_t>(local_rank)]),
-        process_(plan.first_rank + local_rank,
-                 {.argv = plan_.command,
-                  .environment = environment(plan, local_rank),
-                  .descriptors = {{kLifelineInRank, lifeline.number()}}},
-                 {kStatusInRank}) {}
+        process_(supervisor.start(plan.first_rank + local_rank, plan_.name,
+                                  {.argv = plan_.command,
+                                   .environment = environment(plan, local_rank),
+                                   .descriptors = {{kLifelineInRank, lifeline.number()}}},
+                                  {kStatusInRank})) {}
 
   bool running() const noexcept { return process_.running(); }
   bool expendable() const noexcept { return plan_.expendable; }
@@ -50,12 +47,9 @@ class LocalProcess {
   bool done() const noexcept { return process_.ended_with(0); }
   bool interrupted() const noexcept { return process_.ended_with(kInterruptedStatus); }
   bool ended_well() const noexcept { return done() || interrupted(); }
-  void add_to(WaitSet& news) const { process_.add_to(news); }
   const RankStatus& status() const noexcept { return status_; }
   /// It saves what a lost rank had, or has.
-  bool rescuer() const noexcept {
-    return status_.rescue() && status_.rescue()->state != progress::Rescue::State::LeftOut;
-  }
+  bool rescuer() const noexcept { return status_.rescue().has_value(); }
   bool rescuing() const noexcept {
     return running() && rescuer() && status_.rescue()->state == progress::Rescue::State::Saving;
   }
@@ -66,15 +60,7 @@ class LocalProcess {
                                                                       : std::nullopt;
   }
 
-  /// Takes in what the rank has said, and notices its end.
-  void look() {
-    if (!running()) return;
-    process_.look();  // before reading: what it said last is then in the pipe
-    std::string bytes;
-    read_available(process_.stream(0), bytes);
-    status_.feed(bytes);
-  }
-
+  void hear(std::string_view bytes) { status_.feed(bytes); }
   void ask_to_stop() { process_.send(SIGINT); }
 
   void kill() {
@@ -108,7 +94,7 @@ class LocalProcess {
   }
 
   const LocalRank& plan_;
-  RankProcess process_;
+  RankProcess& process_;
   RankStatus status_;
   bool killed_by_us_ = false, passed_over_ = false, left_behind_ = false;
 };
@@ -120,15 +106,23 @@ class Launch {
       : plan_(plan),
         signals_(signals),
         on_stop_request_(on_stop_request),
-        lifeline_(Pipe::create()) {}
+        lifeline_(Pipe::create()),
+        supervisor_(
+            signals,
+            [this](const auto& rank, std::size_t, const auto& bytes) { at(rank).hear(bytes); },
+            [this](const auto& rank) { note_end(rank.rank() - plan_.first_rank); }) {}
 
   LaunchResult run() {
     for (int i = 0; i < static_cast<int>(plan_.ranks.size()); ++i) start(i);
-    while (any_running()) {
+    while (supervisor_.any_running()) {
       hand_on_stop_requests();
       limit_the_wait();
-      wait_for_news();
-      look();
+      WaitSet nothing_else;
+      supervisor_.wait(nothing_else);
+      supervisor_.look();
+      for (auto& rank : ranks_) {
+        if (stood_in_for(rank)) rank.pass_over();
+      }
     }
     conclude();
     return result_;
@@ -137,35 +131,21 @@ class Launch {
  private:
   void start(int index) {
     try {
-      ranks_.emplace_back(plan_, index, lifeline_.read);
-    } catch (const Error& error) {
-      const int rank = plan_.first_rank + index;
-      const Error cause(
-          error.code(),
-          fmt::format("rank {} ({}) cannot be started: {}", rank,
-                      plan_.ranks[static_cast<std::size_t>(index)].name, error.what()),
-          rank);
+      ranks_.emplace_back(supervisor_, plan_, index, lifeline_.read);
+    } catch (const Error& cause) {
       if (plan_.on_failure) plan_.on_failure(index, cause);
       throw JobFailed({cause}, {});
     }
   }
 
-  bool any_running() const {
-    return std::any_of(ranks_.begin(), ranks_.end(),
-                       [](const auto& rank) { return rank.running(); });
+  LocalProcess& at(const RankProcess& rank) {
+    return ranks_[static_cast<std::size_t>(rank.rank() - plan_.first_rank)];
   }
 
-  void look() {
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      if (!ranks_[i].running()) continue;
-      ranks_[i].look();
-      const bool failed =
-          !ranks_[i].running() && !ranks_[i].ended_well() && !ranks_[i].left_behind();
-      if (failed && plan_.on_failure) {
-        plan_.on_failure(static_cast<int>(i), error_of(ranks_[i].outcome(), plan_.world_size));
-      }
-      if (stood_in_for(ranks_[i])) ranks_[i].pass_over();
-    }
+  void note_end(int index) {
+    const auto& rank = ranks_[static_cast<std::size_t>(index)];
+    if (rank.ended_well() || rank.left_behind() || !plan_.on_failure) return;
+    plan_.on_failure(index, error_of(rank.outcome(), plan_.world_size));
   }
 
   void kill_all() {
@@ -256,16 +236,6 @@ class Launch {
     }
   }
 
-  void wait_for_news() {
-    WaitSet news;
-    news.add_readable(signals_.descriptor().number());
-    for (const auto& rank : ranks_) {
-      if (rank.running()) rank.add_to(news);
-    }
-    news.wait(kLookEvery);
-    signals_.drain();
-  }
-
   void conclude() {
     std::vector<RankOutcome> outcomes, to_blame;
     const bool any_essential = std::any_of(ranks_.begin(), ranks_.end(),
@@ -316,6 +286,7 @@ class Launch {
   SignalWatch& signals_;
   const std::function<void()>& on_stop_request_;
   Pipe lifeline_;
+  Supervisor supervisor_;
   std::vector<LocalProcess> ranks_;
   std::optional<Deadline> first_end_, first_failure_, over_by_, rescue_;
   std::map<std::size_t, Deadline> stuck_;  ///< which of ranks_, until when

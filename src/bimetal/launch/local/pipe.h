@@ -1,7 +1,11 @@
 #pragma once
-// File descriptors with an owner, and pipes between a launcher and its ranks. On Windows
-// the descriptors are those of the C runtime, and only pipes are read and waited for.
+// File descriptors with an owner, pipes between a launcher and its ranks, and waiting for several
+// of them at once. On Windows the descriptors are those of the C runtime, and only pipes are read
+// and waited for.
 
+#include <chrono>
+#include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -49,5 +53,48 @@ bool read_some(const FileDescriptor& descriptor, std::string& text, std::size_t 
 
 /// Writes everything; false if the other end is closed.
 bool write_all(const FileDescriptor& descriptor, std::string_view text);
+
+/// Made anew for each wait. Use from one thread.
+class WaitSet {
+ public:
+  WaitSet();
+  ~WaitSet();
+  WaitSet(const WaitSet&) = delete;
+  WaitSet& operator=(const WaitSet&) = delete;
+
+  /// Until something can be read there, or the stream has ended.
+  void add_readable(int descriptor);
+  /// Until something can be written there, or nobody will read it.
+  void add_writable(int descriptor);
+
+  /// Returns when one of these is so, or `most` has passed, or (POSIX) a signal has come; who is
+  /// meant, reading and writing tell.
+  void wait(std::chrono::milliseconds most);
+
+ private:
+  struct Entries;
+  std::unique_ptr<Entries> entries_;
+};
+
+/// Bytes on their way out through a descriptor, written when it takes them, so that a reader that
+/// dawdles never keeps its writer from its other work.
+class OutgoingBytes {
+ public:
+  void push(std::string_view bytes) { bytes_ += bytes; }
+  bool empty() const noexcept { return size() == 0; }
+  std::size_t size() const noexcept;
+
+  /// Writes what `descriptor` takes without waiting, be it a blocking one or not. False, with the
+  /// rest dropped, if nobody will ever read it. Always the same one. (Windows has no such writing:
+  /// a thread waits there in this object's place.)
+  bool write_some(int descriptor);
+
+ private:
+  std::string bytes_;
+#ifdef _WIN32
+  class Writer;
+  std::shared_ptr<Writer> writer_;
+#endif
+};
 
 }  // namespace bimetal::launch

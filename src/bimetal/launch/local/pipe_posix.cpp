@@ -1,10 +1,14 @@
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <limits>
 #include <string_view>
+#include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/pipe.h"
@@ -79,6 +83,52 @@ bool write_all(const FileDescriptor& descriptor, std::string_view text) {
     text.remove_prefix(static_cast<std::size_t>(count));
   }
   return true;
+}
+
+struct WaitSet::Entries {
+  std::vector<pollfd> list;
+};
+
+WaitSet::WaitSet() : entries_(std::make_unique<Entries>()) {}
+WaitSet::~WaitSet() = default;
+
+void WaitSet::add_readable(int descriptor) {
+  entries_->list.push_back({descriptor, POLLIN, 0});
+}
+
+void WaitSet::add_writable(int descriptor) {
+  entries_->list.push_back({descriptor, POLLOUT, 0});
+}
+
+void WaitSet::wait(std::chrono::milliseconds most) {
+  ::poll(entries_->list.data(), static_cast<nfds_t>(entries_->list.size()),
+         static_cast<int>(most.count()));
+}
+
+std::size_t OutgoingBytes::size() const noexcept {
+  return bytes_.size();
+}
+
+bool OutgoingBytes::write_some(int descriptor) {
+  // A pipe that poll() calls writable takes so much at once without blocking.
+  constexpr std::size_t kAtOnce = PIPE_BUF;
+  std::size_t written = 0;
+  bool open = true;
+  while (open && written < bytes_.size()) {
+    pollfd entry{descriptor, POLLOUT, 0};
+    if (::poll(&entry, 1, 0) <= 0) break;
+    const auto count =
+        ::write(descriptor, bytes_.data() + written, std::min(kAtOnce, bytes_.size() - written));
+    if (count > 0) {
+      written += static_cast<std::size_t>(count);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      break;
+    } else if (errno != EINTR) {
+      open = false;
+    }
+  }
+  bytes_.erase(0, open ? written : bytes_.size());
+  return open;
 }
 
 }  // namespace bimetal::launch

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "bimetal/launch/local/stop_request.h"
+#include "bimetal/launch/local/signal_watch.h"
 
 namespace bimetal::launch {
 namespace {

@@ -1,7 +1,9 @@
 #pragma once
-// The launcher's view of signals: requests to stop, and the ends of children.
+// Signals: the launcher's view of them, requests to stop and the ends of children; and the rank's
+// side of Ctrl-C, an orderly end between two steps with a checkpoint.
 
 #include <chrono>
+#include <string>
 
 #include "bimetal/launch/local/pipe.h"
 
@@ -29,13 +31,40 @@ class SignalWatch {
   const FileDescriptor& descriptor() const noexcept { return pipe_.read; }
 
   /// Empties the descriptor.
-  void drain();
+  void drain() {
+    std::string ignored;
+    read_available(pipe_.read, ignored);
+  }
 
   /// Sleeps for `span`, or until the next signal.
-  void pause(std::chrono::milliseconds span);
+  void pause(std::chrono::milliseconds span) {
+    WaitSet signal;
+    signal.add_readable(pipe_.read.number());
+    signal.wait(span);
+    drain();
+  }
 
  private:
   Pipe pipe_;
+};
+
+/// Exit status of a rank that was asked to stop, as shells give it to a program ended by Ctrl-C.
+inline constexpr int kInterruptedStatus = 130;
+
+/// POSIX. While one exists, the first SIGINT or SIGTERM only sets requested(); another one, a
+/// second or more later, ends the process at once with kInterruptedStatus. (Sooner ones are the
+/// same Ctrl-C, which reaches a rank twice when its launcher forwards what the terminal already
+/// sent.) One at a time.
+class StopRequest {
+ public:
+  StopRequest();
+  ~StopRequest();
+  StopRequest(const StopRequest&) = delete;
+  StopRequest& operator=(const StopRequest&) = delete;
+
+  bool requested() const noexcept;
+  /// The first was SIGTERM.
+  bool by_term() const noexcept;
 };
 
 }  // namespace bimetal::launch

@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <array>
@@ -25,6 +26,32 @@ extern "C" void on_signal(int signal) {
   const char byte = 0;
   [[maybe_unused]] const auto written = ::write(wake_descriptor.load(), &byte, 1);
   errno = saved_errno;
+}
+
+// Of a StopRequest.
+
+constexpr std::array<int, 2> kStopSignals = {SIGINT, SIGTERM};
+
+std::atomic<bool> stop_requested{false};
+std::atomic<int> first_requested{0};
+std::atomic<long> first_milliseconds{0};
+std::array<struct sigaction, kStopSignals.size()> replaced;
+
+long milliseconds_now() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<long>(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
+}
+
+extern "C" void on_stop_signal(int signal) {
+  constexpr long kSameKeystroke = 1000;
+  const long now = milliseconds_now();
+  if (!stop_requested.exchange(true)) {
+    first_milliseconds = now;
+    first_requested = signal;
+  } else if (now - first_milliseconds >= kSameKeystroke) {
+    ::_exit(kInterruptedStatus);
+  }
 }
 
 }  // namespace
@@ -62,6 +89,32 @@ int SignalWatch::stop_requests() const noexcept {
 
 int SignalWatch::first_signal() const noexcept {
   return first_stop_signal;
+}
+
+StopRequest::StopRequest() {
+  stop_requested = false;
+  first_requested = 0;
+  struct sigaction action {};
+  action.sa_handler = on_stop_signal;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
+    ::sigaction(kStopSignals[i], &action, &replaced[i]);
+  }
+}
+
+StopRequest::~StopRequest() {
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
+    ::sigaction(kStopSignals[i], &replaced[i], nullptr);
+  }
+}
+
+bool StopRequest::by_term() const noexcept {
+  return stop_requested && first_requested == SIGTERM;
+}
+
+bool StopRequest::requested() const noexcept {
+  return stop_requested;
 }
 
 }  // namespace bimetal::launch

@@ -38,7 +38,7 @@ std::int64_t number_of(const Json& json, const char* key) {
 progress::Rescue rescue_of(const Json& json) {
   using State = progress::Rescue::State;
   const auto state = number_of(json, "state");
-  const bool known = state >= 0 && state <= static_cast<int>(State::LeftOut);
+  const bool known = state >= 0 && state <= static_cast<int>(State::Failed);
   return {.state = known ? static_cast<State>(state) : State::Failed,
           .lost = static_cast<int>(number_of(json, "lost")),
           .step = number_of(json, "step"),

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "bimetal/base/unicode/utf8_path.h"
-#include "bimetal/launch/local/find_program.h"
+#include "bimetal/launch/local/process.h"
 
 namespace bimetal::launch {
 namespace {

@@ -8,10 +8,8 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/launch/agent/agent_message.h"
-#include "bimetal/launch/agent/outgoing_bytes.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/ssh/ssh_command.h"
-#include "bimetal/launch/system/wait_set.h"
 
 namespace bimetal::launch {
 

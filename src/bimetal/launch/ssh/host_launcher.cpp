@@ -4,13 +4,11 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/base/quantity.h"
 #include "bimetal/launch/agent/rank_output.h"
-#include "bimetal/launch/port_check.h"
-#include "bimetal/launch/ssh/host_connection.h"
-#include "bimetal/launch/ssh/host_jobs.h"
+#include "bimetal/launch/ssh/hosts.h"
 
 namespace bimetal::launch {
 namespace {
@@ -20,145 +18,60 @@ using std::chrono::milliseconds;
 constexpr milliseconds kHostsLookEvery{200};
 /// Once a rank has failed, each host is asked whether it is there: a cable may be the cause.
 constexpr milliseconds kAskEvery{500}, kToAnswer{2'000}, kSuspended{1'000};
-/// For ranks to end that have been killed, and for agents and ssh to follow them.
-constexpr milliseconds kAfterKill{10'000}, kAfterHangUp{5'000};
+/// For ranks to end that have been killed.
+constexpr milliseconds kAfterKill{10'000};
 /// For the others once one rank has ended at the user's request: checkpoints take a while.
 constexpr milliseconds kAfterInterrupt{120'000};
+/// For the others to end that go no further without a lost rank of an elastic job.
+constexpr milliseconds kToFollow{1'000};
 
-struct Host {
-  HostRanks ranks;
-  std::unique_ptr<HostConnection> connection;
-  std::optional<AgentHello> hello;
-  bool ready = false, reached = false, lost = false;
-  int running = 0;                                        ///< ranks
-  std::optional<Deadline::Clock::time_point> asked = {};  ///< since when without an answer
+/// A rank that has ended before the others, which may be about to end for the same reason.
+struct Loss {
+  Host* host = nullptr;
+  RankFailure failure;
+  Deadline until;
 };
 
 class HostLauncher {
  public:
   HostLauncher(const HostsPlan& plan, SignalWatch& signals)
-      : plan_(plan), signals_(signals), printer_(plan.prefixed) {}
-
-  /// No agent is left behind, and none leaves a rank behind.
-  ~HostLauncher() {
-    for (auto& host : hosts_) host.connection->hang_up();
-    const auto deadline = Deadline::after(kAfterHangUp);
-    const auto done = [](const Host& host) { return host.lost || host.connection->ended(); };
-    while (!all(done) && !deadline.expired()) {
-      try {
-        for (auto& host : hosts_) host.connection->exchange(true);
-      } catch (const Error&) {
-        // Whatever it still says: it is killed below if it does not end.
-      }
-      signals_.pause(milliseconds(10));
-    }
-    printer_.print();
-  }
+      : plan_(plan),
+        signals_(signals),
+        printer_(plan.prefixed),
+        hosts_(plan, signals),
+        elastic_(plan.elastic) {}
+  ~HostLauncher() { printer_.print(); }
 
   HostsResult run() {
-    connect();
-    if (get_ready()) {
-      start();
-      while (!all([](const Host& host) { return host.running == 0; })) {
+    result_.interrupted = !hosts_.get_ready([this] { turn(); });
+    if (!result_.interrupted) {
+      hosts_.start();
+      while (hosts_.running() > 0) {
         turn();
+        follow_losses();
         hand_on_stop_requests();
         limit_the_wait();
       }
     }
     print_the_rest();
+    result_.elastic = elastic_;
+    if (elastic_ && ended_well_) {
+      result_.failure.reset();
+      lost_.reset();
+    }
     if (lost_ && !result_.failure && !result_.interrupted) throw Error(*lost_);
+    if (elastic_ && !ended_well_ && !result_.failure) result_.interrupted = true;  // all have left
     return result_;
   }
 
  private:
-  template <typename Condition>
-  bool all(Condition condition) const {
-    return std::all_of(hosts_.begin(), hosts_.end(), condition);
-  }
-
-  // ---- before the ranks
-
-  void connect() {
-    for (const auto& ranks : plan_.hosts) {
-      const bool here = ranks.name.find('@') == std::string::npos && is_this_machine(ranks.name);
-      hosts_.push_back({ranks, std::make_unique<HostConnection>(ranks.name, here, plan_.ssh), {}});
-    }
-  }
-
-  /// False if the user gave up meanwhile.
-  bool get_ready() {
-    const auto deadline = Deadline::after(plan_.start_timeout);
-    if (!wait_for("answer", deadline, [](const Host& host) { return host.hello.has_value(); })) {
-      return false;
-    }
-    send_jobs();
-    if (!wait_for("get ready", deadline, [](const Host& host) { return host.ready; })) return false;
-    for (std::size_t i = 1; i < hosts_.size(); ++i) {
-      hosts_[i].connection->say({AgentMessage::reach, -1, net::to_string(master_)});
-    }
-    hosts_.front().reached = true;
-    return wait_for("reach the first host", deadline,
-                    [](const Host& host) { return host.reached; });
-  }
-
-  bool wait_for(const char* what, Deadline deadline, bool (*done)(const Host&)) {
-    while (!all(done)) {
-      turn();
-      if (signals_.stop_requests() > 0) {
-        result_.interrupted = true;
-        return false;
-      }
-      for (const auto& host : hosts_) {
-        if (!done(host) && host.connection->ended()) throw host.connection->explain();
-        if (!done(host) && deadline.expired()) {
-          throw Error(ErrorCode::Timeout,
-                      fmt::format("host {} did not {} within {} s; try: ssh {} true. "
-                                  "(--start-timeout gives it longer)",
-                                  host.ranks.name, what, plan_.start_timeout.count() / 1000,
-                                  host.ranks.name));
-        }
-      }
-    }
-    return true;
-  }
-
-  void send_jobs() {
-    std::vector<MeetingHost> meeting_hosts;
-    std::vector<bool> here;
-    for (const auto& host : hosts_) {
-      here.push_back(host.connection->here());
-      meeting_hosts.push_back({without_user(host.ranks.name), host.hello->address, here.back()});
-    }
-    master_ = {plan_.master_host.empty() ? meeting_address(meeting_hosts) : plan_.master_host,
-               plan_.master_port};
-    const auto jobs = jobs_of_hosts(plan_, master_, here);
-    for (std::size_t i = 0; i < hosts_.size(); ++i) {
-      hosts_[i].connection->say({AgentMessage::job, -1, encode_job(jobs[i])});
-    }
-  }
-
-  void start() {
-    for (auto& host : hosts_) {
-      host.running = host.ranks.count;
-      host.connection->say({AgentMessage::start, -1, encode_number(master_.port)});
-    }
-    if (hosts_.size() == 1) return;
-    std::string who;
-    for (const auto& host : hosts_) {
-      const auto& ranks = host.ranks;
-      who += fmt::format("{}{} {}-{}", who.empty() ? "" : ", ", ranks.name, ranks.first_rank,
-                         ranks.first_rank + ranks.count - 1);
-    }
-    plan_.note(fmt::format("ranks {}; they meet at {}", who, net::to_string(master_)));
-  }
-
   // ---- while they run
 
   /// Waits for news of any kind and takes it in.
   void turn() {
     const bool room = printer_.has_room();
     wait_for_news(room);
-    for (auto& host : hosts_) {
+    for (auto& host : hosts_.list()) {
       if (host.lost) continue;
       for (auto& message : host.connection->exchange(room)) take(host, message);
       note_answer(host);
@@ -172,7 +85,7 @@ class HostLauncher {
   void wait_for_news(bool room) {
     WaitSet news;
     news.add_readable(signals_.descriptor().number());
-    for (const auto& host : hosts_) {
+    for (const auto& host : hosts_.list()) {
       if (!host.lost) host.connection->add_to(news, room);
     }
     printer_.add_to(news);
@@ -181,14 +94,13 @@ class HostLauncher {
   }
 
   void take(Host& host, Message& message) {
+    if (hosts_.take(host, message)) return;
     switch (message.kind) {
-      case AgentMessage::hello: return greet(host, decode_hello(message.text));
-      case AgentMessage::ready: return note_ready(host, decode_number(message.text));
-      case AgentMessage::reached: host.reached = true; return;
       case AgentMessage::output: return show(message.rank, OutputStream::out, host, message.text);
       case AgentMessage::errors:
         return show(message.rank, OutputStream::errors, host, message.text);
       case AgentMessage::ended: return note_end(host, message.rank, decode_end(message.text));
+      case AgentMessage::elastic: elastic_ = elastic_ || !kill_at_; return;
       case AgentMessage::failed: throw on_host(host, decode_error(message.text));
       default: return;
     }
@@ -200,27 +112,14 @@ class HostLauncher {
     return {error.code(), fmt::format("host {}: {}", host.ranks.name, error.what()), error.rank()};
   }
 
-  void greet(Host& host, AgentHello hello) {
-    if (hello.version != plan_.version) {
-      throw Error(ErrorCode::ProtocolMismatch,
-                  fmt::format("host {} has Bimetal {} and this one {}; install the same version on "
-                              "all hosts, or name another by --remote-bimetal PATH",
-                              host.ranks.name, hello.version, plan_.version));
-    }
-    host.hello = std::move(hello);
-  }
-
-  void note_ready(Host& host, std::int64_t port) {
-    host.ready = true;
-    if (&host == &hosts_.front()) master_.port = static_cast<std::uint16_t>(port);
-  }
-
   void note_end(Host& host, int rank, const RankEnd& end) {
     --host.running;
     printer_.end(rank);
     if (!first_end_) first_end_ = Deadline::after(kAfterInterrupt);
     const bool failed = end.exit.status != 0 || end.exit.signal != 0;
+    ended_well_ = ended_well_ || !failed;
     if (!failed || result_.interrupted) return;
+    if (elastic_) return note_lost(host, {rank, host.ranks.name, end.pid, end.exit});
     const bool first = !result_.failure && !lost_;
     // A killed one is the cause, even if another's complaint about its loss arrived first.
     const bool cause = result_.failure && !killing_ && is_fatal(end.exit.signal) &&
@@ -230,6 +129,34 @@ class HostLauncher {
       result_.failure = RankFailure{rank, host.ranks.name, end.pid, end.exit, misses};
     }
     end_the_others();
+  }
+
+  /// The others go on without it, unless they are about to end, too.
+  void note_lost(Host& host, const RankFailure& failure) {
+    losses_.push_back({&host, failure, Deadline::after(kToFollow)});
+    if (failure.exit.status == kInterruptedStatus) return;
+    const bool killed = result_.failure && is_fatal(result_.failure->exit.signal);
+    if (!result_.failure || killed) result_.failure = failure;
+  }
+
+  void follow_losses() {
+    while (!losses_.empty() && losses_.front().until.expired()) {
+      const auto [host, failure, until] = losses_.front();
+      losses_.erase(losses_.begin());
+      const int left = hosts_.running();
+      const bool has_left = failure.exit.status == kInterruptedStatus;
+      const bool comes_back = !has_left && !host->lost && restarts_ < plan_.restarts;
+      if (left == 0 || result_.interrupted) continue;
+      plan_.note(fmt::format("rank {} on {} (pid {}) {}; {}{}", failure.rank, failure.host,
+                             failure.pid,
+                             has_left ? "has left the job" : how_it_ended(failure.exit),
+                             counted(left, "rank goes on", "ranks go on"),
+                             comes_back ? ", and it is started again" : ""));
+      if (!comes_back) continue;
+      ++restarts_;
+      ++host->running;
+      host->connection->say({AgentMessage::start, failure.rank});
+    }
   }
 
   void notice_loss(Host& host) {
@@ -248,8 +175,11 @@ class HostLauncher {
                                               host.ranks.name, plan_.silence.count() / 1000));
     // Ranks elsewhere may have complained of the loss before it was seen here.
     if (result_.failure && !is_fatal(result_.failure->exit.signal)) result_.failure.reset();
-    give_up(host, Error(why.code(), fmt::format("{} (ranks {}-{}); the other ranks were stopped",
-                                                why.what(), host.ranks.first_rank, last)));
+    const Error told(why.code(),
+                     fmt::format("{} (ranks {}-{}); the other ranks {}", why.what(),
+                                 host.ranks.first_rank, last, elastic_ ? "go on" : "were stopped"));
+    if (elastic_) plan_.note(told.what());
+    give_up(host, told);
   }
 
   /// Answers that came while this launcher was suspended have not been read yet.
@@ -258,7 +188,7 @@ class HostLauncher {
     const bool suspended = now - last_turn_ > kSuspended;
     const bool heard = host.asked && now - host.connection->silent_for() > *host.asked;
     if (suspended || heard) host.asked.reset();
-    if (&host == &hosts_.back()) last_turn_ = now;
+    if (&host == &hosts_.list().back()) last_turn_ = now;
   }
 
   static bool gives_no_answer(const Host& host) {
@@ -267,7 +197,7 @@ class HostLauncher {
 
   /// Nothing is lost by waiting for a host that may only be slow while ranks elsewhere still end.
   bool others_are_through(const Host& host) const {
-    return all([&](const Host& other) {
+    return hosts_.all([&](const Host& other) {
       return &other == &host || other.running == 0 || gives_no_answer(other);
     });
   }
@@ -286,12 +216,12 @@ class HostLauncher {
     host.running = 0;
     host.connection->hang_up();
     if (!lost_) lost_ = why;
-    end_the_others();
+    if (!elastic_) end_the_others();
   }
 
   void beat() {
     if (!next_beat_.expired()) return;
-    for (auto& host : hosts_) {
+    for (auto& host : hosts_.list()) {
       if (host.connection->here() || !host.hello) continue;
       host.connection->say({AgentMessage::beat});
       if (asks_ && !host.asked) host.asked = Deadline::Clock::now();
@@ -302,13 +232,9 @@ class HostLauncher {
 
   // ---- ending
 
-  void say_to_all(AgentMessage kind, int signal) {
-    for (auto& host : hosts_) host.connection->say({kind, -1, encode_number(signal)});
-  }
-
   void end_the_others() {
     if (kill_at_) return;
-    say_to_all(AgentMessage::signal, SIGTERM);
+    hosts_.say_to_all(AgentMessage::signal, SIGTERM);
     kill_at_ = Deadline::after(plan_.grace);
     asks_ = true;
     next_beat_ = Deadline::after({});
@@ -316,7 +242,7 @@ class HostLauncher {
 
   void kill_all() {
     if (killing_) return;
-    say_to_all(AgentMessage::kill, 0);
+    hosts_.say_to_all(AgentMessage::kill, 0);
     killing_ = Deadline::after(kAfterKill);
   }
 
@@ -327,7 +253,7 @@ class HostLauncher {
       first_end_.reset();
       // A terminal that goes away is no reason that programs expect.
       const int signal = signals_.first_signal() == SIGINT ? SIGINT : SIGTERM;
-      say_to_all(AgentMessage::signal, signal);
+      hosts_.say_to_all(AgentMessage::signal, signal);
       plan_.note("stopping the ranks; Ctrl-C again kills them");
     }
     if (requests >= 2 && !result_.killed) {
@@ -342,7 +268,7 @@ class HostLauncher {
     if (kill_at_ && kill_at_->expired()) kill_all();
     if (result_.interrupted && first_end_ && first_end_->expired()) kill_all();
     if (!killing_ || !killing_->expired()) return;
-    for (auto& host : hosts_) {
+    for (auto& host : hosts_.list()) {
       if (host.running == 0) continue;
       const Error why(
           ErrorCode::PeerLost,
@@ -377,9 +303,11 @@ class HostLauncher {
   const HostsPlan& plan_;
   SignalWatch& signals_;
   RankPrinter printer_;
-  net::Endpoint master_;
-  std::vector<Host> hosts_;
+  Hosts hosts_;
   std::optional<Error> lost_;
+  bool elastic_, ended_well_ = false;
+  std::vector<Loss> losses_;
+  int restarts_ = 0;
   std::optional<Deadline> first_end_, kill_at_, killing_;
   Deadline next_beat_ = Deadline::after({});
   bool asks_ = false;  ///< hosts have to answer: a rank has failed

@@ -32,6 +32,9 @@ struct HostsPlan {
   std::chrono::milliseconds grace{std::chrono::seconds(10)};  ///< between SIGTERM and SIGKILL
   /// After so long without a word from a host it counts as lost, and so does the launcher there.
   std::chrono::milliseconds silence{std::chrono::seconds(60)};
+  /// A lost rank ends no other one, as in a job that has shown itself to be elastic.
+  bool elastic = false;
+  int restarts = 0;  ///< so often a lost rank of an elastic job is started again
   std::function<void(const std::string&)> note;  ///< gets what the user may want to know
 };
 
@@ -45,15 +48,19 @@ struct RankFailure {
 };
 
 struct HostsResult {
-  bool interrupted = false;            ///< ended by the user's request
-  bool killed = false;                 ///< at the second request
-  std::optional<RankFailure> failure;  ///< the first one; all others were ended because of it
+  bool interrupted = false;  ///< ended by the user's request
+  bool killed = false;       ///< at the second request
+  bool elastic = false;      ///< no failure has ended another rank
+  /// The first one; all others were ended because of it. Of an elastic job, if no rank ended well:
+  /// the first that was not killed, else the last.
+  std::optional<RankFailure> failure;
 };
 
 /// Returns when the last rank has ended; none is left behind, whatever happens, also on other
 /// hosts. Ranks' output goes to standard output and standard error. The first request to stop is
 /// handed on to all ranks as the signal that it was, a second one kills them. When a rank fails,
-/// the others get SIGTERM, and SIGKILL after `grace`.
+/// the others get SIGTERM, and SIGKILL after `grace`. Of a job that is elastic (docs/elastic.md)
+/// the others go on, also when a host is lost: how they end is what counts.
 ///
 /// Errors, after which nothing runs any more: those of ssh (Unauthorized, Timeout, System), a
 /// program or folder that a host does not have (InvalidArgument), another version there

@@ -41,6 +41,7 @@ TEST(AgentMessage, TheJobArrivesWhole) {
   job.is_first_host = true;
   job.master = {"fd00::2", 29500};
   job.silence_ms = 60'000;
+  job.may_restart = true;
   const auto read = decode_job(encode_job(job));
   EXPECT_EQ(read.command, job.command);
   EXPECT_EQ(read.directory, job.directory);
@@ -52,6 +53,7 @@ TEST(AgentMessage, TheJobArrivesWhole) {
   EXPECT_TRUE(read.is_first_host);
   EXPECT_EQ(read.master, job.master);
   EXPECT_EQ(read.silence_ms, 60'000);
+  EXPECT_TRUE(read.may_restart);
   EXPECT_THROW(decode_job(encode_job(job).substr(1)), Error);
   job.command.clear();
   EXPECT_THROW(decode_job(encode_job(job)), Error);

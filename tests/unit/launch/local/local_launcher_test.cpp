@@ -120,14 +120,6 @@ TEST_F(LocalLauncher, TheLastOneIsKilledWhenItHasSavedForTooLong) {
   EXPECT_THAT(failure_of(plan, signals_).what(), HasSubstr("rank 0"));
 }
 
-TEST_F(LocalLauncher, OneThatIsLeftOutHurriesNobodyAndSaysNothingOfWhatIsSaved) {
-  const std::string left_out = R"(echo '{"event":"rescue","state":3,"cause":"late"}' >&4; exit 3)";
-  auto plan = plan_of({left_out, kSaving + "sleep 1; touch " + in_folder("saved") + "; exit 3"});
-  const auto failure = failure_of(plan, signals_);
-  EXPECT_EQ(failure.rescue(), "");
-  EXPECT_TRUE(std::filesystem::exists(in_folder("saved")));
-}
-
 TEST_F(LocalLauncher, OneThatWasWaitedForInVainMaySaveAllTheSame) {
   const std::string says =
       R"(echo '{"event":"error","code":"timeout","rank":1,"message":"no sign of rank 1"}' >&4; exit 4)";

@@ -10,9 +10,8 @@
 #include <thread>
 
 #include "bimetal/base/error.h"
-#include "bimetal/launch/local/status_pipe.h"
 #include "bimetal/launch/local/pipe.h"
-#include "bimetal/launch/local/stop_request.h"
+#include "bimetal/launch/local/status_pipe.h"
 
 namespace bimetal::launch {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bimetal/launch/local/root_cause.h"
-#include "bimetal/launch/local/stop_request.h"
+#include "bimetal/launch/local/signal_watch.h"
 
 namespace bimetal::launch {
 namespace {

@@ -1,5 +1,3 @@
-#include "bimetal/launch/mpi/mpi_meeting.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/launch/meet.h"
 #include "bimetal/launch/port_check.h"
 #include "bimetal/net/advertise.h"
 #include "bimetal/net/endpoint.h"
