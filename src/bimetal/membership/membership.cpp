@@ -46,7 +46,8 @@ std::string keeper_of(const std::string& asked, const std::vector<Member>& membe
 }  // namespace
 
 Membership::Membership(Options options)
-    : options_(std::move(options)), door_({options_.listen, 0}, options_.token, options_.silence) {
+    : options_(std::move(options)),
+      door_({options_.listen, options_.port}, options_.token, options_.silence) {
   self_ = {random_id(), options_.host,
            fmt::format("{} on {} (process {})", options_.worker, options_.host,
                        rendezvous::own_process_id()),
@@ -121,7 +122,8 @@ bool Membership::somebody_waits() {
 
 Change Membership::next(const std::optional<Error>& loss, std::span<const int> leaving) {
   const auto before = roll_;
-  Round round{.until = Deadline::after(options_.patience + options_.timeout), .wait = [] {}};
+  Round round{.until = Deadline::after(options_.patience + options_.timeout),
+              .wait = options_.wait};
   const bool names_lost =
       loss && (loss->code() == ErrorCode::PeerLost || loss->code() == ErrorCode::Timeout);
   if (names_lost && loss->rank() && *loss->rank() < static_cast<int>(before.members.size())) {

@@ -33,6 +33,7 @@ inline constexpr const char* kEither = "either";
 
 struct Options {
   std::string listen = "127.0.0.1";  ///< the address of this machine by which the others reach it
+  std::uint16_t port = 0;            ///< of the door; 0: any
   net::Token token = {};
   std::string host = {};    ///< this machine's name
   std::string worker = {};  ///< what it computes on
@@ -51,6 +52,8 @@ struct Options {
   comm::GroupOptions group = {};
   /// A store in which rank 0 shows who is in the epoch, too, as long as it is there: a launcher's.
   std::optional<net::Endpoint> board = {};
+  /// Called while next() waits, at least ten times a second. It may throw.
+  std::function<void()> wait = [] {};
 };
 
 /// The group of a new epoch, and how it differs from the last one that this member was in.
