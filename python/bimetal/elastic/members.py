@@ -59,6 +59,11 @@ def _library() -> Any:
     return interface, meeting
 
 
+def server_of(store: dist.Store) -> str | None:
+    """HOST:PORT of the server behind one of torch's stores, as far as it has one."""
+    return _library()[1].server_of(store)
+
+
 class Members:
     """This process's place among the members of a job. Use from one thread at a time.
 

@@ -69,7 +69,7 @@ def run(train: Callable[[State], Result], state: State, *, min_workers: int = 1,
         max_workers: newcomers beyond that wait; 0: any number.
         keeper: the name of the machine on which the job goes on where half of the workers have lost the other half; empty: that of the
             first rank 0; "either": each half.
-        patience: seconds for enough workers to be there.
+        patience: seconds for enough workers to be there, once it is known who is lost.
         timeout: seconds for a call of the process group, and for a worker that computes to come to the others.
 
     Returns:

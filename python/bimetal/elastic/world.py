@@ -10,7 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 from bimetal._errors import error
-from bimetal.elastic.members import Epoch, Members
+from bimetal.elastic.members import Epoch, Members, server_of
 from bimetal.process_group import BACKEND, _backend_of
 
 _TO_CONNECT_S = 30.0  # for those who have just been there
@@ -38,7 +38,6 @@ class World:
         elif dist.get_backend() != BACKEND:
             raise error(f"the process group is {dist.get_backend()}'s, which does not survive its ranks: leave out init_process_group, or "
                         f"call init_process_group(\"{BACKEND}\")", "unsupported")
-        from bimetal.library.meeting import server_of
         store = dist.distributed_c10d._get_default_store()
         members = Members(server_of(store), job, **how)
         life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # a launcher that starts all ranks again may keep its store

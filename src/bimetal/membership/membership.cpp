@@ -249,6 +249,13 @@ std::optional<comm::Group> Membership::attend(const Member& host, Round& round) 
   }
 }
 
+/// With the newcomers that it lets in.
+bool Membership::are_enough(Meeting& meeting) const {
+  if (!meeting.has_majority()) return false;
+  meeting.admit([this](const Knock& who) { return objection_to(who); }, options_.most);
+  return meeting.size() >= options_.least;
+}
+
 std::optional<comm::Group> Membership::preside(Round& round) {
   Meeting meeting(door_, roll_, self_, options_.silence, options_.timeout);
   meeting.suspect(round.lost);
@@ -266,12 +273,10 @@ std::optional<comm::Group> Membership::preside(Round& round) {
           door_.answer_all({.verdict = Verdict::failed, .error = failure});
           throw *failure;
         }
-        if (!meeting.has_majority()) {
-          meeting.look_again();
-          break;
-        }
-        meeting.admit([this](const Knock& who) { return objection_to(who); }, options_.most);
-        if (meeting.size() < options_.least) {
+        if (!are_enough(meeting)) {
+          if (!std::exchange(round.is_short, true)) {
+            round.until = min(round.until, Deadline::after(options_.patience));
+          }
           meeting.look_again();
           break;
         }

@@ -28,6 +28,8 @@
 
 namespace bimetal::membership {
 
+class Meeting;
+
 /// For Options::keeper: whoever is left may go on.
 inline constexpr const char* kEither = "either";
 
@@ -109,6 +111,7 @@ class Membership {
   std::optional<Error> objection_to(const Knock& knock) const;
   comm::Group meet(Round& round);
   std::optional<comm::Group> attend(const Member& host, Round& round);
+  bool are_enough(Meeting& meeting) const;
   std::optional<comm::Group> preside(Round& round);
   void show_roll();
   void look_at_board();
