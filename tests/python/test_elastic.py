@@ -105,7 +105,7 @@ EVENTS = {"newcomer": wait_for_a_newcomer, "leave": leave, "fail": fail}
 
 
 def too_few():
-    return loop(min_workers=3, patience=1.0)
+    return loop(min_workers=3, patience=1.0, timeout=20.0)
 
 
 def refusals():
@@ -130,6 +130,20 @@ def refusals():
             lambda: run(lambda _: None, State(model=model), min_workers=3, max_workers=2))
     refused("unsupported", "leave out group=", run_with(sampler=bimetal.BalancedBatchSampler(9, 2, group=dist.new_group([0]))))
     refused("unsupported", "a number for each rank", run_with(sampler=bimetal.BalancedBatchSampler(9, 2, balance="fixed", weights=[1])))
+    def in_shards(state):
+        bimetal.zero.shard(state.model, state.optimizer, level=1)
+        state.commit()
+
+    def in_parts(state):
+        state.model.weight = nn.Parameter(torch.zeros(1, 2))
+        state.commit()
+
+    for cut in (in_shards, in_parts):
+        other = nn.Linear(2, 2)
+        state = State(model=other, optimizer=torch.optim.SGD(other.parameters(), 0.1))
+        refused("unsupported", "model.weight has been cut into parts of the ranks", lambda: run(cut, state))  # noqa: B023 (at once)
+        dist.destroy_process_group()
+        dist.init_process_group("bimetal", store=dist.HashStore(), rank=0, world_size=1)
     wrapped = DistributedDataParallel(model)
     refused("invalid_argument", "give State the model within", lambda: State(model=wrapped))
     refused("invalid_argument", "model is in a DistributedDataParallel already", run_with(model=model))

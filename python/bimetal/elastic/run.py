@@ -157,12 +157,12 @@ class _Run:
                 leaving = change.leaving
                 forget(change)
             except KeyboardInterrupt:  # at this machine: the others go on
-                self._world.end("a worker was interrupted")
+                self._world.abort()
                 raise
             except BaseException as failure:
                 loss = loss_behind(failure)
                 if loss is None or not self._may_be_one(loss):
-                    self._world.end(f"rank {self.epoch.rank}: {failure!r}")
+                    self._world.abort()
                     self._members.fail(f"{self.epoch.members[self.epoch.rank].name} has failed: {type(failure).__name__}: {failure}")
                     raise
                 forget(failure)
@@ -203,7 +203,9 @@ class _Run:
         while True:
             began = time.monotonic()
             undo = undo or loss is not None
-            self._world.end("a worker was lost" if loss else None)
+            if loss is not None:
+                self._world.abort()  # so that all see it at once
+            self._world.end()
             if self.epoch.rank in leaving:
                 raise Left
             gc.collect()  # a DistributedDataParallel is in circles, and its hooks are on the parameters

@@ -12,6 +12,7 @@ from torch import nn
 from bimetal._errors import error
 from bimetal.balance import BalancedBatchSampler
 from bimetal.elastic.packing import Packed
+from bimetal.zero.ownership import owner_of
 
 
 class State:
@@ -35,6 +36,7 @@ class State:
         self._names = list(parts)
         self._commits = -1  # of the run, as far as this rank knows it
         self._saved: Packed | None = None
+        self._whole: dict[str, torch.Size] = {}  # of the modules' parameters
         self._run: Any = None  # while it is used
         vars(self).update(parts)
 
@@ -86,6 +88,7 @@ class State:
                             "train(state), which is called again for every group", "invalid_argument")
         for sampler in self._samplers():
             sampler.require_elastic()
+        self._whole = self._shapes()
         self._packed()
 
     def _facts(self) -> str:
@@ -100,7 +103,24 @@ class State:
                 facts.append(f"{name}: {part.size} samples, {part.global_batch} a batch, {part.accumulate} batches a step")
         return "\n".join(facts)
 
+    def _shapes(self) -> dict[str, torch.Size]:
+        return {f"{name}.{key}": one.shape for name, part in self._parts() if isinstance(part, nn.Module)
+                for key, one in part.named_parameters()}
+
+    def _require_whole(self) -> None:
+        """What a rank alone has of a model is lost with the rank."""
+        now = self._shapes()
+        cut = next((name for name, shape in self._whole.items() if now.get(name) != shape), None)
+        for name, part in self._parts():
+            if isinstance(part, nn.Module):
+                cut = cut or next((f"{name}.{key}" for key, one in part.named_parameters() if owner_of(one) is not None), None)
+        if cut is not None:
+            raise error(f"{cut} has been cut into parts of the ranks (bimetal.zero, bimetal.tensor, bimetal.pipeline, FSDP2), and what a "
+                        "lost rank had of it would be gone: bimetal.elastic keeps whole models, as DistributedDataParallel has them",
+                        "unsupported")
+
     def _packed(self, before: Packed | None = None) -> Packed:
+        self._require_whole()
         kept = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in self._parts()}
         return Packed(kept, "state", before)
 

@@ -67,11 +67,14 @@ class World:
         _backend_of(None, "cpu").set_timeout(self._timeout)
         members.settle()
 
-    def end(self, why: str | None) -> None:
-        """Of all groups. `why`: others are to notice at once; None: all do the same."""
+    def abort(self) -> None:
+        """Whoever waits for this rank gets an error. The group is still to be destroyed."""
         if dist.is_initialized():
-            if why is not None:
-                dist.group.WORLD.abort()
+            dist.group.WORLD.abort()
+
+    def end(self) -> None:
+        """Of all groups."""
+        if dist.is_initialized():
             dist.destroy_process_group()
 
     def _tell_environment(self, members: Members, epoch: Epoch) -> None:
