@@ -75,7 +75,7 @@ def loop(name="", **how):
     def after(state):
         print(f"step {len(state.steps)} of {dist.get_world_size()} at {bimetal.elastic.doors()[-1]}", flush=True)
         time.sleep(0.02)
-        if name and len(state.steps) == 10:
+        if name and len(state.steps) == 20:
             EVENTS[name](state, rank)
 
     try:
@@ -87,7 +87,7 @@ def loop(name="", **how):
 
 def wait_for_a_newcomer(state, rank):
     until = time.monotonic() + 120
-    while rank == 0 and not state._run._members.somebody_waits() and time.monotonic() < until:
+    while rank == 0 and dist.get_world_size() == 2 and not state._run._members.somebody_waits() and time.monotonic() < until:
         time.sleep(0.05)
 
 
@@ -102,6 +102,10 @@ def fail(state, rank):
 
 
 EVENTS = {"newcomer": wait_for_a_newcomer, "leave": leave, "fail": fail}
+
+
+def impatient():
+    return loop("newcomer", timeout=5.0)
 
 
 def too_few():
@@ -218,10 +222,19 @@ class Elastic(unittest.TestCase):
         self.lose(2)
 
     def test_a_newcomer(self):
-        with start(2, loop, "newcomer") as job:
-            door = wait_for(job, 0, r"step 9 of 2 at (\S+)")[1]
-            with start(1, BIMETAL_DOOR=door) as later:
+        port = ranks.free_port()
+        with start(2, loop, "newcomer", BIMETAL_DOOR_PORT=str(port)) as job:
+            self.assertEqual(wait_for(job, 0, r"step 9 of 2 at (\S+)")[1], f"127.0.0.1:{port + 1}")
+            with start(1, BIMETAL_DOOR=f"127.0.0.1:1,127.0.0.1:{port + 1}", BIMETAL_DOOR_PORT=str(port)) as later:
                 self.check([*ended(job, (0, 1)), *ended(later, (0,))], [2, 3])
+
+    def test_one_that_was_stopped_comes_back(self):
+        with start(3, impatient) as job:
+            wait_for(job, 1, r"step 5 of 3")
+            job.processes[1].send_signal(signal.SIGSTOP)
+            wait_for(job, 0, r"step 20 of 2")
+            job.processes[1].send_signal(signal.SIGCONT)
+            self.check(ended(job, (0, 2, 1)), [3, 2])
 
     def test_one_leaves(self):
         with start(3, loop, "leave") as job:

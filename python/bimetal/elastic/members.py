@@ -59,6 +59,18 @@ def _library() -> Any:
     return interface, meeting
 
 
+def _port_of_door() -> int:
+    """The machine's first rank has BIMETAL_DOOR_PORT, the next one the port behind it, and so on; 0: any. So have newcomers, whose
+    machine may have such ranks already."""
+    text = os.environ.get("BIMETAL_DOOR_PORT", "")
+    if not text or os.environ.get("BIMETAL_DOOR"):
+        return 0
+    local_rank = os.environ.get("LOCAL_RANK", "0")
+    if not text.isdigit() or not 0 < int(text) + int(local_rank) < 65536:
+        raise error(f"BIMETAL_DOOR_PORT is '{text}', which gives local rank {local_rank} no port", "invalid_argument")
+    return int(text) + int(local_rank)
+
+
 def server_of(store: dist.Store) -> str | None:
     """HOST:PORT of the server behind one of torch's stores, as far as it has one."""
     return _library()[1].server_of(store)
@@ -84,9 +96,7 @@ class Members:
         self._interface, self._meeting = _library()
         lib = self._interface.lib
         address = os.environ.get("BIMETAL_ADDRESS") or self._interface.text_of(lib.address, towards.encode() if towards else None)
-        port = os.environ.get("BIMETAL_DOOR_PORT", "0") if os.environ.get("LOCAL_RANK", "0") == "0" else "0"
-        if not port.isdigit() or int(port) > 65535:
-            raise error(f"BIMETAL_DOOR_PORT is '{port}', which is no port", "invalid_argument")
+        port = _port_of_door()
         self.address = address
         self._gives_up = False
         self._wait = self._interface.Wait(lambda _: int(self._gives_up))
