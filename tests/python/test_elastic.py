@@ -11,6 +11,8 @@ import ranks
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -142,12 +144,27 @@ def refusals():
         state.model.weight = nn.Parameter(torch.zeros(1, 2))
         state.commit()
 
-    for cut in (in_shards, in_parts):
+    def in_torchs_shards(state):
+        fully_shard(state.model, mesh=init_device_mesh("cpu", (1,)))
+        state.commit()
+
+    for cut, text in ((in_shards, "model.weight has been cut into parts of the ranks"), (in_parts, "model.weight has been cut"),
+                      (in_torchs_shards, "state['model']['weight'] is a DTensor: what its rank has of it would be lost")):
         other = nn.Linear(2, 2)
         state = State(model=other, optimizer=torch.optim.SGD(other.parameters(), 0.1))
-        refused("unsupported", "model.weight has been cut into parts of the ranks", lambda: run(cut, state))  # noqa: B023 (at once)
+        refused("unsupported", text, lambda: run(cut, state))  # noqa: B023 (at once)
         dist.destroy_process_group()
         dist.init_process_group("bimetal", store=dist.HashStore(), rank=0, world_size=1)
+    calls = []
+
+    def in_vain(_):
+        calls.append(dist.get_world_size())
+        raise bimetal.Error("rank 0 is gone [peer_lost, rank 0]", "peer_lost", 0)
+
+    refused("peer_lost", "rank 0 is gone", lambda: run(in_vain, State(model=model)))
+    assert calls == [1] * 4, calls  # nobody was lost
+    dist.destroy_process_group()
+    dist.init_process_group("bimetal", store=dist.HashStore(), rank=0, world_size=1)
     wrapped = DistributedDataParallel(model)
     refused("invalid_argument", "give State the model within", lambda: State(model=wrapped))
     refused("invalid_argument", "model is in a DistributedDataParallel already", run_with(model=model))
