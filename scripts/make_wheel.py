@@ -14,9 +14,9 @@ from wheel_file import PROJECT, ROOT
 
 PACKAGE = ROOT / "python" / "bimetal"
 AUTOLOAD = ROOT / "python" / "bimetal_autoload"
-PARTS = ["__init__.py", "_core.py", "_devices.py", "_errors.py", "_plain_errors.py",
+PARTS = ["__init__.py", "_asked_store.py", "_core.py", "_devices.py", "_errors.py", "_plain_errors.py",
          "_synchronize.py", "_together.py", "_torch_check.py", "device.py", "lightning.py", "process_group.py", "program.py", "py.typed",
-         "balance", "command", "hf", "library", "pipeline", "tensor", "zero"]
+         "balance", "command", "elastic", "hf", "library", "pipeline", "tensor", "zero"]
 OLDEST_TORCH = "2.4"
 # Where there are wheels of the program, as bimetal.command.program has it, too; elsewhere pip would find none, and refuse.
 MARKER = ("(sys_platform == 'darwin' and platform_machine == 'arm64') or "

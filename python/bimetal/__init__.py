@@ -19,7 +19,7 @@ if sys.orig_argv[1:3] == ["-m", "bimetal.command"]:
 
 import torch  # noqa: E402, F401  (its libraries must be there before the extension's)
 
-from bimetal import _build, balance, pipeline, tensor, zero
+from bimetal import _build, balance, elastic, pipeline, tensor, zero
 from bimetal._core import half
 from bimetal._errors import Error
 from bimetal.balance import BalancedBatchSampler, monitor, sample_exact_hook, token_exact_hook
@@ -42,6 +42,7 @@ __all__ = [
     "balance",
     "bytes_sent",
     "device",
+    "elastic",
     "flight_recorder",
     "half",
     "monitor",

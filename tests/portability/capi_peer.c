@@ -159,6 +159,10 @@ static void shares(void) {
 
 /* What `bimetal doctor` and those who meet ask of this machine and of the store. */
 static void machine(const char* address, bimetal_store* store) {
+  const void* nothing = "";
+  int64_t no_bytes = -1;
+  must(bimetal_store_try_get(store, "nobody's", PATIENCE_MS, &nothing, &no_bytes), "a key that nobody has set");
+  expect(nothing == NULL && no_bytes == 0, 1, "a key that nobody has set");
   const char* text = NULL;
   must(bimetal_token(&text), "token");
   expect((int64_t)strspn(text, "0123456789abcdef"), 64, "token");
@@ -190,6 +194,28 @@ static int number_of(const char* name) {
     exit(2);
   }
   return atoi(text);
+}
+
+/* The ranks agree to go on in a new group, all of them. */
+static void members(bimetal_group* group) {
+  const bimetal_member_options options = {sizeof options, "127.0.0.1:0", "host",      "c",  "peers", "either", 1,
+                                          0,              PATIENCE_MS,   PATIENCE_MS, NULL, NULL};
+  bimetal_members* all = NULL;
+  bimetal_group* next = NULL;
+  bimetal_work* work = NULL;
+  const char* told = NULL;
+  int32_t waits = 1;
+  must(bimetal_members_new(&options, &all), "members");
+  must(bimetal_members_found(all, group), "the first members");
+  must(bimetal_members_somebody_waits(all, &waits), "who waits at the door");
+  expect(waits, 0, "who waits at the door");
+  must(bimetal_members_next(all, BIMETAL_OK, NULL, -1, NULL, 0, &next), "the next members");
+  finish(bimetal_barrier(next, 0, &work), &work, "barrier of the next members");
+  expect(bimetal_group_size(next), size, "the next members");
+  must(bimetal_members_told(all, &told), "what is told of members");
+  expect(strncmp(told, "{\"epoch\":1,", 11), 0, "what is told of members");
+  bimetal_group_free(next);
+  bimetal_members_free(all);
 }
 
 /* What tests/portability/test_library_peers.py does in Python. */
@@ -241,6 +267,7 @@ int main(int argc, char** argv) {
     if (rank != 0) finish(bimetal_receive(group, &nothing, 1, BIMETAL_FLOAT32, 0, 1, 0, &never), &never, "receive");
     finish(bimetal_barrier(group, 0, &never), &never, "barrier");
   }
+  members(group);
   the_rest(group);
   bimetal_group_free(group);
   bimetal_store_free(store);

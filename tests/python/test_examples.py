@@ -13,7 +13,7 @@ from programs import EXAMPLES, ROOT, installed, outputs, run
 
 class Examples(unittest.TestCase):
     def test_plain_and_balanced_ddp(self):
-        for script in ("ddp_plain.py", "ddp_balanced.py"):
+        for script in ("ddp_plain.py", "ddp_balanced.py", "ddp_elastic.py"):
             with self.subTest(script):
                 self.assertIn("epoch 1: loss", run(f"python/{script}", "--samples", 2000, "--epochs", 2))
 

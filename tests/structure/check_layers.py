@@ -33,7 +33,7 @@ ALLOWED = {
     "c10d": [*CORE, "device"],
     "task": ["base"],
     "data": ["base", "net", "balance", "task"],
-    "capi": [*CORE, "data", "launch"],
+    "capi": [*CORE, "membership", "data", "launch"],
     "models": ["base", "task"],
     "optim": ["base", "job"],
     "precision": ["base", "job"],

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from bimetal._core import core
-from bimetal._errors import Error
+from bimetal._errors import Error, error
 from bimetal._synchronize import synchronize
 from bimetal.balance import step_check
 from bimetal.balance.bucket_check import BucketCheck
@@ -79,11 +79,12 @@ class BalancedBatchSampler(Sampler[list[int]]):
         alone = not dist.is_initialized()
         self.rank = 0 if alone else dist.get_rank(group)
         self._ranks = 1 if alone else dist.get_world_size(group)
+        self._policy, self._weights = balance, list(weights)
         self._prefetch = prefetch
         lengths = [int(length) for length in lengths]
         self.counts_in = "tokens" if lengths else "samples"  # what shares are of
         self._sampler = core.EpochSampler(self.size, seed, shuffle, lengths)
-        self._balancer = core.Balancer(self._ranks, self._sampler.mean_weight(global_batch), balance, list(weights))
+        self._balancer = self._balancer_of([])
         self._next_epoch: tuple[int, int] = (0, 0)  # and the sample to begin with
         self._iteration = 0  # which one is under way; another number ends those before it
         self._under_way: deque[_Batch] = deque()  # drawn and not finished, oldest first
@@ -258,6 +259,31 @@ class BalancedBatchSampler(Sampler[list[int]]):
     def load_state_dict(self, state: dict[str, int]) -> None:
         """The next iteration goes on there. The number of ranks may be another one. What a loop has under way is given up."""
         self._go_to(state["epoch"], state["offset"])
+
+    def require_elastic(self) -> None:
+        """For bimetal.elastic: raises where it cannot follow changes of the world."""
+        if self.group is not None:
+            raise error("a BalancedBatchSampler of a group of its own ends with that group: leave out group=", "unsupported")
+        if self._weights:
+            raise error("weights has a number for each rank, and whose would be gone with a lost rank is not known: let shares follow "
+                        "the speed (balance=\"auto\")", "unsupported")
+        if self.watch is not None:
+            raise error("bimetal.monitor() watches a world that stays as it is: leave it out", "unsupported")
+
+    def regroup(self) -> None:
+        """For bimetal.elastic: the default group is another one now. The place stays, to the sample, and so does what has been measured
+        of ranks that have stayed. Collective."""
+        place = self.state_dict()
+        rates = [torch.zeros(1, dtype=torch.float64) for _ in range(dist.get_world_size())]
+        dist.all_gather(rates, torch.tensor([self._balancer.alone_rate(self.rank)], dtype=torch.float64))
+        self.rank, self._ranks = dist.get_rank(), dist.get_world_size()
+        self._balancer = self._balancer_of([(0.0, 1 / float(rate) if rate > 0 else 0.0) for rate in rates])
+        self._figures.clear()
+        self._bucket_check = BucketCheck()
+        self.load_state_dict(place)
+
+    def _balancer_of(self, probes: list[tuple[float, float]]) -> Any:
+        return core.Balancer(self._ranks, self._sampler.mean_weight(self.global_batch), self._policy, self._weights, probes)
 
     def finish_step(self, seconds: float | None = None) -> None:
         """Ends the step under way; for loops without the hook (which calls it otherwise). Collective.

@@ -33,6 +33,15 @@ class Meeting(ctypes.Structure):
                 ("size", c_int32), ("timeout_ms", c_int64), ("world", c_void_p), ("members", ctypes.POINTER(c_int32))]
 
 
+Wait = ctypes.CFUNCTYPE(c_int32, c_void_p)
+
+
+class MemberOptions(ctypes.Structure):
+    _fields_ = [("struct_size", c_uint64), ("door", c_char_p), ("host", c_char_p), ("worker", c_char_p), ("job", c_char_p),
+                ("keeper", c_char_p), ("least", c_int32), ("most", c_int32), ("patience_ms", c_int64),
+                ("timeout_ms", c_int64), ("wait", Wait), ("context", c_void_p)]
+
+
 _P, _I, _L, _S = c_void_p, c_int32, c_int64, c_char_p
 
 # What each function gives back, and takes: bimetal_c.h has their meaning.
@@ -42,7 +51,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "server_new": (_I, [_S, _P]), "server_port": (_I, [_P]), "server_free": (None, [_P]),
     "store_connect": (_I, [_S, _L, _P]), "answer_set": (None, [_P, _S, _L]), "store_of_calls": (_I, [_P, _P]),
     "store_free": (None, [_P]), "store_set": (_I, [_P, _S, _S, _L, _L]), "store_get": (_I, [_P, _S, _L, _P, _P]),
-    "store_add": (_I, [_P, _S, _L, _L, _P]), "address": (_I, [_S, _P]), "own_addresses": (_I, [_P]), "token": (_I, [_P]),
+    "store_add": (_I, [_P, _S, _L, _L, _P]), "store_try_get": (_I, [_P, _S, _L, _P, _P]), "address": (_I, [_S, _P]), "own_addresses": (_I, [_P]), "token": (_I, [_P]),
     "end_with_launcher": (_I, []),
     "group_meet": (_I, [_P, _P]), "group_part": (_I, [_P, _P, _I, _P]), "group_abort": (_I, [_P, _S]),
     "group_close": (_I, [_P, _L]), "group_free": (None, [_P]), "group_rank": (_I, [_P]), "group_size": (_I, [_P]),
@@ -67,6 +76,9 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "balancer_new": (_I, [_I, _L, _S, _P, _P, _P, _P]), "balancer_free": (None, [_P]),
     "balancer_shares": (None, [_P, _P]), "balancer_observe": (_I, [_P, _P, _P, _P, _P, _P, _P]),
     "balancer_alone_rate": (c_double, [_P, _I]),
+    "members_new": (_I, [_P, _P]), "members_free": (None, [_P]), "members_found": (_I, [_P, _P]),
+    "members_join": (_I, [_P, _S, _P]), "members_next": (_I, [_P, _I, _S, _I, _P, _I, _P]),
+    "members_fail": (_I, [_P, _I, _S]), "members_somebody_waits": (_I, [_P, _P]), "members_told": (_I, [_P, _P]),
 }
 
 
@@ -119,6 +131,11 @@ def failure(status: int) -> Exception:
 def check(status: int) -> None:
     if status != OK:
         raise failure(status)
+
+
+def status_of(code: str) -> int:
+    """The status that stands for an error's code."""
+    return next(status for status in range(1, 32) if lib.error_name(status).decode() in (code, "unknown"))
 
 
 def made(function: Any, *arguments: Any) -> int:

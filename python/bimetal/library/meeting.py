@@ -31,12 +31,12 @@ _living: list[weakref.ref[LibraryProcessGroup]] = []
 _lives: collections.Counter[tuple[str, int, int]] = collections.Counter()
 
 
-class _Store:
+class StoreForCore:
     """One of torch's stores for the core: its calls as C functions, for as long as this object lives."""
 
     def __init__(self, store: dist.Store) -> None:
         self.problem: Exception | None = None
-        server = _server_of(store)
+        server = server_of(store)
         name = f"torch's store at {server}" if server else "torch's store"
         address = text_of(lib.address, server.encode() if server else None)
 
@@ -78,7 +78,7 @@ def make_backend(place: Any) -> LibraryProcessGroup:
     members = [int(rank) for rank in place.global_ranks_in_group]
     world = _world_of(place.group_rank, members) if members else None
     timeout_ms = max(1, int(place.timeout.total_seconds() * 1000))
-    store = _Store(place.store)
+    store = StoreForCore(place.store)
     try:
         meeting = Meeting(ctypes.sizeof(Meeting), store.handle, place.group_id.encode(), place.group_rank,
                           place.group_size, timeout_ms, world.handle() if world else None,
@@ -116,7 +116,7 @@ def _world_of(rank: int, members: list[int]) -> LibraryProcessGroup | None:
     return None
 
 
-def _server_of(store: Any) -> str | None:
+def server_of(store: Any) -> str | None:
     """HOST:PORT of the server behind a store, as far as it has one."""
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store

@@ -119,6 +119,9 @@ class LibraryProcessGroup(dist.ProcessGroup):
         """Orderly end: waits for what is in flight."""
         self.close(30.0)
 
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        self._timeout = timeout
+
     # ---- What bimetal asks of it ----
 
     def handle(self) -> int:

@@ -19,9 +19,9 @@ from typing import Any, TextIO
 import torch
 import torch.distributed as dist
 
+from bimetal._asked_store import AskedStore
 from bimetal._devices import usable_cores
 from bimetal.ray.result import code_in, error
-from bimetal.ray.store import RayStore
 from bimetal.runs import folders, saved
 from bimetal.runs.job_process import Mailbox
 
@@ -49,7 +49,7 @@ class LoopRun:
     world_size: int
     worker: str
     timeout: datetime.timedelta
-    store: RayStore
+    store: AskedStore
     mailbox: Mailbox
     resume: pathlib.Path | None
     outbox: pathlib.Path

@@ -16,10 +16,11 @@ import ray
 import torch
 
 from bimetal import _build
+from bimetal._asked_store import AskedStore
 from bimetal._devices import usable_cores
 from bimetal.command import program
 from bimetal.ray.loop import LoopRun
-from bimetal.ray.store import RayStore, Shelf, at_hand, through_ray
+from bimetal.ray.store import Shelf, at_hand, through_ray
 from bimetal.runs import folders
 from bimetal.runs.job_process import JobProcess, Mailbox
 
@@ -140,7 +141,7 @@ class Worker:
         for name in ("BIMETAL_TOKEN_FILE", "BIMETAL_ADDRESS"):
             os.environ.pop(name, None)
         os.environ.update(place.variables(token), BIMETAL_WORKER=place.workers[-1])
-        store = RayStore(at_hand(self._shelf) if first is None else through_ray(first))
+        store = AskedStore(at_hand(self._shelf) if first is None else through_ray(first))
         LoopRun(function, config, place.rank, place.world_size, place.workers[-1],
                 datetime.timedelta(seconds=timeout_s), store, self._mailbox, pathlib.Path(resume) if resume else None,
                 pathlib.Path(outbox) if outbox else self._scratch / "outbox", number).start()

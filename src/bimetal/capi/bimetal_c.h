@@ -1,10 +1,10 @@
 #ifndef BIMETAL_C_H
 #define BIMETAL_C_H
 /* Bimetal's torch-free core for programs in C, and in whatever can call C: groups of ranks and
- * their collectives, the sampler that visits every sample once, and the balancer of unequal
- * devices. What the functions do is told by the C++ headers that they stand for (comm/group.h,
- * comm/work.h, data/sampler.h, balance/balancer.h); here stands what is different. docs/capi.md has
- * an example.
+ * their collectives, the sampler that visits every sample once, the balancer of unequal devices,
+ * and who belongs to a job whose members come and go. What the functions do is told by the C++
+ * headers that they stand for (comm/group.h, comm/work.h, data/sampler.h, balance/balancer.h); here
+ * stands what is different. docs/capi.md has an example.
  *
  * Status. Every function that can fail returns one: BIMETAL_OK, BIMETAL_PENDING where it says so,
  * or a code of bimetal_error_name. The text of a failure, and the rank that it is about, are the
@@ -97,6 +97,9 @@ BIMETAL_C int32_t bimetal_store_get(bimetal_store* store, const char* key, int64
                                     const void** value, int64_t* bytes);
 BIMETAL_C int32_t bimetal_store_add(bimetal_store* store, const char* key, int64_t delta,
                                     int64_t timeout_ms, int64_t* value);
+/* Does not wait: *value is NULL where nobody has set the key. */
+BIMETAL_C int32_t bimetal_store_try_get(bimetal_store* store, const char* key, int64_t timeout_ms,
+                                        const void** value, int64_t* bytes);
 
 /* The address to name in bimetal_store_calls: of this process towards a server at "HOST:PORT";
  * NULL: the store is no server (comm/meet/meet.h). The text is the thread's until its next such
@@ -284,6 +287,54 @@ BIMETAL_C int32_t bimetal_balancer_observe(bimetal_balancer* balancer, const int
                                            const int32_t* out_of_memory, int32_t* changed);
 /* Samples per second that the rank would do alone; 0 where that is not known. */
 BIMETAL_C double bimetal_balancer_alone_rate(const bimetal_balancer* balancer, int32_t rank);
+
+/* ---- Members: who belongs to a job, over losses and newcomers (membership/membership.h) ---- */
+
+typedef struct bimetal_members bimetal_members;
+typedef struct bimetal_member_options {
+  uint64_t struct_size;
+  /* "HOST:PORT" at which this member listens to the others; port 0 is any. The token is that of
+   * BIMETAL_TOKEN_FILE or BIMETAL_TOKEN, and the silence after which a member counts as gone that
+   * of BIMETAL_PEER_TIMEOUT_S. */
+  const char* door;
+  const char* host;   /* this machine's name */
+  const char* worker; /* what it computes on */
+  const char* job;    /* equal on all members, or they are refused */
+  const char* keeper; /* NULL or empty: the machine of the first rank 0 */
+  int32_t least;
+  int32_t most; /* 0: any number */
+  int64_t patience_ms;
+  int64_t timeout_ms; /* also of the calls of the groups */
+  /* Called about ten times a second while bimetal_members_join and _next wait; another result than
+   * 0 ends them in `aborted`. NULL: nobody is asked. */
+  int32_t (*wait)(void* context);
+  void* context;
+} bimetal_member_options;
+
+/* Use one from one thread at a time. */
+BIMETAL_C int32_t bimetal_members_new(const bimetal_member_options* options,
+                                      bimetal_members** members);
+BIMETAL_C void bimetal_members_free(bimetal_members* members);
+/* `first` is the job's first group, which stays the caller's. Collective; blocks. */
+BIMETAL_C int32_t bimetal_members_found(bimetal_members* members, bimetal_group* first);
+/* In its place, for a process that comes later. doors: "HOST:PORT,HOST:PORT…", of which one must be
+ * a member's. Blocks until it is in. The group is the caller's. */
+BIMETAL_C int32_t bimetal_members_join(bimetal_members* members, const char* doors,
+                                       bimetal_group** group);
+/* The next epoch, once the last one's group has ended. status, text and rank: the error that has
+ * shown a loss; BIMETAL_OK, NULL, -1 where all have agreed to end it, but for the ranks `leaving`,
+ * which do not come. Collective among those who are there; blocks. */
+BIMETAL_C int32_t bimetal_members_next(bimetal_members* members, int32_t status, const char* text,
+                                       int32_t rank, const int32_t* leaving, int32_t count,
+                                       bimetal_group** group);
+/* The job has failed here: the others are told so. Blocks for seconds at most. */
+BIMETAL_C int32_t bimetal_members_fail(bimetal_members* members, int32_t status, const char* text);
+/* *waits: whether somebody is at the door who may come in. To be asked on all ranks. */
+BIMETAL_C int32_t bimetal_members_somebody_waits(bimetal_members* members, int32_t* waits);
+/* {"epoch", "rank", "door": this member's, "members": by rank, and how they differ from those
+ * before: "lost", "left", "came"}; a member is {"id", "name", "host", "door"}. The text is the
+ * thread's until its next call that gives one. */
+BIMETAL_C int32_t bimetal_members_told(const bimetal_members* members, const char** json);
 
 #ifdef __cplusplus
 }

@@ -130,6 +130,16 @@ std::int32_t bimetal_store_get(bimetal_store* store, const char* key, std::int64
   });
 }
 
+std::int32_t bimetal_store_try_get(bimetal_store* store, const char* key, std::int64_t timeout_ms,
+                                   const void** value, std::int64_t* bytes) {
+  return capi::guarded([&] {
+    auto found = store->store->try_get(key, capi::after(timeout_ms));
+    const auto& text = capi::keep_text(found ? std::move(*found) : std::string());
+    *value = found ? text.data() : nullptr;
+    *bytes = static_cast<std::int64_t>(text.size());
+  });
+}
+
 std::int32_t bimetal_store_add(bimetal_store* store, const char* key, std::int64_t delta,
                                std::int64_t timeout_ms, std::int64_t* value) {
   return capi::guarded([&] { *value = store->store->add(key, delta, capi::after(timeout_ms)); });

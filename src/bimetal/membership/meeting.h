@@ -23,6 +23,7 @@ struct Membership::Round {
   std::set<std::uint64_t> lost = {};      ///< members that it has found missing
   std::set<std::uint64_t> given_up = {};  ///< members that were there, and never came to a meeting
   Deadline until;                         ///< for enough of them to be there
+  bool is_short = false;                  ///< each has come or is gone, and those are not enough
   std::function<void()> wait;             ///< called while it waits; may throw
 };
 

@@ -47,7 +47,8 @@ std::string keeper_of(const std::string& asked, const std::vector<Member>& membe
 }  // namespace
 
 Membership::Membership(Options options)
-    : options_(std::move(options)), door_({options_.listen, 0}, options_.token, options_.silence) {
+    : options_(std::move(options)),
+      door_({options_.listen, options_.port}, options_.token, options_.silence) {
   self_ = {random_id(), options_.host,
            fmt::format("{} on {} (process {})", options_.worker, options_.host,
                        rendezvous::own_process_id()),
@@ -126,7 +127,8 @@ bool Membership::somebody_waits() {
 
 Change Membership::next(const std::optional<Error>& loss, std::span<const int> leaving) {
   const auto before = roll_;
-  Round round{.until = Deadline::after(options_.patience + options_.timeout), .wait = [] {}};
+  Round round{.until = Deadline::after(options_.patience + options_.timeout),
+              .wait = options_.wait};
   const bool names_lost =
       loss && (loss->code() == ErrorCode::PeerLost || loss->code() == ErrorCode::Timeout);
   if (names_lost && loss->rank() && *loss->rank() < static_cast<int>(before.members.size())) {
@@ -252,6 +254,13 @@ std::optional<comm::Group> Membership::attend(const Member& host, Round& round) 
   }
 }
 
+/// With the newcomers that it lets in.
+bool Membership::are_enough(Meeting& meeting) const {
+  if (!meeting.has_majority()) return false;
+  meeting.admit([this](const Knock& who) { return objection_to(who); }, options_.most);
+  return meeting.size() >= options_.least;
+}
+
 std::optional<comm::Group> Membership::preside(Round& round) {
   Meeting meeting(door_, roll_, self_, options_.silence, options_.timeout);
   meeting.suspect(round.lost);
@@ -269,12 +278,10 @@ std::optional<comm::Group> Membership::preside(Round& round) {
           door_.answer_all({.verdict = Verdict::failed, .error = failure});
           throw *failure;
         }
-        if (!meeting.has_majority()) {
-          meeting.look_again();
-          break;
-        }
-        meeting.admit([this](const Knock& who) { return objection_to(who); }, options_.most);
-        if (meeting.size() < options_.least) {
+        if (!are_enough(meeting)) {
+          if (!std::exchange(round.is_short, true)) {
+            round.until = min(round.until, Deadline::after(options_.patience));
+          }
           meeting.look_again();
           break;
         }

@@ -28,11 +28,14 @@
 
 namespace bimetal::membership {
 
+class Meeting;
+
 /// For Options::keeper: whoever is left may go on.
 inline constexpr const char* kEither = "either";
 
 struct Options {
   std::string listen = "127.0.0.1";  ///< the address of this machine by which the others reach it
+  std::uint16_t port = 0;            ///< of the door; 0: any
   net::Token token = {};
   std::string host = {};    ///< this machine's name
   std::string worker = {};  ///< what it computes on
@@ -52,6 +55,8 @@ struct Options {
   /// A store in which rank 0 shows who is in the epoch, too, as long as it is there: a launcher's.
   /// Nothing: the one that BIMETAL_BOARD names, in which each member does: its own machine's.
   std::optional<net::Endpoint> board = {};
+  /// Called while next() waits, at least ten times a second. It may throw.
+  std::function<void()> wait = [] {};
 };
 
 /// The group of a new epoch, and how it differs from the last one that this member was in.
@@ -107,6 +112,7 @@ class Membership {
   std::optional<Error> objection_to(const Knock& knock) const;
   comm::Group meet(Round& round);
   std::optional<comm::Group> attend(const Member& host, Round& round);
+  bool are_enough(Meeting& meeting) const;
   std::optional<comm::Group> preside(Round& round);
   void show_roll();
   void look_at_board();

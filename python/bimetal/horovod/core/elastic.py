@@ -114,9 +114,6 @@ class ObjectState(State):
 
 _log = logging.getLogger("bimetal.horovod")
 
-# Of what ends a world: those that another world may do without.
-_SURVIVABLE = ("peer_lost", "aborted", "timeout", "system", "corrupt_data")
-
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates ``func(state, …)`` so that it goes on when ranks are lost or come::
@@ -165,4 +162,4 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 def _what_ended_the_world() -> Error | None:
     """Why the engine has ended, if a new world may help. The exception itself need not say so: frameworks wrap it."""
     error = world.current().engine.error if world.is_initialized() else None
-    return error if isinstance(error, Error) and error.code in _SURVIVABLE else None
+    return error if isinstance(error, Error) and error.code in membership.SURVIVABLE else None

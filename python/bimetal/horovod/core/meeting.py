@@ -95,11 +95,9 @@ _JOB_IDS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "SLURM_
 
 @dataclass
 class Meeting:
-    """A store that all ranks share. ``outlives_ranks``: somebody else than a rank keeps it. ``file``: what it is kept
-    in, where ranks that are started alike would find it again."""
+    """A store that all ranks share. ``file``: what it is kept in, where ranks that are started alike would find it again."""
 
     store: dist.Store
-    outlives_ranks: bool
     file: pathlib.Path | None = None
 
     def name_for_later(self) -> str:
@@ -126,15 +124,14 @@ def open_meeting(place: Place, timeout: float, environment: Mapping[str, str] = 
             store, ``system`` where rank 0 cannot serve it.
     """
     if place.size == 1 and "MASTER_ADDR" not in environment:
-        return Meeting(dist.HashStore(), outlives_ranks=False)
+        return Meeting(dist.HashStore())
     address = _address(place, environment)
     if address is not None:
-        kept = launcher_keeps_the_store(environment)
-        serve = place.rank == 0 and not kept
-        return Meeting(_tcp_store(address, place, serve, timeout), outlives_ranks=kept)
+        serve = place.rank == 0 and not launcher_keeps_the_store(environment)
+        return Meeting(_tcp_store(address, place, serve, timeout))
     if place.local_size == place.size:
         file = _private_file(environment)
-        return Meeting(dist.FileStore(str(file), place.size), outlives_ranks=False, file=file)
+        return Meeting(dist.FileStore(str(file), place.size), file=file)
     raise Error(f"{place.launcher} has started ranks that may be on several machines, and nothing says where they "
                 f"meet: set MASTER_ADDR to the address of rank 0's machine and MASTER_PORT to a free port there, on "
                 f"all ranks (Open MPI: mpirun -x MASTER_ADDR=… -x MASTER_PORT=29500; MPICH: mpiexec -genv …)",

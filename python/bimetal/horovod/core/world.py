@@ -18,7 +18,7 @@ import torch.distributed as dist
 from bimetal import _C, _build
 from bimetal._errors import Error
 from bimetal.horovod.core.engine import Engine
-from bimetal.horovod.core.meeting import Meeting, Place, find_place, launcher_keeps_the_store, open_meeting
+from bimetal.horovod.core.meeting import Meeting, Place, find_place, open_meeting
 from bimetal.horovod.core.negotiation import Rounds
 
 SECONDS_TO_CLOSE = 5.0
@@ -36,6 +36,7 @@ class World:
     cross_size: int
     homogeneous: bool
     generation: int
+    store: dist.Store  # where process sets of it meet, too
     group: dist.ProcessGroup
     engine: Engine
     sets: dict[int | None, Any] = field(default_factory=dict)  # process sets that have been added, by number
@@ -100,7 +101,7 @@ def enter(store: dist.Store, rank: int, size: int, generation: int, seconds: flo
                         seconds or connect_seconds())
     try:
         places = _exchange_places(group)
-        _world = World(rank, size, *_locality(places, rank), generation, group, Engine(group, range(size)))
+        _world = World(rank, size, *_locality(places, rank), generation, store, group, Engine(group, range(size)))
     except BaseException:
         group.abort()
         raise
@@ -151,7 +152,7 @@ def meet() -> bool:
     if dist.is_initialized():
         store = dist.distributed_c10d._get_default_store()
         place = Place(dist.get_rank(), dist.get_world_size(), None, None, "torch.distributed")
-        found = Meeting(store, outlives_ranks=launcher_keeps_the_store(os.environ))
+        found = Meeting(store)
     else:
         place = find_place()
         found = open_meeting(place, connect_seconds())
@@ -170,7 +171,7 @@ def next_generation() -> int:
 def make_group_of(ranks: Sequence[int], number: int) -> dist.ProcessGroup:
     """For process set ``number``: a group of some ranks of this world, this one included. Collective among them."""
     here = current()
-    store = dist.PrefixStore(f"{here.generation}/sets/{number}/", meeting().store)
+    store = dist.PrefixStore(f"{here.generation}/sets/{number}/", here.store)
     return _make_group(store, f"horovod/{here.generation}/{number}", ranks, here.rank, connect_seconds(),
                        here.group._get_backend(torch.device("cpu")))
 
