@@ -149,11 +149,13 @@ class Means(unittest.TestCase):
     def test_unequal_ranks_train_what_one_process_does(self):
         torch.set_num_threads(1)
         with tempfile.TemporaryDirectory(prefix="bimetal-test-") as folder:
-            for kind, most in {"classes": 1e-10, "regression": 1e-10, "labels": 1e-10, "own": 1e-10, "prompt": 1e-5}.items():
+            kinds = {"classes": 1e-10, "regression": 1e-10, "labels": 1e-10, "own": 1e-10, "prompt": 1e-5}
+            results = ranks.several(2, [(learnt, kind, [3, 1], 4, folder) for kind in kinds])
+            for (kind, most), *of_rank in zip(kinds.items(), *results, strict=True):
                 with self.subTest(kind):
                     expected, changed, _ = learnt(kind, [1], 8, folder, use_cpu=True)
                     self.assertEqual(changed, [], "the caller's arguments are others now")
-                    for found, changed, world in ranks.on_ranks(2, learnt, kind, [3, 1], 4, folder):
+                    for found, changed, world in of_rank:
                         self.assertEqual((changed, world), ([], 2))
                         self.assertLess(max(abs(a - b) for a, b in zip(found, expected, strict=True)), most)
 
