@@ -48,8 +48,7 @@ class ServingTest(TwoMachines):
         return json.loads(job.out)
 
     def end(self, server):
-        server.interrupt()
-        server.done(harness.INTERRUPTED)
+        server.end()
         self.assert_nothing_left()
 
 
@@ -212,7 +211,7 @@ class Serving(ServingTest):
         time.sleep(0.5)  # the handshake, and some of the request
         server.process.kill()
         server.process.wait()
-        self.assert_one_message(client.wait(), harness.PEER_LOST, "the server of predictions at", "is gone")
+        self.assert_one_message(client, harness.PEER_LOST, "the server of predictions at", "is gone")
         self.assert_one_message(self.predict(server.address, "--timeout", 1), harness.TIMEOUT, "could not be reached")
         gone = self.predict(server.address, "--timeout", 600)
         self.assertEqual(gone.status, harness.TIMEOUT)
@@ -233,15 +232,15 @@ class ServedByTheJob(ServingTest):
         return self.said(job.address, "--token-file", self.token, *arguments)
 
     def test_the_answers_follow_the_training_which_takes_no_notice(self):
-        settings = {"train__epochs": 60, "train__dtype": "float64", "train__learning_rate": 0.01, "servers__count": 2,
+        settings = {"train__epochs": 40, "train__dtype": "float64", "train__learning_rate": 0.01, "servers__count": 2,
                     "train__evaluate": True, "checkpoint__dir": ""}
         reports = []
         for asked in (False, True):
-            job = self.listening("--report", self.folder / "run.json", **settings)
+            job = self.listening("--report", self.folder / "run.json", workers=("cpu:threads=1,speed=0.3",), **settings)
             if asked:
                 job.wait_for_output("step ")
                 steps = []
-                while job.process.poll() is None and len(steps) < 12:
+                while job.process.poll() is None and len(steps) < 5:
                     said = self.predict(job.address, "--token-file", self.token, "--labels", self.labels, "--json")
                     if said.status == 0:
                         answer = json.loads(said.out)
@@ -293,8 +292,7 @@ class ServedByTheJob(ServingTest):
         step = self.ask(job)["step"]
         wait_until(lambda: self.ask(job)["step"] > step + 20, "steps", job)
         self.assertIsNone(job.process.poll())
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
 
     def test_who_takes_over_answers_too(self):
         job = self.listening(servers__count=2, servers__replicas=2, checkpoint__dir="")
@@ -304,8 +302,7 @@ class ServedByTheJob(ServingTest):
         job.wait_for_output("leads the job from now on")
         wait_until(lambda: self.predict(job.address, "--token-file", self.token).status == 0, "an answer", job)
         self.assertGreaterEqual(self.ask(job)["step"], before)
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
 
     def test_a_job_without_servers_says_so(self):
         job_file = self.write_job(checkpoint__dir="")
