@@ -1,6 +1,5 @@
 """bimetal.hf with PEFT: the example's adapter is the one that a single process would have trained."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -141,7 +140,7 @@ def learnt(kind, weights, per_device, folder, **options):
     return [torch.cat([p.detach().flatten() for p in model.parameters()]).tolist(), changed, trainer.args.world_size]
 
 
-@unittest.skipUnless(all(map(importlib.util.find_spec, NEEDED)), "transformers, accelerate or peft is not installed")
+@ranks.needs(*NEEDED)
 class Means(unittest.TestCase):
     """Losses that are not divided by num_items_in_batch, and GPT-2's in float32 with PEFT's prompt tuning. The ranks are not told to
     use the CPU."""
@@ -169,7 +168,7 @@ class Means(unittest.TestCase):
                     learnt("classes", [1], 8, folder, use_cpu=True, **option)
 
 
-@unittest.skipUnless(all(map(importlib.util.find_spec, (*NEEDED, "trl", "datasets"))), "trl is not installed")
+@ranks.needs(*NEEDED, "trl", "datasets")
 class Sft(unittest.TestCase):
     def test_the_sft_trainer_of_unequal_ranks(self):
         """Two ranks whose numbers of micro-batches differ: three and one."""
@@ -217,7 +216,7 @@ class Micro(unittest.TestCase):
         self.assertEqual([part["texts"] for part in texts.parts], [["bb"], ["a", "ccc"]])
 
 
-@unittest.skipUnless(all(map(importlib.util.find_spec, NEEDED)), "transformers, accelerate or peft is not installed")
+@ranks.needs(*NEEDED)
 class HuggingFace(unittest.TestCase):
     def test_an_adapter_of_unequal_ranks(self):
         with tempfile.TemporaryDirectory(prefix="bimetal-test-") as folder:

@@ -1,6 +1,5 @@
 """Hugging Face's causal models and its Trainer: recipes of docs/python.md, and the warning."""
 
-import importlib.util
 import pathlib
 import sys
 import unittest
@@ -48,8 +47,7 @@ def trainer_weights(recipe, workers):
     return [p.tolist() for p in trainer.model.parameters()]
 
 
-@unittest.skipUnless(all(map(importlib.util.find_spec, ("transformers", "accelerate"))),
-                     "transformers or accelerate is not installed")
+@ranks.needs("transformers", "accelerate")
 class HuggingFace(unittest.TestCase):
     def test_a_causal_model_with_the_hook_for_samples_is_told(self):
         (first, right), (second, right_too) = ranks.several(2, [(warnings_of, "sample_exact_hook"), (warnings_of, "token_exact_hook")])
