@@ -83,8 +83,8 @@ class Room(TextJob):
     def write_large_job(self, name, **settings):
         return self.write_text_job(name, **{
             "model__layers": 8, "model__width": 768, "model__heads": 12, "model__dropout": 0, "train__dtype": "float32",
-            "train__optimizer": "sgd", "train__momentum": 0, "train__clip_norm": 0, "train__steps": 2, "train__micro_batch": 3, "train__evaluate": False,
-            "checkpoint__dir": "", **settings})
+            "train__optimizer": "sgd", "train__momentum": 0, "train__clip_norm": 0, "train__steps": 2, "train__micro_batch": 3,
+            "train__evaluate": False, "checkpoint__dir": "", **settings})
 
     def losses(self, job_file, workers):
         told = self.reported(job_file, workers=workers)

@@ -15,7 +15,7 @@ import urllib.request
 import zlib
 
 import harness
-from harness import TwoMachines, connected, wait_until
+from harness import TwoMachines, wait_until
 
 
 class ServingTest(TwoMachines):
@@ -25,8 +25,8 @@ class ServingTest(TwoMachines):
         self.train(job_file, workers=("cpu:threads=1",)).done()
         return job_file
 
-    def serve(self, *arguments, worker="cpu:threads=1"):
-        server = self.start("serve", self.checkpoints, "--listen", "127.0.0.1:0", "--worker", worker, *arguments)
+    def serve(self, *arguments, worker="cpu:threads=1", **options):
+        server = self.start("serve", self.checkpoints, "--listen", "127.0.0.1:0", "--worker", worker, *arguments, **options)
         server.wait_for_output("serving")
         server.address = re.search(r" at (\S+);", server.out)[1]
         return server
@@ -197,18 +197,20 @@ class Serving(ServingTest):
     @harness.waits
     def test_killed_clients_and_a_killed_server(self):
         self.trained()
-        server = self.serve("--max-batch", 4, worker="cpu:threads=1,speed=0.01")
-        images = self.folder / "data" / "train-images-idx3-ubyte"
+        server = self.serve("--max-batch", 4, worker="cpu:threads=1,speed=0.01", environment={"BIMETAL_DEBUG": "info"})
+
+        def client_comes():
+            before = server.err.count("has come from")
+            client = self.start("predict", server.address, self.folder / "data" / "train-images-idx3-ubyte", "--timeout", 60)
+            wait_until(lambda: server.err.count("has come from") > before, "a client", server)
+            return client
+
         for _ in range(3):
-            client = self.start("predict", server.address, images)
-            time.sleep(0.3)
+            client = client_comes()
             client.process.kill()
             client.process.wait()
         self.assertEqual(self.said(server.address, "--count", 2)["images"], 2)
-        client = self.start("predict", server.address, images, "--timeout", 60)
-        port = int(server.address.rsplit(":", 1)[1])
-        wait_until(lambda: connected(client.pid, port), "a connection", client)
-        time.sleep(0.5)  # the handshake, and some of the request
+        client = client_comes()
         server.process.kill()
         server.process.wait()
         self.assert_one_message(client, harness.PEER_LOST, "the server of predictions at", "is gone")
