@@ -215,7 +215,7 @@ class Faults(OnDevice):
                 job = self.train(self.write_job(**{"train__steps": 1_000_000, "checkpoint__every_steps": 20, **settings}), workers=MIXED)
                 self.wait_for_a_told_checkpoint(job)
                 os.kill(self.ranks_of(job)[0], signal.SIGKILL)
-                self.assert_one_message(job.wait(), harness.PEER_LOST, "rank 0", DEVICE.split(":")[0], "signal 9", "--resume")
+                self.assert_one_message(job, harness.PEER_LOST, "rank 0", DEVICE.split(":")[0], "signal 9", "--resume")
                 self.assert_nothing_left()
                 self.assert_can_resume(self.write_job(), workers=(CPU,))
 

@@ -50,5 +50,4 @@ class ExactJob(SameEnds):
 
     def run_to(self, job_file, step, *arguments, ranks, **options):
         workers = ("cpu:threads=1", "cpu:threads=1,speed=0.5", "cpu:threads=1,speed=0.3")[:ranks]
-        job = self.train(job_file, "--set", f"train.steps={step}", *arguments, workers=workers, **options).done()
-        return job
+        return self.train(job_file, "--set", f"train.steps={step}", *arguments, workers=workers, **options).done()

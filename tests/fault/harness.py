@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import resource
+import secrets
 import shutil
 import signal
 import socket
@@ -96,6 +97,13 @@ def write_dataset(folder, train=1024, test=128, side=28):
         write_idx(folder / f"{prefix}-labels-idx1-ubyte", (count,), labels)
 
 
+def write_token(path):
+    """As `bimetal token` does, whose start takes longer."""
+    path.touch(0o600)
+    path.write_text(secrets.token_hex(32) + "\n")
+    return path
+
+
 class Job:
     """One `bimetal` command in the background, with its output."""
 
@@ -123,6 +131,11 @@ class Job:
     def interrupt(self):
         """Ctrl-C at the terminal: SIGINT to the foreground process group."""
         os.killpg(self.process.pid, signal.SIGINT)
+
+    def end(self):
+        """By Ctrl-C, in good order."""
+        self.interrupt()
+        return self.done(INTERRUPTED)
 
     def wait(self):
         try:
@@ -223,6 +236,10 @@ class FaultTest(unittest.TestCase):
         job.done()
         return json.loads((self.folder / name).read_text())
 
+    def reported(self, job_file, *arguments, workers=("cpu:threads=1",), **options):
+        """The report of a training that comes to its end, by one worker if nothing else is said."""
+        return self.report_of(self.train(job_file, "--report", self.folder / "run.json", *arguments, workers=workers, **options))
+
     def kill(self, job, rank):
         """Its process id."""
         pid = self.ranks_of(job)[rank]
@@ -255,8 +272,8 @@ class FaultTest(unittest.TestCase):
     # ---- what must hold after every fault --------------------------------------------------------
 
     def assert_one_message(self, job, status, *parts):
-        """The job failed with this status and said once why, naming all of `parts`."""
-        self.assertEqual(job.status, status, f"{job.out}\n{job.err}")
+        """The job fails with this status and says once why, naming all of `parts`."""
+        self.assertEqual(job.wait().status, status, f"{job.out}\n{job.err}")
         self.assertEqual(job.err.count("error:"), 1, job.err)
         for part in parts:
             self.assertIn(part, job.error())
@@ -299,9 +316,7 @@ class TwoMachines(FaultTest):
 
     def setUp(self):
         super().setUp()
-        self.token = self.folder / "token"
-        self.start("token", self.token).done()
-        self.assertEqual(self.token.stat().st_mode & 0o777, 0o600)
+        self.token = write_token(self.folder / "token")
 
     def host(self, job_file, *arguments, world_size=2, workers=("cpu:threads=1",), **options):
         listen = () if "--listen" in arguments else ("--listen", "127.0.0.1:0")

@@ -1,6 +1,7 @@
 """Jobs that keep each shard twice (zero.copies = 2): a rank is lost in the middle of a step, those who are left save that
 step, and others go on from it to what one worker would have learnt."""
 
+import contextlib
 import os
 import random
 import re
@@ -11,23 +12,23 @@ import harness
 from exact_job import ExactJob
 from harness import TwoMachines
 
-STEPS = 40  # of the whole training
-FIRST = 10  # the one checkpoint that is saved in any case
+FIRST = 5  # the step of the first checkpoint
+AFTER = 5  # steps by those who go on
+ONE = "cpu:threads=1"
 
 
 class CopiedJob(ExactJob):
     def write_copied_job(self, **settings):
+        """It does not end by itself."""
         return self.write_exact_job("shards", **{
-            "train__steps": STEPS, "checkpoint__every_steps": FIRST, "zero__copies": 2, "train__evaluate": False, **settings})
+            "train__steps": 1_000_000, "checkpoint__every_steps": FIRST, "zero__copies": 2, "train__evaluate": False, **settings})
 
     def setUp(self):
         super().setUp()
         self.checkpoints = self.folder / "shards"
-        self.run_to(self.write_exact_job("alone", train__evaluate=False), STEPS, ranks=1)
 
     def start_job(self, ranks, **settings):
-        # So slow that it does not end before it is broken, however busy the machine is.
-        job = self.train(self.write_copied_job(**settings), workers=("cpu:threads=1,speed=0.3",) * ranks)
+        job = self.train(self.write_copied_job(**settings), workers=(ONE,) * ranks)
         self.wait_for_checkpoint(job)
         time.sleep(random.uniform(0, 0.3))  # anywhere in a step
         return job
@@ -38,16 +39,17 @@ class CopiedJob(ExactJob):
         self.assertTrue(found, f"{job.out}\n{job.err}")
         step = int(found[1])
         self.assertGreaterEqual(step, FIRST)
-        self.assertLess(step, STEPS, "the job was too quick to be broken")
         self.assertEqual(self.saved_steps()[-1], step)
         self.assertTrue(found[2].endswith(f"shards/step-{step:08}"))
         self.assert_no_half_checkpoint()
         return step
 
     def assert_goes_on(self, step, ranks, **settings):
-        """It comes to the end of the training that nothing has disturbed."""
-        self.run_to(self.write_copied_job(**settings), STEPS, "--resume", self.checkpoints, ranks=ranks)
-        self.assert_same_end("shards", STEPS)
+        """It comes to what a training has learnt that nothing has disturbed."""
+        end = step + AFTER
+        self.run_to(self.write_copied_job(**settings), end, "--resume", self.checkpoints, ranks=ranks)
+        self.run_to(self.write_exact_job("alone", train__evaluate=False), end, ranks=1)
+        self.assert_same_end("shards", end)
         self.assert_nothing_left()
 
 
@@ -56,7 +58,7 @@ class Copies(CopiedJob):
         ranks = len(shards)
         job = self.start_job(ranks, zero__level=level, zero__shards=shards, **settings)
         pid = self.kill(job, rank)
-        self.assert_one_message(job.wait(), harness.PEER_LOST, f"rank {rank}", f"pid {pid}", "signal 9")
+        self.assert_one_message(job, harness.PEER_LOST, f"rank {rank}", f"pid {pid}", "signal 9")
         step = self.saved_step(job, rank)
         self.assert_nothing_left()
         self.assert_goes_on(step, ranks - 1, zero__level=level, zero__shards="equal", **settings)
@@ -75,7 +77,7 @@ class Copies(CopiedJob):
         self.wait_for_a_told_checkpoint(job)
         for pid in self.ranks_of(job)[:2]:
             os.kill(pid, signal.SIGKILL)
-        self.assert_one_message(job.wait(), harness.PEER_LOST, "no later step could be saved", "ranks 0 and 1 are lost", "--resume")
+        self.assert_one_message(job, harness.PEER_LOST, "no later step could be saved", "ranks 0 and 1 are lost", "--resume")
         self.assert_nothing_left()
         self.assert_no_half_checkpoint()
         self.assert_goes_on(self.saved_steps()[-1], 1, zero__level=1, zero__shards="equal")
@@ -85,8 +87,9 @@ class Copies(CopiedJob):
         pids = self.ranks_of(job)
         os.kill(pids[0], signal.SIGKILL)
         time.sleep(0.02)  # the loss is seen at once, and to meet takes longer
-        os.kill(pids[1], signal.SIGSTOP)
-        self.assert_one_message(job.wait(), harness.PEER_LOST, "rank 0", "signal 9")
+        with contextlib.suppress(ProcessLookupError):  # it has saved already, and has ended
+            os.kill(pids[1], signal.SIGSTOP)
+        self.assert_one_message(job, harness.PEER_LOST, "rank 0", "signal 9")
         self.assert_nothing_left()
         self.assert_no_half_checkpoint()
 
@@ -95,7 +98,7 @@ class Copies(CopiedJob):
         self.assertIn("no other to keep its copy", said.out)
 
 
-for _level, _shards, _rank in ((1, [3, 1], 1), (3, [1, 2], 0), (2, [1, 1, 1], 1), (1, [5, 2, 0], 2), (3, [5, 2, 1], 1)):
+for _level, _shards, _rank in ((3, [1, 2], 0), (2, [1, 1, 1], 1), (1, [5, 2, 0], 2)):
     setattr(Copies, f"test_level_{_level}_loses_rank_{_rank}_of_{len(_shards)}",
             lambda self, case=(_level, _shards, _rank): self.lose(*case))
 
@@ -103,9 +106,8 @@ for _level, _shards, _rank in ((1, [3, 1], 1), (3, [1, 2], 0), (2, [1, 1, 1], 1)
 class CopiesOnTwoMachines(CopiedJob, TwoMachines):
     def begin(self):
         """Rank 0 on the one, 1 and 2 on the other; the folder is common to both."""
-        slow = "cpu:threads=1,speed=0.3"
-        host = self.host(self.write_copied_job(zero__level=2, zero__shards=[1, 2, 1]), "--no-elastic", world_size=3, workers=(slow,))
-        guest = self.join(host, workers=(slow, slow))
+        host = self.host(self.write_copied_job(zero__level=2, zero__shards=[1, 2, 1]), "--no-elastic", world_size=3, workers=(ONE,))
+        guest = self.join(host, workers=(ONE, ONE))
         self.wait_for_checkpoint(host)
         return host, guest
 
@@ -113,7 +115,7 @@ class CopiesOnTwoMachines(CopiedJob, TwoMachines):
         jobs = self.begin()
         self.kill(jobs[machine], 0)
         for job in jobs:
-            self.assert_one_message(job.wait(), harness.PEER_LOST, "signal 9")
+            self.assert_one_message(job, harness.PEER_LOST, "signal 9")
         self.assert_goes_on(self.saved_step(jobs[1 - machine], machine), 2, zero__level=2, zero__shards="equal")
 
     def test_a_rank_of_the_other_machine(self):

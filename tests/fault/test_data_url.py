@@ -174,8 +174,7 @@ class DataAtUrl(DataElsewhere):
     @waits
     def test_ctrl_c_while_fetching(self):
         job = self.fetching()
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
         self.assertIn("stopped before training began", job.out)
         self.assertEqual(list((self.cache / "urls").iterdir()), [])
 
@@ -183,7 +182,7 @@ class DataAtUrl(DataElsewhere):
     def test_a_killed_rank_takes_its_fetch_along(self):
         job = self.fetching()
         self.kill(job, 0)
-        self.assert_one_message(job.wait(), harness.PEER_LOST, "was killed by signal 9")
+        self.assert_one_message(job, harness.PEER_LOST, "was killed by signal 9")
         self.assert_nothing_left()
         self.server.stalls = False
         self.server.released.set()

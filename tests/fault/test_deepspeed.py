@@ -26,9 +26,7 @@ class DeepSpeed(FaultTest):
         return path
 
     def loss_of(self, job, *arguments):
-        report = self.folder / "report.json"
-        self.train(job, "--report", report, *arguments).done()
-        return json.loads(report.read_text())["train_loss"]
+        return self.reported(job, *arguments, workers=("cpu:threads=1",) * 2)["train_loss"]
 
     def test_it_trains_what_the_same_keys_do(self):
         """Both ranks have got the configuration's, since a rank is started with the job alone."""

@@ -13,9 +13,7 @@ class Evaluate(FaultTest):
 
     def trained(self, seed):
         place = self.folder / f"seed-{seed}"
-        self.train(self.job, "--set", f"train.seed={seed}", "--set", f"checkpoint.dir={place}", "--report", "run.json",
-                   workers=["cpu:threads=1"]).wait()
-        return place, json.loads((self.folder / "run.json").read_text())["test_accuracy"]
+        return place, self.reported(self.job, "--set", f"train.seed={seed}", "--set", f"checkpoint.dir={place}")["test_accuracy"]
 
     def evaluate(self, *arguments):
         return self.start("evaluate", self.job, "--worker", "cpu:threads=1", *arguments).wait()

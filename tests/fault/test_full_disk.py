@@ -31,8 +31,7 @@ class FullDisk(FaultTest):
         with open(filler, "wb") as file:
             room = os.statvfs(self.checkpoints)
             file.write(bytes(max(0, room.f_bavail * room.f_frsize - MODEL_BYTES // 2)))
-        job = self.train(job_file, "--resume", self.checkpoints).wait()
-        self.assert_one_message(job, harness.SYSTEM, str(self.checkpoints))
+        self.assert_one_message(self.train(job_file, "--resume", self.checkpoints), harness.SYSTEM, str(self.checkpoints))
         self.assert_nothing_left()
         filler.unlink()
         self.assert_no_half_checkpoint()

@@ -74,12 +74,11 @@ class Generate(TextJob):
     def test_a_killed_stage_ends_all(self):
         job = self.start_endless()
         self.kill(job, 1)
-        self.assert_one_message(job.wait(), harness.PEER_LOST, "rank 1 (stage 1 of 3, cpu:threads=1", "signal 9")
+        self.assert_one_message(job, harness.PEER_LOST, "rank 1 (stage 1 of 3, cpu:threads=1", "signal 9")
 
     def test_ctrl_c_ends_it(self):
         job = self.start_endless()
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
         self.assertNotIn("error", job.err)
 
     def test_meshes_that_cannot_be(self):

@@ -13,8 +13,7 @@ class Interrupt(FaultTest):
         job_file = self.write_job(checkpoint__every_steps=0)
         job = self.train(job_file)
         job.wait_for_output("step ")
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
         self.assertNotIn("error", job.err)
         self.assert_saved_where_it_stopped(job)
         self.assertIn("--resume", job.out)
@@ -37,8 +36,7 @@ class Interrupt(FaultTest):
         os.kill(self.ranks_of(job)[1], signal.SIGSTOP)
         job.interrupt()
         job.wait_for_output("Ctrl-C again")
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
         self.assertIn("ended at once", job.err)
 
     def test_a_killed_launcher_leaves_no_orphans(self):

@@ -43,9 +43,8 @@ class Joining(TwoMachines):
     @waits
     def test_a_machine_that_leaves_encryption_out_is_told_so(self):
         host = self.host(self.write_job(), "--encrypt", "--join-timeout", "3")
-        guest = self.join(host, "--join-timeout", "2").wait()
-        self.assert_one_message(guest, harness.INVALID_ARGUMENT, "encrypt")
-        self.assert_one_message(host.wait(), harness.TIMEOUT, "1 of 2 workers")
+        self.assert_one_message(self.join(host, "--join-timeout", "2"), harness.INVALID_ARGUMENT, "encrypt")
+        self.assert_one_message(host, harness.TIMEOUT, "1 of 2 workers")
 
     def test_ctrl_c_on_one_machine_ends_both_orderly(self):
         job_file = self.write_job(checkpoint__every_steps=0)
@@ -63,9 +62,8 @@ class Joining(TwoMachines):
 
     @waits
     def test_a_worker_that_never_joins(self):
-        host = self.host(self.write_job(), "--join-timeout", "2", world_size=3).wait()
-        self.assert_one_message(host, harness.TIMEOUT, "1 of 3 workers", "2 s", "bimetal join",
-                                host.address)
+        host = self.host(self.write_job(), "--join-timeout", "2", world_size=3)
+        self.assert_one_message(host, harness.TIMEOUT, "1 of 3 workers", "2 s", "bimetal join", host.address)
 
     @waits
     def test_a_rank_that_never_comes(self):
@@ -80,16 +78,15 @@ class Joining(TwoMachines):
         host = self.host(self.write_job(train__steps=20))
         wrong = self.folder / "wrong"
         self.start("token", wrong).done()
-        stranger = self.join(host, token=wrong).wait()
-        self.assert_one_message(stranger, harness.UNAUTHORIZED, "token", host.address)
+        self.assertEqual(wrong.stat().st_mode & 0o777, 0o600)
+        self.assert_one_message(self.join(host, token=wrong), harness.UNAUTHORIZED, "token", host.address)
         self.join(host).done()  # the job has not suffered
         host.done()
 
     @waits
     def test_no_token_beyond_loopback(self):
-        job = self.train(self.write_job(), "--listen", "0.0.0.0:0", "--world-size", 2,
-                         workers=("cpu",)).wait()
-        self.assert_one_message(job, harness.UNAUTHORIZED, "0.0.0.0", "--token-file")
+        self.assert_one_message(self.train(self.write_job(), "--listen", "0.0.0.0:0", "--world-size", 2, workers=("cpu",)),
+                                harness.UNAUTHORIZED, "0.0.0.0", "--token-file")
 
     @waits
     def test_a_port_in_use(self):
@@ -104,18 +101,15 @@ class Joining(TwoMachines):
     @waits
     def test_a_full_job(self):
         host = self.host(self.write_job(), world_size=3)
-        crowd = self.join(host, workers=("cpu:threads=1",) * 3).wait()
-        self.assert_one_message(crowd, harness.INVALID_ARGUMENT, "1 of its 3 workers")
-        host.interrupt()
-        host.done(harness.INTERRUPTED)
+        self.assert_one_message(self.join(host, workers=("cpu:threads=1",) * 3), harness.INVALID_ARGUMENT, "1 of its 3 workers")
+        host.end()
 
     @waits
     def test_the_host_gives_up(self):
         host = self.host(self.write_job(), world_size=3)
         guest = self.join(host)
         guest.wait_for_output("joined")
-        host.interrupt()
-        host.done(harness.INTERRUPTED)
+        host.end()
         guest.wait()
         self.assertIn(guest.status, (harness.ABORTED, harness.PEER_LOST), guest.err)
         self.assertEqual(guest.err.count("error:"), 1, guest.err)
@@ -125,17 +119,16 @@ class Joining(TwoMachines):
         host = self.host(self.write_job(), world_size=3)
         guest = self.join(host)
         guest.wait_for_output("joined")
-        guest.interrupt()
-        guest.done(harness.INTERRUPTED)
-        self.assert_one_message(host.wait(), harness.ABORTED, "left before the job began")
+        guest.end()
+        self.assert_one_message(host, harness.ABORTED, "left before the job began")
 
     def test_both_machines_tell_the_same_cause(self):
         host = self.host(self.write_job(), "--no-elastic")
         guest = self.join(host)
-        self.wait_for_checkpoint(host)
+        self.wait_for_a_told_checkpoint(host)
         pid = self.kill(guest, 0)
         host.wait()
-        self.assert_one_message(guest.wait(), harness.PEER_LOST, f"pid {pid}) was killed by signal 9")
+        self.assert_one_message(guest, harness.PEER_LOST, f"pid {pid}) was killed by signal 9")
         self.assert_one_message(host, harness.PEER_LOST, f"pid {pid}) was killed by signal 9",
                                 socket.gethostname(), "Last checkpoint")
 

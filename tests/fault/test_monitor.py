@@ -49,8 +49,7 @@ class Monitor(FaultTest):
         self.assertIsNone(job.process.poll(), f"the job ended early:\n{job.out}\n{job.err}")
 
     def stop(self, job):
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
         self.assert_port_is_free(job.address)
         self.assert_nothing_left()
 
@@ -132,18 +131,15 @@ class Monitor(FaultTest):
                            top)
         left = self.top(job, "--interval", 0.1)
         harness.wait_until(lambda: "images/s" in left.out, "figures", left)
-        left.interrupt()
-        left.done(harness.INTERRUPTED)
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        left.end()
+        job.end()
         top.done()
         self.assertIn(f"the job has ended, or its machine is gone: nothing answers at {job.address} any more", top.out)
         lines.done()
         self.assertIn("the job has ended", lines.err)
         steps = [json.loads(line)["step"] for line in lines.out.splitlines()]
         self.assertEqual(steps, sorted(steps))
-        again = self.top(job, "--once").wait()
-        self.assert_one_message(again, harness.PEER_LOST, job.address, "--monitor")
+        self.assert_one_message(self.top(job, "--once"), harness.PEER_LOST, job.address, "--monitor")
 
     def test_the_terminal_is_given_back(self):
         job = self.watched()
@@ -218,8 +214,7 @@ class Monitor(FaultTest):
         harness.wait_until(lambda: self.top(job, "--once", "--token-file", token).wait().out.count(" on ") == 2,
                            "two workers", job)
         for wrong in ((), ("--token-file", other)):
-            top = self.top(job, "--once", *wrong).wait()
-            self.assert_one_message(top, harness.UNAUTHORIZED, job.address, "--token-file")
+            self.assert_one_message(self.top(job, "--once", *wrong), harness.UNAUTHORIZED, job.address, "--token-file")
 
         self.start("token", "--monitor", token, self.folder / "monitor.token").done()
         self.assertEqual((self.folder / "monitor.token").stat().st_mode & 0o777, 0o600)
@@ -285,8 +280,7 @@ class Monitor(FaultTest):
         self.assert_one_message(job, harness.SYSTEM, "job.toml/scalars")
         job = self.train(self.write_job(), "--token-file", self.folder / "token").wait()
         self.assert_one_message(job, harness.INVALID_ARGUMENT, "--token-file", "--monitor")
-        top = self.start("top", "127.0.0.1", "--once").wait()
-        self.assert_one_message(top, harness.INVALID_ARGUMENT, "127.0.0.1", "port")
+        self.assert_one_message(self.start("top", "127.0.0.1", "--once"), harness.INVALID_ARGUMENT, "127.0.0.1", "port")
 
     def test_stages_are_shown(self):
         job = self.watched(mesh__stages=2, mesh__micro_batches=4)

@@ -1,7 +1,5 @@
 """A loss that is NaN or infinite: the step and the rank are named, the last good checkpoint stays."""
 
-import json
-
 import harness
 from harness import FaultTest
 
@@ -24,14 +22,12 @@ class NotFinite(FaultTest):
 
     def test_overflows_of_float16_are_skipped_by_all_ranks_and_do_not_go_on_for_ever(self):
         skipping = self.write_job(train__steps=20, train__precision="float16", train__learning_rate=0.001)
-        job = self.train(skipping, "--report", self.folder / "run.json").done()
-        report = json.loads((self.folder / "run.json").read_text())
+        report = self.reported(skipping, workers=("cpu:threads=1",) * 2)
         self.assertEqual({worker["precision"] for worker in report["workers"]}, {"float16"})
         self.assertEqual(report["loss_scale"]["scale"] < 65536, report["loss_scale"]["skipped_steps"] > 0)
 
         hopeless = self.write_job("hopeless.toml", train__steps=20, train__precision="float16", train__loss_scale=1e9)
-        job = self.train(hopeless).wait()
-        self.assert_one_message(job, harness.NOT_FINITE, "10 steps in a row", "train.loss_scale = 0")
+        self.assert_one_message(self.train(hopeless), harness.NOT_FINITE, "10 steps in a row", "train.loss_scale = 0")
 
 
 if __name__ == "__main__":

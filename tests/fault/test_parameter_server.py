@@ -12,6 +12,7 @@ import harness
 from harness import TwoMachines, wait_until
 
 TRAINING_SAMPLES = 1024
+EPOCHS, STEPS = 20, 320  # of a training in whose midst something breaks
 
 
 class ParameterServer(TwoMachines):
@@ -22,22 +23,19 @@ class ParameterServer(TwoMachines):
         self.assertEqual(sum(w["samples"] for w in report["workers"]), epochs * TRAINING_SAMPLES)
 
     def test_two_unequal_workers_and_two_servers(self):
-        settings = {"train__epochs": 40, "train__evaluate": True, "train__dtype": "float64", "checkpoint__dir": ""}
+        settings = {"train__epochs": EPOCHS, "train__evaluate": True, "train__dtype": "float64", "checkpoint__dir": ""}
         job_file = self.server_job(servers__count=2, **settings)
-        job = self.train(job_file, "--report", self.folder / "run.json",
-                         workers=("cpu:threads=1", "cpu:threads=1,speed=0.25")).wait()
-        report = self.report_of(job)
-        self.assert_each_sample_once(report, 40)
+        report = self.reported(job_file, workers=("cpu:threads=1", "cpu:threads=1,speed=0.25"))
+        self.assert_each_sample_once(report, EPOCHS)
         self.assertEqual(report["server"]["staleness_max"], 0)
         self.assertEqual(report["server"]["updates"], report["steps"])
-        self.assertEqual(report["steps"], 640)
-        job = self.train(self.write_job(**settings), "--report", self.folder / "run.json", workers=("cpu:threads=1",)).wait()
-        alone = self.report_of(job)
+        self.assertEqual(report["steps"], STEPS)
+        alone = self.reported(self.write_job(**settings))
         self.assertAlmostEqual(report["train_loss"], alone["train_loss"], delta=1e-10)
         self.assertEqual(report["test_accuracy"], alone["test_accuracy"])
         curve = [(point["step"], point["test_accuracy"]) for point in report["evaluations"]]
         self.assertEqual(curve, [(point["step"], point["test_accuracy"]) for point in alone["evaluations"]])
-        self.assertEqual(len(curve), 40)
+        self.assertEqual(len(curve), EPOCHS)
         # Whoever comes first has all steps until the other one is there, too.
         late = report["history"][len(report["history"]) // 2:]
         self.assertGreater(sum(point["shares"][0] for point in late), sum(point["shares"][1] for point in late))
@@ -57,17 +55,13 @@ class ParameterServer(TwoMachines):
         staleness = [float(value) for value in re.findall(r"^bimetal_worker_max_staleness_updates{.*} (\S+)$", text, re.M)]
         self.assertEqual(len(staleness), 2, text)
         self.assertTrue(all(0 <= value <= 2 for value in staleness), staleness)
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
 
     def test_a_job_that_does_not_learn_says_so_and_what_may_help(self):
         settings = {"train__epochs": 30, "train__learning_rate": 1e-12, "checkpoint__dir": ""}
-        # So slow that both workers are there before a new training's first 400 steps are over.
-        slow = ("cpu:threads=1,speed=0.1", "cpu:threads=1,speed=0.1")
-        for mode, workers, advice in (
-                ({"parallel__mode": "server", "servers__consistency": "async"}, slow, 'servers.consistency = "sync"'),
-                ({}, slow[:1], "train.clip_norm may help")):
-            job = self.train(self.write_job(**settings, **mode), workers=workers).done()
+        ahead = {"parallel__mode": "server", "servers__consistency": "async", "servers__prefetch": "on"}  # whose gradients are old
+        for mode, advice in ((ahead, 'servers.consistency = "sync"'), ({}, "train.clip_norm may help")):
+            job = self.train(self.write_job(**settings, **mode), workers=("cpu:threads=1",)).done()
             notes = re.findall(r"note: the loss has not fallen in 400 steps.*", job.out)
             self.assertEqual(len(notes), 1, job.out)
             self.assertIn(advice, notes[0])
@@ -77,26 +71,26 @@ class ParameterServer(TwoMachines):
         for consistency, prefetch in (("sync", "auto"), ("bounded", "auto"), ("bounded", "on"), ("async", "on")):
             with self.subTest(consistency, prefetch=prefetch):
                 job_file = self.server_job(servers__consistency=consistency, servers__prefetch=prefetch, servers__count=2,
-                                           train__epochs=40, train__evaluate=True, checkpoint__every_steps=0)
+                                           train__epochs=EPOCHS, train__evaluate=True, checkpoint__every_steps=0)
                 job = self.train(job_file, "--report", self.folder / "run.json",
                                  workers=("cpu:threads=1,speed=0.5", "cpu:threads=1,speed=0.5"))
                 wait_until(self.saved_steps, "the end of the first epoch", job)
                 self.kill(job, 1)
                 report = self.report_of(job)
-                self.assert_each_sample_once(report, 40)
+                self.assert_each_sample_once(report, EPOCHS)
                 self.assertEqual([w["state"] for w in report["server"]["workers"]], ["here", "lost"])
                 self.assertRegex(job.out + job.err, "worker 1 .* is lost: .*goes on without it")
                 if prefetch == "on":  # of one worker alone, whose leases were computed one after the other, it would be 0
                     self.assertGreater(report["server"]["workers"][0]["staleness_mean"], 0.5)
                 if consistency == "bounded":
                     self.assertLessEqual(report["server"]["staleness_max"], 2)
-                self.assertEqual(len(report["evaluations"]), 40)
+                self.assertEqual(len(report["evaluations"]), EPOCHS)
                 self.assert_nothing_left()
                 shutil.rmtree(self.checkpoints)
 
     def test_tensors_of_one_host_go_through_memory_that_a_kill_leaves_nothing_of(self):
         named = self.named_memory()
-        job_file = self.server_job(servers__replicas=2, train__epochs=40, checkpoint__every_steps=0)
+        job_file = self.server_job(servers__replicas=2, train__epochs=EPOCHS, checkpoint__every_steps=0)
         sent = {}
         for transport in ("tcp", "auto"):
             job = self.train(job_file, "--report", self.folder / "run.json",
@@ -108,7 +102,7 @@ class ParameterServer(TwoMachines):
                 wait_until(lambda: re.search("worker 1 .* is lost", job.out + job.err), "the worker's loss", job)
                 os.kill(ranks[3], signal.SIGKILL)  # server 1, the copy
             report = self.report_of(job.wait())
-            self.assert_each_sample_once(report, 40)
+            self.assert_each_sample_once(report, EPOCHS)
             through_memory = re.findall("tensors to and from .* go through shared memory", job.out + job.err)
             self.assertEqual(len(through_memory), 4 if transport == "auto" else 0, job.err)
             sent[transport] = report["bytes_sent"]
@@ -131,8 +125,7 @@ class ParameterServer(TwoMachines):
                 wait_until(lambda: self.last_step(job) > steps + 50, "steps without worker 1", job)
                 os.kill(pid, signal.SIGCONT)
                 job.wait_for_output("is back")
-                job.interrupt()
-                job.done(harness.INTERRUPTED)
+                job.end()
                 self.assert_nothing_left()
 
     @staticmethod
@@ -147,7 +140,7 @@ class ParameterServer(TwoMachines):
     def test_a_job_that_is_done_can_be_resumed(self):
         job_file = self.server_job(servers__count=2, train__steps=5)
         self.train(job_file).done()
-        for _ in range(3):  # whether workers come before the servers have gone is chance
+        for _ in range(2):  # whether workers come before the servers have gone is chance
             self.train(job_file, "--resume", self.checkpoints).done()
 
     def test_a_killed_server_ends_the_job_which_can_be_resumed(self):
@@ -157,15 +150,14 @@ class ParameterServer(TwoMachines):
         wait_until(lambda: len(self.ranks_of(job)) == 4, "four processes", job)
         pid = self.ranks_of(job)[3]  # the workers come first
         os.kill(pid, signal.SIGKILL)
-        self.assert_one_message(job.wait(), harness.PEER_LOST, "parameter server 1", f"pid {pid}", "signal 9")
+        self.assert_one_message(job, harness.PEER_LOST, "parameter server 1", f"pid {pid}", "signal 9")
         self.assert_nothing_left()
         self.assert_no_half_checkpoint()
         self.assert_can_resume(job_file)
 
     def test_with_copies_a_killed_server_costs_no_update(self):
-        settings = {"train__epochs": 40, "train__dtype": "float64", "train__evaluate": True}
-        alone = self.report_of(self.train(self.write_job(checkpoint__dir="", **settings), "--report",
-                                          self.folder / "run.json", workers=("cpu:threads=1",)).wait())
+        settings = {"train__epochs": EPOCHS, "train__dtype": "float64", "train__evaluate": True}
+        alone = self.reported(self.write_job(checkpoint__dir="", **settings))
         ahead = {"servers__consistency": "async", "servers__prefetch": "on"}
         for killed, more in ((0, {}), (3, {}), (0, ahead), (1, {**ahead, "fabric__transport": "tcp"})):  # 0 and 2 keep the first part
             with self.subTest(server=killed, **more):
@@ -181,28 +173,26 @@ class ParameterServer(TwoMachines):
                     self.assertAlmostEqual(report["train_loss"], alone["train_loss"], delta=1e-10)
                     self.assertEqual(report["test_accuracy"], alone["test_accuracy"])
                 elif killed != 0:  # else what server 0 had heard last of the workers' figures may be gone
-                    self.assert_each_sample_once(report, 40)
-                self.assertEqual(self.saved_steps()[-1], 640)
+                    self.assert_each_sample_once(report, EPOCHS)
+                self.assertEqual(self.saved_steps()[-1], STEPS)
                 self.assert_nothing_left()
                 self.assert_no_half_checkpoint()
                 shutil.rmtree(self.checkpoints)
 
     def test_with_copies_a_stopped_server_is_passed_over_for_good(self):
-        for stopped in (0, 3):
-            with self.subTest(server=stopped):
-                job_file = self.server_job(servers__count=2, servers__replicas=2, parallel__timeout_s=3, train__epochs=40)
-                job = self.train(job_file, "--report", self.folder / "run.json")
-                self.wait_for_checkpoint(job)
-                pid = self.ranks_of(job)[2 + stopped]
-                self.stop_between_saves(pid)
-                job.wait_for_output(f"server {stopped} is lost")
-                os.kill(pid, signal.SIGCONT)  # and it ends, whoever led before
-                wait_until(lambda: pid not in self.processes(), "its end", job)
-                self.assertEqual(self.report_of(job.wait())["steps"], 640)
-                self.assertEqual(self.saved_steps()[-1], 640)
-                self.assert_nothing_left()
-                self.assert_no_half_checkpoint()
-                shutil.rmtree(self.checkpoints)
+        """One that does not lead; test_superseded.py has server 0."""
+        job_file = self.server_job(servers__count=2, servers__replicas=2, parallel__timeout_s=3, train__epochs=EPOCHS)
+        job = self.train(job_file, "--report", self.folder / "run.json")
+        self.wait_for_checkpoint(job)
+        pid = self.ranks_of(job)[2 + 3]
+        self.stop_between_saves(pid)
+        job.wait_for_output("server 3 is lost")
+        os.kill(pid, signal.SIGCONT)  # and it ends
+        wait_until(lambda: pid not in self.processes(), "its end", job)
+        self.assertEqual(self.report_of(job)["steps"], STEPS)
+        self.assertEqual(self.saved_steps()[-1], STEPS)
+        self.assert_nothing_left()
+        self.assert_no_half_checkpoint()
 
     def test_an_error_of_the_job_is_no_reason_to_take_over(self):
         job_file = self.server_job(servers__replicas=2, train__learning_rate=1e38, servers__max_not_finite=3)
@@ -217,10 +207,8 @@ class ParameterServer(TwoMachines):
         job.wait_for_output("server 1 leads the job")
         joined = self.join(job)
         job.wait_for_output("worker 1 (cpu")
-        joined.interrupt()
-        joined.done(harness.INTERRUPTED)
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        joined.end()
+        job.end()
         self.assert_saved_where_it_stopped(job)
 
     def test_ctrl_c_saves_where_it_stopped(self):
@@ -229,8 +217,7 @@ class ParameterServer(TwoMachines):
                 job_file = self.server_job(servers__consistency=consistency, servers__prefetch=prefetch)
                 job = self.train(job_file)
                 self.wait_for_checkpoint(job)
-                job.interrupt()
-                job.done(harness.INTERRUPTED)
+                job.end()
                 self.assert_saved_where_it_stopped(job)
                 self.assert_can_resume(job_file)
                 self.assert_nothing_left()
@@ -242,16 +229,13 @@ class ParameterServer(TwoMachines):
         self.wait_for_checkpoint(job)
         stranger = self.folder / "other"
         self.start("token", stranger).done()
-        refused = self.join(job, token=stranger).wait()
-        self.assert_one_message(refused, harness.UNAUTHORIZED, "token")
+        self.assert_one_message(self.join(job, token=stranger), harness.UNAUTHORIZED, "token")
         joined = self.join(job)
         job.wait_for_output("worker 1 (cpu")
         wait_until(lambda: re.search(r"images/s \(\d+ \+ [1-9]\d*\)", job.out), "a step with worker 1", job)
-        joined.interrupt()
-        joined.done(harness.INTERRUPTED)
+        joined.end()
         job.wait_for_output("has left")
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
         workers = json.loads((self.folder / "run.json").read_text())["server"]["workers"]
         # Ctrl-C goes to worker 0, too: the job may end before it has said goodbye.
         self.assertIn(workers[0]["state"], ("here", "left"))
@@ -266,13 +250,12 @@ class ParameterServer(TwoMachines):
         guest = self.join(host)
         harness.wait_until(lambda: self.ranks_of(guest), "the guest's worker", guest)
         os.kill(self.ranks_of(guest)[0], signal.SIGSTOP)
-        host.interrupt()
-        host.done(harness.INTERRUPTED)
+        host.end()
         ended = time.monotonic()
         guest.wait()
         took = time.monotonic() - ended
         print(f"the guest left {took:.1f} s after the job's first machine")
-        self.assertLess(took, 20)  # of the 60 s that it would look for the job; a second if it's quiet
+        self.assertLess(took, 40)  # of the 60 s that it would look for the job; a second if it's quiet
         self.assert_one_message(guest, harness.PEER_LOST, f"the job of {host.address} has ended, or that machine is gone")
 
 

@@ -67,8 +67,7 @@ class Plan(FaultTest):
     def test_ctrl_c_leaves_nothing(self):
         job = self.start("plan", self.write_job(), *FAST_AND_SLOW)
         harness.wait_until(lambda: len(self.processes()) >= 3, "the ranks", job)
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
         self.assertNotIn("checkpoint", job.err)
 
 
@@ -98,14 +97,13 @@ class SeveralMachines(TwoMachines):
         guest.interrupt()
         self.assertEqual(guest.wait().status, harness.INTERRUPTED, guest.err)
         aborted = 6
-        self.assert_one_message(host.wait(), aborted, "stopped by Ctrl-C there")
+        self.assert_one_message(host, aborted, "stopped by Ctrl-C there")
         self.assert_nothing_left()
 
     def test_options_of_the_host_go_together(self):
         for arguments, part in ((("--listen", "127.0.0.1:0"), "--listen needs --world-size"),
                                 (("--token-file", self.token), "goes with --listen")):
-            job = self.start("plan", self.write_job(), *arguments).wait()
-            self.assert_one_message(job, harness.INVALID_ARGUMENT, part)
+            self.assert_one_message(self.start("plan", self.write_job(), *arguments), harness.INVALID_ARGUMENT, part)
 
 
 class Memory(FaultTest):
@@ -127,13 +125,11 @@ class Memory(FaultTest):
         self.assertTrue(ways[0]["asked"] and ways[0]["fits"])
         self.assertEqual({way["level"] for way in ways}, {0, 1, 2, 3})
         self.assertTrue(plan["mesh"]["best"])
-        report = self.folder / "report.json"
         # At level 0 `bimetal train` sees no need for a plan of so small a model; what its ranks map of each other's
         # buckets is not theirs.
         of_level_0 = next(way for way in ways if way["level"] == 0 and way["recomputed_at_once"] == 0)
         for level in range(4):
-            self.train(job, "--set", f"zero.level={level}", "--report", report).done()
-            for worker in json.loads(report.read_text())["workers"]:
+            for worker in self.reported(job, "--set", f"zero.level={level}", workers=("cpu:threads=1",) * 2)["workers"]:
                 memory = worker["memory"]
                 planned = memory["planned_bytes"] or of_level_0["uses"][worker["rank"]]["peak"]
                 self.assertLess(abs(planned / memory["peak_bytes"] - 1), 0.2, f"level {level}: {planned}, {memory}")

@@ -15,7 +15,8 @@ class Profile(FaultTest):
 
     def test_a_table_and_a_trace_of_all_ranks(self):
         report = self.folder / "run.json"
-        job = self.profiled("4:6", "--report", report)
+        # Shares by speed could be 0, on a machine that is busy with something else.
+        job = self.profiled("4:6", "--report", report, "--set", "parallel.balance=equal")
         self.assertIn("profile of steps 4 to 6, summed over 2 ranks", job.out)
         rows = {line.split()[0]: line.split() for line in job.out.splitlines() if line.strip()}
         for operation in ("aten::addmm", "aten::mm"):
@@ -62,11 +63,9 @@ class Profile(FaultTest):
         self.assertIn("none of the steps that were to be profiled was made", job.out + job.err)
         job_file = self.write_job(train__steps=2)
         for steps in ("0:3", "a:b"):
-            job = self.train(job_file, "--profile", steps).wait()
-            self.assert_one_message(job, INVALID_ARGUMENT, "--profile", "10:20")
+            self.assert_one_message(self.train(job_file, "--profile", steps), INVALID_ARGUMENT, "--profile", "10:20")
         servers = self.write_job("servers.toml", train__steps=2, parallel__mode="server")
-        job = self.train(servers, "--profile", "1:2").wait()
-        self.assert_one_message(job, INVALID_ARGUMENT, "--profile", "all_reduce")
+        self.assert_one_message(self.train(servers, "--profile", "1:2"), INVALID_ARGUMENT, "--profile", "all_reduce")
 
 
 if __name__ == "__main__":

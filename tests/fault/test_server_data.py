@@ -33,8 +33,7 @@ class ServedData(DataElsewhere):
         host.wait_for_output("has joined")
         self.assertRegex(host.out, r"note: no data on .*in none of these folders: data.*: server 0 on .* sends 0.9 MiB")
         self.assert_kept_whole()
-        host.interrupt()
-        host.done(harness.INTERRUPTED)
+        host.end()
         guest.wait()
 
     def test_whoever_stands_in_for_server_0_sends_the_data_too(self):
@@ -46,16 +45,15 @@ class ServedData(DataElsewhere):
         guest.wait_for_output("sends 0.9 MiB to be kept there")
         wait_until(lambda: any(not path.name.startswith(".") for path in self.in_cache()), "the data", guest)
         self.assert_kept_whole()
-        host.interrupt()
-        host.done(harness.INTERRUPTED)
+        host.wait_for_output("worker 1 (")  # it would look for a job that has ended for as long as it may take to join one
+        host.end()
         guest.wait()
 
     def test_sending_can_be_forbidden_or_limited(self):
         for settings, words in (({"data__send": False}, "[data] send = false"),
                                 ({"data__send_max_gb": 0.0005}, "send_max_gb = 0.0005")):
             host = self.lead(self.job(**settings))
-            guest = self.join_elsewhere(host).wait()
-            self.assert_one_message(guest, harness.INVALID_ARGUMENT, "no copy of the data set", words)
+            self.assert_one_message(self.join_elsewhere(host), harness.INVALID_ARGUMENT, "no copy of the data set", words)
             host.interrupt()
             host.wait()
         self.assertEqual(self.in_cache(), [])
@@ -64,7 +62,7 @@ class ServedData(DataElsewhere):
         shutil.move(self.folder / "data", self.folder / "away")
         host = self.lead(self.job(cluster__join_timeout_s=5))
         guest = self.join_elsewhere(host, "--join-timeout", 5)  # perhaps the job has ended before
-        self.assert_one_message(host.wait(), harness.INVALID_ARGUMENT, "in none of these folders: data",
+        self.assert_one_message(host, harness.INVALID_ARGUMENT, "in none of these folders: data",
                                 "parameter server 0 needs a copy")
         self.assertNotEqual(guest.wait().status, 0)
 
@@ -82,7 +80,7 @@ class ServedData(DataElsewhere):
         another = self.join_elsewhere(host)  # waits for the first one
         another.wait_for_output("joining")
         os.kill(receiver, signal.SIGKILL)
-        self.assert_one_message(guest.wait(), harness.PEER_LOST, f"pid {receiver}) was killed by signal 9")
+        self.assert_one_message(guest, harness.PEER_LOST, f"pid {receiver}) was killed by signal 9")
         self.assert_trained(host, another)
         self.assert_kept_whole()  # and nothing of the first one's lies beside it
 
@@ -93,7 +91,7 @@ class ServedData(DataElsewhere):
         os.kill(receiver, signal.SIGCONT)
         wait_until(lambda: receiver not in self.processes(), "the receiver's end", guest)
         os.kill(host.pid, signal.SIGCONT)
-        self.assert_one_message(guest.wait(), harness.PEER_LOST, "the sending of one has failed: server 0")
+        self.assert_one_message(guest, harness.PEER_LOST, "the sending of one has failed: server 0")
         self.assertNotEqual(host.wait().status, 0)
         self.assertEqual(self.in_cache(), [], "the receiver cleans up")
 
@@ -103,7 +101,7 @@ class ServedData(DataElsewhere):
         server, = self.ranks_of(host)
         os.kill(server, signal.SIGSTOP)
         os.kill(receiver, signal.SIGCONT)
-        self.assert_one_message(guest.wait(), harness.TIMEOUT, "the sending of one has failed: server 0")
+        self.assert_one_message(guest, harness.TIMEOUT, "the sending of one has failed: server 0")
         self.assertEqual(self.in_cache(), [])
         os.kill(server, signal.SIGCONT)
         host.interrupt()

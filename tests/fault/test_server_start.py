@@ -68,7 +68,7 @@ class ServerStart(TwoMachines):
 
     def expected_loss(self):
         job_file = self.write_job(checkpoint__dir="", train__epochs=EPOCHS, train__dtype="float64")
-        return self.report_of(self.train(job_file, "--report", self.folder / "run.json", workers=(ONE,)))["train_loss"]
+        return self.reported(job_file)["train_loss"]
 
     def test_with_copies_the_job_starts_without_it(self):
         loss = self.expected_loss()
@@ -92,7 +92,7 @@ class ServerStart(TwoMachines):
                 with self.subTest(moment=moment.__name__, server=killed):
                     job, pids = self.begin(self.server_job(), servers=2)
                     moment(self, job, pids[:2], pids[2 + killed])
-                    self.assert_one_message(job.wait(), harness.PEER_LOST, f"parameter server {killed}", f"pid {pids[2 + killed]}",
+                    self.assert_one_message(job, harness.PEER_LOST, f"parameter server {killed}", f"pid {pids[2 + killed]}",
                                             "signal 9")
                     self.assert_nothing_left()
 

@@ -15,7 +15,7 @@ import urllib.request
 import zlib
 
 import harness
-from harness import TwoMachines, connected, wait_until
+from harness import TwoMachines, wait_until
 
 
 class ServingTest(TwoMachines):
@@ -25,8 +25,8 @@ class ServingTest(TwoMachines):
         self.train(job_file, workers=("cpu:threads=1",)).done()
         return job_file
 
-    def serve(self, *arguments, worker="cpu:threads=1"):
-        server = self.start("serve", self.checkpoints, "--listen", "127.0.0.1:0", "--worker", worker, *arguments)
+    def serve(self, *arguments, worker="cpu:threads=1", **options):
+        server = self.start("serve", self.checkpoints, "--listen", "127.0.0.1:0", "--worker", worker, *arguments, **options)
         server.wait_for_output("serving")
         server.address = re.search(r" at (\S+);", server.out)[1]
         return server
@@ -48,8 +48,7 @@ class ServingTest(TwoMachines):
         return json.loads(job.out)
 
     def end(self, server):
-        server.interrupt()
-        server.done(harness.INTERRUPTED)
+        server.end()
         self.assert_nothing_left()
 
 
@@ -198,21 +197,23 @@ class Serving(ServingTest):
     @harness.waits
     def test_killed_clients_and_a_killed_server(self):
         self.trained()
-        server = self.serve("--max-batch", 4, worker="cpu:threads=1,speed=0.01")
-        images = self.folder / "data" / "train-images-idx3-ubyte"
+        server = self.serve("--max-batch", 4, worker="cpu:threads=1,speed=0.01", environment={"BIMETAL_DEBUG": "info"})
+
+        def client_comes():
+            before = server.err.count("has come from")
+            client = self.start("predict", server.address, self.folder / "data" / "train-images-idx3-ubyte", "--timeout", 60)
+            wait_until(lambda: server.err.count("has come from") > before, "a client", server)
+            return client
+
         for _ in range(3):
-            client = self.start("predict", server.address, images)
-            time.sleep(0.3)
+            client = client_comes()
             client.process.kill()
             client.process.wait()
         self.assertEqual(self.said(server.address, "--count", 2)["images"], 2)
-        client = self.start("predict", server.address, images, "--timeout", 60)
-        port = int(server.address.rsplit(":", 1)[1])
-        wait_until(lambda: connected(client.pid, port), "a connection", client)
-        time.sleep(0.5)  # the handshake, and some of the request
+        client = client_comes()
         server.process.kill()
         server.process.wait()
-        self.assert_one_message(client.wait(), harness.PEER_LOST, "the server of predictions at", "is gone")
+        self.assert_one_message(client, harness.PEER_LOST, "the server of predictions at", "is gone")
         self.assert_one_message(self.predict(server.address, "--timeout", 1), harness.TIMEOUT, "could not be reached")
         gone = self.predict(server.address, "--timeout", 600)
         self.assertEqual(gone.status, harness.TIMEOUT)
@@ -233,15 +234,15 @@ class ServedByTheJob(ServingTest):
         return self.said(job.address, "--token-file", self.token, *arguments)
 
     def test_the_answers_follow_the_training_which_takes_no_notice(self):
-        settings = {"train__epochs": 60, "train__dtype": "float64", "train__learning_rate": 0.01, "servers__count": 2,
+        settings = {"train__epochs": 40, "train__dtype": "float64", "train__learning_rate": 0.01, "servers__count": 2,
                     "train__evaluate": True, "checkpoint__dir": ""}
         reports = []
         for asked in (False, True):
-            job = self.listening("--report", self.folder / "run.json", **settings)
+            job = self.listening("--report", self.folder / "run.json", workers=("cpu:threads=1,speed=0.3",), **settings)
             if asked:
                 job.wait_for_output("step ")
                 steps = []
-                while job.process.poll() is None and len(steps) < 12:
+                while job.process.poll() is None and len(steps) < 5:
                     said = self.predict(job.address, "--token-file", self.token, "--labels", self.labels, "--json")
                     if said.status == 0:
                         answer = json.loads(said.out)
@@ -293,8 +294,7 @@ class ServedByTheJob(ServingTest):
         step = self.ask(job)["step"]
         wait_until(lambda: self.ask(job)["step"] > step + 20, "steps", job)
         self.assertIsNone(job.process.poll())
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
 
     def test_who_takes_over_answers_too(self):
         job = self.listening(servers__count=2, servers__replicas=2, checkpoint__dir="")
@@ -304,8 +304,7 @@ class ServedByTheJob(ServingTest):
         job.wait_for_output("leads the job from now on")
         wait_until(lambda: self.predict(job.address, "--token-file", self.token).status == 0, "an answer", job)
         self.assertGreaterEqual(self.ask(job)["step"], before)
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
 
     def test_a_job_without_servers_says_so(self):
         job_file = self.write_job(checkpoint__dir="")

@@ -118,7 +118,7 @@ class SharedData(DataElsewhere):
     @harness.waits
     def test_a_receiver_that_hangs_is_named(self):
         host, guest, receiver = self.begin_to_send(parallel__timeout_s=2)
-        self.assert_one_message(host.wait(), harness.TIMEOUT, "rank 1")
+        self.assert_one_message(host, harness.TIMEOUT, "rank 1")
         os.kill(receiver, signal.SIGCONT)
         self.assertNotEqual(guest.wait().status, 0)
         self.assert_nothing_left()

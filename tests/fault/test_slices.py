@@ -83,7 +83,7 @@ class Slices(FaultTest):
                 made = self.stop_before_files(job, other)
                 (self.checkpoints if whole else made).rename(self.folder / f"gone-{whole}")
                 os.kill(other, signal.SIGCONT)
-                self.assert_one_message(job.wait(), harness.SYSTEM, f"cannot save the checkpoint {self.checkpoints}/step-",
+                self.assert_one_message(job, harness.SYSTEM, f"cannot save the checkpoint {self.checkpoints}/step-",
                                         f"rank 0: cannot write {made}/", "No such file or directory")
                 self.assertEqual("--resume" in job.error(), not whole, job.error())
                 self.assert_nothing_left()

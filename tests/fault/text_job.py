@@ -8,13 +8,11 @@ TEXT = "the cat sat on the mat, and the dog sat on the cat.\n" * 40
 
 
 class TextJob(SameEnds):
-    def setUp(self):
-        super().setUp()
-        (self.folder / "text").write_text(TEXT)
-        self.start("data", "tokenize", "text", "--tokenizer", "bytes", "--out", "tokens", "--test-fraction", "0.2").done()
-
     def write_text_job(self, name, **settings):
         """AdamW on a small GPT-2 with dropout and a clipped gradient, the same on any number of workers."""
+        if not (self.folder / "text").exists():
+            (self.folder / "text").write_text(TEXT)
+            self.start("data", "tokenize", "text", "--tokenizer", "bytes", "--out", "tokens", "--test-fraction", "0.2").done()
         return self.write_job(f"{name}.toml", **{
             "model__name": "gpt2", "model__layers": 1, "model__width": 24, "model__heads": 3, "model__context": 16,
             "model__dropout": 0.1, "data__name": "tokens", "data__path": str(self.folder / "tokens"), "train__dtype": "float64",

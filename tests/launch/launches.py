@@ -54,7 +54,7 @@ class LaunchTest(FaultTest):
 
     def assert_refused(self, job, status, *parts):
         """One message, soon, and nothing runs."""
-        self.assert_one_message(job.wait(), status, *parts)
+        self.assert_one_message(job, status, *parts)
         self.wait_until_nothing_is_left()
 
 

@@ -42,19 +42,18 @@ class Local(LaunchTest):
 
     def test_the_exit_status_is_that_of_the_first_failure(self):
         job = self.launch("-n", 3, script="[ $RANK = 1 ] && exit 7; sleep 600")
-        self.assert_one_message(job.wait(), 7, "rank 1", "localhost", "exit status 7", "the other ranks were stopped")
+        self.assert_one_message(job, 7, "rank 1", "localhost", "exit status 7", "the other ranks were stopped")
 
     def test_a_rank_that_ignores_the_others_end_is_killed(self):
         script = "trap '' TERM INT; [ $RANK = 0 ] && exit 3; echo ready; while :; do sleep 1; done"
-        job = self.launch("-n", 2, "--grace", 1, script=script).wait()
-        self.assert_one_message(job, 3, "rank 0")
+        self.assert_one_message(self.launch("-n", 2, "--grace", 1, script=script), 3, "rank 0")
 
     def test_a_killed_rank_is_named(self):
         job = self.launch("-n", 2, script=WAIT)
         self.wait_for_ready(job, 2)
         pid = self.ranks()[1]
         os.kill(pid, signal.SIGKILL)
-        self.assert_one_message(job.wait(), 128 + 9, "rank 1", f"pid {pid}", "signal 9")
+        self.assert_one_message(job, 128 + 9, "rank 1", f"pid {pid}", "signal 9")
 
     def test_a_killed_rank_of_bimetal_is_named_and_not_who_missed_it(self):
         job = self.launch("-n", 2, "--", BIMETAL, "train", self.write_job(), "--worker", "cpu:threads=1", "--worker",
@@ -68,8 +67,7 @@ class Local(LaunchTest):
     def test_ctrl_c_reaches_all(self):
         job = self.launch("-n", 2, script="trap 'echo interrupted; exit 0' INT; " + WAIT_FOR_SIGNALS)
         self.wait_for_ready(job, 2)
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
         self.assertEqual(job.out.count("interrupted"), 2, job.out)
 
     def test_sigterm_is_handed_on_as_such(self):
@@ -84,8 +82,7 @@ class Local(LaunchTest):
         self.wait_for_ready(job, 2)
         job.interrupt()
         job.wait_for_output("Ctrl-C again")
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
 
     def test_nothing_outlives_a_killed_launcher(self):
         job = self.launch("-n", 2, script=WAIT)
@@ -99,7 +96,7 @@ class Local(LaunchTest):
         self.wait_for_ready(job, 2)
         agent = harness.parent_of(self.ranks()[0])
         os.kill(agent, signal.SIGKILL)
-        self.assert_one_message(job.wait(), harness.PEER_LOST, "localhost", "signal 9", "ranks 0-1")
+        self.assert_one_message(job, harness.PEER_LOST, "localhost", "signal 9", "ranks 0-1")
 
     def test_a_reader_that_stops_reading_does_not_keep_ctrl_c_from_working(self):
         with subprocess.Popen([BIMETAL, "launch", "-n", "1", "--", "yes"], stdout=subprocess.PIPE,

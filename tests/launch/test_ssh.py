@@ -97,8 +97,7 @@ class Ssh(SshTest):
         job = self.over_ssh("localhost:1,127.0.0.2:1",
                             script="trap 'echo interrupted; exit 0' INT; " + WAIT_FOR_SIGNALS)
         self.wait_for_ready(job, 2)
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
         self.assertEqual(job.out.count("interrupted"), 2, job.out)
 
     def test_a_failure_there_ends_the_ranks_here(self):
@@ -110,7 +109,7 @@ class Ssh(SshTest):
         self.wait_for_ready(job, 2)
         pid = self.ranks()[1]
         os.kill(pid, signal.SIGKILL)
-        self.assert_one_message(job.wait(), 128 + 9, "rank 1 on 127.0.0.2", f"pid {pid}", "signal 9")
+        self.assert_one_message(job, 128 + 9, "rank 1 on 127.0.0.2", f"pid {pid}", "signal 9")
 
     def test_nothing_outlives_a_killed_launcher(self):
         job = self.over_ssh("localhost:1,127.0.0.2:1,127.0.0.3:1", script=WAIT)
@@ -127,7 +126,7 @@ class Ssh(SshTest):
         job = self.over_ssh("localhost:1,127.0.0.2:1", script=WAIT)
         self.wait_for_ready(job, 2)
         os.kill(self.ssh_of("127.0.0.2"), signal.SIGKILL)
-        self.assert_one_message(job.wait(), harness.PEER_LOST, "127.0.0.2", "ranks 1-1")
+        self.assert_one_message(job, harness.PEER_LOST, "127.0.0.2", "ranks 1-1")
 
     def test_an_elastic_job_outlives_lost_ranks_and_hosts(self):
         """A rank there comes back; then the host is gone."""
@@ -152,7 +151,7 @@ class Ssh(SshTest):
         self.assertIsNone(job.process.poll(), job.err)
         os.kill(ssh, signal.SIGSTOP)
         wait_until(lambda: harness.state_of(far_rank) in ("gone", "Z"), "the end of the rank there", job)
-        self.assert_one_message(job.wait(), harness.PEER_LOST, "127.0.0.2", "no word from it for 3 s")
+        self.assert_one_message(job, harness.PEER_LOST, "127.0.0.2", "no word from it for 3 s")
 
     def test_once_a_rank_has_failed_a_host_that_gives_no_answer_is_not_waited_for(self):
         sign = self.folder / "fail"
@@ -164,7 +163,7 @@ class Ssh(SshTest):
         begun = time.monotonic()
         sign.touch()
         job.done(3)
-        self.assertLess(time.monotonic() - begun, 15, "--grace alone is 30 s")
+        self.assertLess(time.monotonic() - begun, 25, "--grace alone is 30 s")
         self.assertIn("rank 0 on localhost", job.error())
         self.assertIn("lost host 127.0.0.2: it has not answered", job.err)
 

@@ -10,7 +10,7 @@ class Versions(LaunchTest):
         environment = {"RANK": str(number), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(number),
                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         return self.start("train", job_file or self.job_file, *["--worker", "cpu:threads=1"] * 3,
-                          "--join-timeout", 10, *arguments, program=[program] if program else None,
+                          "--join-timeout", 60, *arguments, program=[program] if program else None,
                           environment=environment)
 
     def setUp(self):
@@ -37,14 +37,14 @@ class Versions(LaunchTest):
         port = free_port()
         ranks = [self.rank(0, port), self.rank(1, port, program=OTHER_VERSION)]
         for rank in ranks:
-            self.assert_one_message(rank.wait(), harness.PROTOCOL_MISMATCH, "rank 0", "rank 1", "0.0.9",
+            self.assert_one_message(rank, harness.PROTOCOL_MISMATCH, "rank 0", "rank 1", "0.0.9",
                                     "install the same version")
 
     def test_two_processes_that_are_the_same_rank(self):
         port = free_port()
         ranks = [self.rank(number, port, world_size=3) for number in (0, 1, 1)]
         for rank in ranks:
-            self.assert_one_message(rank.wait(), harness.INVALID_ARGUMENT, "two processes claim rank 1",
+            self.assert_one_message(rank, harness.INVALID_ARGUMENT, "two processes claim rank 1",
                                     f"process {ranks[1].pid}", f"process {ranks[2].pid}")
 
 

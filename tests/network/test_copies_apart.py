@@ -14,7 +14,7 @@ from shaped_network import run
 
 class CopiesApart(JobOnHosts):
     RATES = [400 * MBIT, 400 * MBIT]
-    EPOCHS = 60
+    EPOCHS = 30
 
     def on(self, host, *arguments):
         """In a folder of that host's own, where its checkpoints go."""

@@ -14,6 +14,7 @@ from shaped_network import run
 PROMPT_S = 5 * harness.PATIENCE
 
 
+@harness.waits
 class Cut(JobOnHosts):
     RATES = [400 * MBIT, 400 * MBIT]
 
@@ -71,7 +72,7 @@ class Cut(JobOnHosts):
         first, second = self.begin()
         run("ip", "netns", "exec", self.network.namespaces[1], "kill", "-KILL", str(self.ranks_of(second)[0]))
         for job in (first, second):
-            self.assert_one_message(job.wait(), harness.PEER_LOST, "rank 1 ", "killed by signal 9")
+            self.assert_one_message(job, harness.PEER_LOST, "rank 1 ", "killed by signal 9")
 
 
 if __name__ == "__main__":

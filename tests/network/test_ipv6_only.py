@@ -69,8 +69,7 @@ class IPv6Only(harness.TwoMachines):
         asked = self.on(1, "predict", address, self.folder / "data" / "t10k-images-idx3-ubyte", "--token-file", self.token,
                         "--json").done()
         self.assertEqual(json.loads(asked.out)["images"], 128)
-        server.interrupt()
-        server.done(harness.INTERRUPTED)
+        server.end()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import harness
 from namespaces import Host
 
 
+@harness.waits
 class SilentResolver(harness.TwoMachines):
     def setUp(self):
         super().setUp()

@@ -10,7 +10,7 @@ import harness
 from job_on_hosts import MBIT, ONE, JobOnHosts
 from shaped_network import run
 
-SPARE_S = 4  # for a busy machine, and a step
+SPARE_S = 4 * harness.PATIENCE  # for a busy machine, and a step
 TOLD = "nothing for 3 s"
 
 PYTHON_LOOP = """
@@ -69,8 +69,8 @@ class Stalls(JobOnHosts):
         self.wait_for_checkpoint(first)
         return first, second
 
-    def survive(self, jobs):
-        for seconds in (0.5, 2, 5):
+    def survive(self, jobs, stalls=(5,)):
+        for seconds in stalls:
             self.assert_goes_on(jobs, seconds)
         self.assertIn(TOLD, jobs[0].err + jobs[1].err)
         jobs[0].interrupt()
@@ -79,7 +79,7 @@ class Stalls(JobOnHosts):
         self.assert_nothing_left()
 
     def test_all_reduce(self):
-        self.survive(self.begin())
+        self.survive(self.begin(), (0.5, 2, 5))
 
     def test_shards(self):
         self.survive(self.begin(zero__level=3))
@@ -92,17 +92,18 @@ class Stalls(JobOnHosts):
 
     def test_too_long_for_a_server(self):
         """Its job waits for other workers, for as long as they may be in coming."""
-        first, second = self.begin_with_server(cluster__join_timeout_s=10)
-        self.stall(12)
-        self.assert_one_message(second.wait(), harness.PEER_LOST, "server 0 ", "fabric.peer_timeout_s")
-        self.assert_one_message(first.wait(), harness.TIMEOUT, "no worker was there for 10 s (cluster.join_timeout_s)")
+        first, second = self.begin_with_server(cluster__join_timeout_s=10, fabric__peer_timeout_s=3)
+        self.port("down")
+        self.assert_one_message(second, harness.PEER_LOST, "server 0 ", "fabric.peer_timeout_s")
+        self.port("up")
+        self.assert_one_message(first, harness.TIMEOUT, "no worker was there for 10 s (cluster.join_timeout_s)")
         self.assertRegex(first.out + first.err, r"worker 0 .* is lost: .*; the job goes on without it")
 
     def test_too_long_for_stages(self):
-        jobs = self.begin(mesh__stages=2, mesh__micro_batches=4)
-        self.stall(12)
+        jobs = self.begin(mesh__stages=2, mesh__micro_batches=4, fabric__peer_timeout_s=3)
+        self.port("down")
         for number, job in enumerate(jobs):
-            self.assert_one_message(job.wait(), harness.PEER_LOST, f"rank {1 - number} ", "fabric.peer_timeout_s")
+            self.assert_one_message(job, harness.PEER_LOST, f"rank {1 - number} ", "fabric.peer_timeout_s")
         self.assert_nothing_left()
 
     def test_of_two_halves_one_goes_on_and_the_other_comes_back(self):
@@ -123,10 +124,9 @@ class Stalls(JobOnHosts):
         run("ip", "netns", "exec", self.network.namespaces[1], "kill", "-KILL", str(self.ranks_of(second)[0]))
         began = time.monotonic()
         first.wait_for_output("1 worker goes on")
-        self.assertLess(time.monotonic() - began, 10)
-        self.assert_one_message(second.wait(), harness.PEER_LOST, "rank 1 ")
-        first.interrupt()
-        first.done(harness.INTERRUPTED)
+        self.assertLess(time.monotonic() - began, harness.patient(10))
+        self.assert_one_message(second, harness.PEER_LOST, "rank 1 ")
+        first.end()
 
     def python_ranks(self):
         script = self.folder / "loop.py"

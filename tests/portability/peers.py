@@ -156,5 +156,5 @@ class PeerTest(unittest.TestCase):
         os.killpg(peers[1].process.pid, signal.SIGKILL)
         begun = time.monotonic()
         self.assertNotEqual(peers[0].wait(), 0)
-        self.assertLess(time.monotonic() - begun, 10)
+        self.assertLess(time.monotonic() - begun, 30)  # a second where the machine is quiet
         self.assertRegex(peers[0].output(), rf"error: peer_lost: .*{self.lost}")

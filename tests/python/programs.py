@@ -1,6 +1,5 @@
 """Example programs as ranks of a test, in an environment where the package is installed."""
 
-import importlib.util
 import os
 import pathlib
 import signal
@@ -47,7 +46,3 @@ def install_entry_point(folder):
     (written / "entry_points.txt").write_text("\n".join(["[torch.backends]", *lines]))
     pathlib.Path(folder, "bimetal_autoload").symlink_to(ROOT / "python" / "bimetal_autoload")
     return str(folder)
-
-
-def installed(package):
-    return importlib.util.find_spec(package) is not None

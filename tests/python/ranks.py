@@ -5,6 +5,7 @@ ends with ``ranks.main(globals())``, which does what this process is for.
 """
 
 import ctypes
+import importlib.util
 import json
 import os
 import pathlib
@@ -148,6 +149,22 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def installed(*packages):
+    return all(map(importlib.util.find_spec, packages))
+
+
+def needs(*packages):
+    """Skips a case, or a class of them, where one of these is not installed."""
+    return unittest.skipUnless(installed(*packages), f"needs {', '.join(packages)}")
+
+
+def skip_all_without(*packages, how):
+    """Ends the program with 77, which CTest counts as skipped, where one of these is not installed."""
+    if not installed(*packages):
+        print(f"skipped: needs {', '.join(packages)}; {how}")
+        sys.exit(77)
+
+
 def save(value):
     pathlib.Path(os.environ[RESULT]).write_text(json.dumps(value))
 
@@ -161,6 +178,14 @@ def raises(kind, call, *fragments):
             assert fragment in str(error), f"{fragment!r} is not in: {error}"
         return error
     raise AssertionError(f"no {kind.__name__}")
+
+
+def refused(call, code, *fragments):
+    """bimetal's error with that code, likewise."""
+    import bimetal
+    error = raises(bimetal.Error, call, *fragments)
+    assert error.code == code, (error.code, error)
+    return error
 
 
 def die_with_parent():

@@ -26,8 +26,7 @@ class SearchTest(harness.FaultTest):
                                   train__dtype="float64", train__evaluate=True, checkpoint__dir="", data__name="mnist")
 
     def run_to_end(self, *arguments, status=0, **options):
-        job = self.start(*arguments, **options).done(status)
-        return job
+        return self.start(*arguments, **options).done(status)
 
     def report_of(self, *arguments, status=0):
         """Runs a command to its end; what it has reported."""

@@ -54,7 +54,7 @@ def distributed(balance, weights, workers):
     model.register_comm_hook(sampler, bimetal.sample_exact_hook)
     if balance == "auto" and rank == dist.get_world_size() - 1:
         # In forward, where the hook's clock counts it.
-        model.module.register_forward_pre_hook(lambda _, inputs: time.sleep(0.004 * len(inputs[0])))
+        model.module.register_forward_pre_hook(lambda _, inputs: time.sleep(0.01 * len(inputs[0])))
     parameters, seen, counts = train(model, sampler, loader)
     return [[p.tolist() for p in parameters], seen, counts]
 

@@ -1,6 +1,5 @@
 """bimetal.deepspeed: scripts for DeepSpeed on unequal ranks, compared with a plain loop of one process."""
 
-import importlib.util
 import os
 import pathlib
 import subprocess
@@ -200,8 +199,7 @@ def mean_over_ranks():
     return model.factor.tolist()
 
 
-needs_transformers = unittest.skipUnless(
-    all(map(importlib.util.find_spec, ("transformers", "safetensors"))), "transformers or safetensors is not installed")
+needs_transformers = ranks.needs("transformers", "safetensors")
 
 
 @needs_transformers
@@ -223,11 +221,12 @@ class Gpt2(unittest.TestCase):
 
     def test_its_own_loss_counts_tokens(self):
         """Transformers computes it in float32, whatever the model's type."""
-        peft = [(False, "lora"), (False, "prompt")] if importlib.util.find_spec("peft") else []
-        for case in ((True,), (False,), *peft):
-            one = [torch.tensor(p, dtype=torch.float64) for p in ranks.on_ranks(1, own_loss, *case)[0]]
-            for parameters in ranks.on_ranks(2, own_loss, *case):
-                self.assertLess(models.difference(parameters, one), 1e-6, case)
+        cases = [(own_loss, True), (own_loss, False)]
+        cases += [(own_loss, False, "lora"), (own_loss, False, "prompt")] if ranks.installed("peft") else []
+        (expected,), results = (ranks.several(size, cases) for size in (1, 2))
+        for of_rank in results:
+            for case, parameters, one in zip(cases, of_rank, expected, strict=True):
+                self.assertLess(models.difference(parameters, [torch.tensor(p, dtype=torch.float64) for p in one]), 1e-6, case)
 
     @unittest.skipUnless("BIMETAL" in os.environ, "BIMETAL is not the program")
     def test_the_example_runs_under_the_launcher(self):

@@ -8,7 +8,7 @@ import textwrap
 import unittest
 
 import ranks
-from programs import EXAMPLES, ROOT, installed, outputs, run
+from programs import EXAMPLES, ROOT, outputs, run
 
 
 class Examples(unittest.TestCase):
@@ -29,18 +29,17 @@ class Examples(unittest.TestCase):
                 """) + shown + "print('batches', len(sampler))\ndist.destroy_process_group()\n")
             self.assertIn("batches 3", run(script))
 
-    @unittest.skipUnless(installed("accelerate"), "accelerate is not installed")
+    @ranks.needs("accelerate")
     def test_accelerate(self):
         self.assertRegex(run("python/accelerate_balanced.py", "--samples", 2000, "--epochs", 2, "--cpu"),
                          r"epoch 1: loss [0-9.]+, shares \[\d+, \d+\]")
 
-    @unittest.skipUnless(installed("transformers") and installed("accelerate"),
-                         "transformers or accelerate is not installed")
+    @ranks.needs("transformers", "accelerate")
     def test_trainer_of_hugging_face(self):
         self.assertRegex(run("python/trainer_balanced.py", "--samples", 200, "--epochs", 1, "--cpu"),
                          r"loss [0-9.]+, tokens of each rank in a batch \[\d+, \d+\]")
 
-    @unittest.skipUnless(installed("transformers") and installed("peft"), "transformers or peft is not installed")
+    @ranks.needs("transformers", "peft")
     def test_lora(self):
         with tempfile.TemporaryDirectory() as folder:
             said = [re.search(r"rank (\d): loss on what was held out ([0-9.]+), tokens of each rank in a batch \[\d+, \d+\]", text)
@@ -50,7 +49,7 @@ class Examples(unittest.TestCase):
             self.assertLess(float(said[0][2]), 5.5)  # untrained, of 258 tokens: 5.55
             self.assertTrue(pathlib.Path(folder, "adapter_model.safetensors").exists())
 
-    @unittest.skipUnless(installed("transformers"), "transformers is not installed")
+    @ranks.needs("transformers")
     def test_stages(self):
         printed = outputs("python/pipeline_gpt2.py", "--epochs", 2)
         stages = [re.search(r"stage (\d) of 2: units \d", text)[1] for text in printed]
@@ -59,7 +58,7 @@ class Examples(unittest.TestCase):
         self.assertEqual(losses[0], losses[1])
         self.assertLess(float(losses[0][1]), float(losses[0][0]))
 
-    @unittest.skipUnless(installed("transformers"), "transformers is not installed")
+    @ranks.needs("transformers")
     def test_tensors_in_parts(self):
         printed = outputs("python/tensor_parts.py", "--epochs", 2, "--weights", 3, 1)
         here = [int(re.search(r"part \d of 2: (\d+) of \d+ parameters", text)[1]) for text in printed]
@@ -68,7 +67,7 @@ class Examples(unittest.TestCase):
         self.assertEqual(losses[0], losses[1])
         self.assertLess(float(losses[0][1]), float(losses[0][0]))
 
-    @unittest.skipUnless(installed("lightning"), "lightning is not installed")
+    @ranks.needs("lightning")
     def test_lightning(self):
         # It starts the second rank itself.
         output = run("python/lightning_balanced.py", "--samples", 2000, "--epochs", 2, "--devices", 2, count=1,

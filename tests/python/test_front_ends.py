@@ -1,7 +1,6 @@
 """Accelerate and Lightning by one line on unequal ranks: accumulation whose last step of an epoch has fewer batches, token
 means and mixed precision, compared with a plain loop of one process."""
 
-import importlib.util
 import unittest
 
 import models
@@ -170,22 +169,22 @@ class FrontEnds(unittest.TestCase):
             self.assertLess(models.difference(mixed[0], expected[0]), 0.05)
             self.assertGreater(models.difference(mixed[0], expected[0]), 1e-6)  # it was computed in another type
 
-    @unittest.skipUnless(importlib.util.find_spec("accelerate"), "accelerate is not installed")
+    @ranks.needs("accelerate")
     def test_accelerate(self):
         self.check(by_accelerate, "bf16", 3 * EACH)  # it fills up the last batch
 
-    @unittest.skipUnless(importlib.util.find_spec("lightning"), "lightning is not installed")
+    @ranks.needs("lightning")
     def test_lightning(self):
         self.check(by_lightning, "bf16-mixed", SAMPLES // 2)
 
-    @unittest.skipUnless(importlib.util.find_spec("accelerate"), "accelerate is not installed")
+    @ranks.needs("accelerate")
     def test_accelerate_goes_on_in_an_epoch(self):
         for whole, skipped, other, processes in ranks.on_ranks(2, skipping_by_accelerate):
             self.assertEqual(processes, 2)
             self.assertEqual(skipped, whole)
             self.assertNotEqual(other, whole, "set_seed is to make another order")
 
-    @unittest.skipUnless(importlib.util.find_spec("accelerate"), "accelerate is not installed")
+    @ranks.needs("accelerate")
     def test_accelerates_own_function_does_not_skip(self):
         from accelerate.data_loader import BatchSamplerShard, SkipBatchSampler, skip_first_batches
 
@@ -198,7 +197,7 @@ class FrontEnds(unittest.TestCase):
             with self.assertRaisesRegex(RuntimeError, "cannot skip batches of a BalancedBatchSampler"):
                 next(iter(skipping))
 
-    @unittest.skipUnless(importlib.util.find_spec("lightning"), "lightning is not installed")
+    @ranks.needs("lightning")
     def test_options_that_are_not_the_users(self):
         from bimetal.lightning import BalancedStrategy
         with self.assertRaisesRegex(ValueError, "BalancedStrategy's sampler_options has prefetch"):

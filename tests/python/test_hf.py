@@ -1,6 +1,5 @@
 """bimetal.hf with PEFT: the example's adapter is the one that a single process would have trained."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -141,7 +140,7 @@ def learnt(kind, weights, per_device, folder, **options):
     return [torch.cat([p.detach().flatten() for p in model.parameters()]).tolist(), changed, trainer.args.world_size]
 
 
-@unittest.skipUnless(all(map(importlib.util.find_spec, NEEDED)), "transformers, accelerate or peft is not installed")
+@ranks.needs(*NEEDED)
 class Means(unittest.TestCase):
     """Losses that are not divided by num_items_in_batch, and GPT-2's in float32 with PEFT's prompt tuning. The ranks are not told to
     use the CPU."""
@@ -149,11 +148,13 @@ class Means(unittest.TestCase):
     def test_unequal_ranks_train_what_one_process_does(self):
         torch.set_num_threads(1)
         with tempfile.TemporaryDirectory(prefix="bimetal-test-") as folder:
-            for kind, most in {"classes": 1e-10, "regression": 1e-10, "labels": 1e-10, "own": 1e-10, "prompt": 1e-5}.items():
+            kinds = {"classes": 1e-10, "regression": 1e-10, "labels": 1e-10, "own": 1e-10, "prompt": 1e-5}
+            results = ranks.several(2, [(learnt, kind, [3, 1], 4, folder) for kind in kinds])
+            for (kind, most), *of_rank in zip(kinds.items(), *results, strict=True):
                 with self.subTest(kind):
                     expected, changed, _ = learnt(kind, [1], 8, folder, use_cpu=True)
                     self.assertEqual(changed, [], "the caller's arguments are others now")
-                    for found, changed, world in ranks.on_ranks(2, learnt, kind, [3, 1], 4, folder):
+                    for found, changed, world in of_rank:
                         self.assertEqual((changed, world), ([], 2))
                         self.assertLess(max(abs(a - b) for a, b in zip(found, expected, strict=True)), most)
 
@@ -167,7 +168,7 @@ class Means(unittest.TestCase):
                     learnt("classes", [1], 8, folder, use_cpu=True, **option)
 
 
-@unittest.skipUnless(all(map(importlib.util.find_spec, (*NEEDED, "trl", "datasets"))), "trl is not installed")
+@ranks.needs(*NEEDED, "trl", "datasets")
 class Sft(unittest.TestCase):
     def test_the_sft_trainer_of_unequal_ranks(self):
         """Two ranks whose numbers of micro-batches differ: three and one."""
@@ -215,7 +216,7 @@ class Micro(unittest.TestCase):
         self.assertEqual([part["texts"] for part in texts.parts], [["bb"], ["a", "ccc"]])
 
 
-@unittest.skipUnless(all(map(importlib.util.find_spec, NEEDED)), "transformers, accelerate or peft is not installed")
+@ranks.needs(*NEEDED)
 class HuggingFace(unittest.TestCase):
     def test_an_adapter_of_unequal_ranks(self):
         with tempfile.TemporaryDirectory(prefix="bimetal-test-") as folder:

@@ -267,11 +267,22 @@ train(state)
 print(f"rank {hvd.rank()} of {hvd.size()} is through", flush=True)
 """
 
+# Of scripts whose ranks do one thing after the other's.
+IN_TURN = """
+import os, sys, time, traceback
+rank, folder = os.environ["RANK"], os.environ["HOROVOD_TEST_FOLDER"]
+def tell(name): open(os.path.join(folder, name), "w").close()
+def there(name): return os.path.exists(os.path.join(folder, name))
+def wait_for(*names):
+    while not all(map(there, names)): time.sleep(0.05)
+"""
+
 
 class Launcher(unittest.TestCase):
     def run_it(self, *arguments, script=SCRIPT):
-        return subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=300, check=False,
-                              env={**os.environ, "HOROVOD_TEST_SCRIPT": script})
+        with tempfile.TemporaryDirectory() as folder:
+            return subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=300, check=False,
+                                  env={**os.environ, "HOROVOD_TEST_SCRIPT": script, "HOROVOD_TEST_FOLDER": folder})
 
     def command(self, *more):
         return [sys.executable, "-c", "import os; exec(os.environ['HOROVOD_TEST_SCRIPT'])", *more]
@@ -303,11 +314,10 @@ class Launcher(unittest.TestCase):
 
     def test_of_tracebacks_that_of_the_cause_is_shown(self):
         # The others miss rank 1 and end before it does, as ranks with less to tidy up do.
-        run = self.run_it("-np", "3", *self.command(), script="import os, sys, time, traceback\n"
-                          "if os.environ['RANK'] == '1':\n"
+        run = self.run_it("-np", "3", *self.command(), script=IN_TURN + "if rank == '1':\n"
                           "    try: raise KeyError('the cause')\n"
-                          "    except KeyError: traceback.print_exc(); time.sleep(0.7); sys.exit(3)\n"
-                          "time.sleep(0.3); raise RuntimeError('rank 1 is gone')")
+                          "    except KeyError: traceback.print_exc(); tell('it'); wait_for('0', '2'); time.sleep(0.7); sys.exit(3)\n"
+                          "wait_for('it'); tell(rank); raise RuntimeError('rank 1 is gone')")
         self.assertEqual(run.returncode, 3, run.stderr)
         self.assertIn("[1] KeyError: 'the cause'", run.stderr)
         self.assertIn("rank 1 ended with status 3; the others are ended", run.stderr)
@@ -315,13 +325,12 @@ class Launcher(unittest.TestCase):
         self.assertIn("left out: what rank 0, 2 said of it", run.stderr)
 
     def test_who_has_caught_an_exception_is_not_blamed_for_what_fails_later(self):
-        run = self.run_it("-np", "2", *self.command(), script="import os, sys, time, traceback\n"
-                          "if os.environ['RANK'] == '1':\n"
-                          "    time.sleep(3); raise KeyError('the cause')\n"
+        run = self.run_it("-np", "2", *self.command(), script=IN_TURN + "if rank == '1':\n"
+                          "    wait_for('caught'); time.sleep(3); tell('it'); raise KeyError('the cause')\n"
                           "try: raise OSError('tried again')\n"
-                          "except OSError: traceback.print_exc()\n"
-                          "for _ in range(32): time.sleep(0.1); print('going on', flush=True)\n"
-                          "raise RuntimeError('rank 1 is gone')")
+                          "except OSError: traceback.print_exc(); tell('caught')\n"
+                          "while not there('it'): time.sleep(0.1); print('going on', flush=True)\n"
+                          "time.sleep(0.5); raise RuntimeError('rank 1 is gone')")
         self.assertIn("rank 1 ended with status 1; the others are ended", run.stderr)
         self.assertIn("[1] KeyError: 'the cause'", run.stderr)
         self.assertIn("[0] OSError: tried again", run.stderr)

@@ -3,7 +3,6 @@
 Exits with 77, which CTest counts as skipped, where TensorFlow is not installed (scripts/install_tensorflow.sh).
 """
 
-import importlib.util
 import os
 import pathlib
 import re
@@ -11,15 +10,14 @@ import sys
 import tempfile
 import unittest
 
+import ranks
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-if importlib.util.find_spec("tensorflow") is None:
-    print("skipped: TensorFlow is not installed; make test-horovod installs it and runs this test")
-    sys.exit(77)
+ranks.skip_all_without("tensorflow", how="make test-horovod installs it and runs this test")
 
 import keras  # noqa: E402
 import numpy  # noqa: E402
 import programs  # noqa: E402
-import ranks  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import bimetal.horovod.tensorflow.keras as hvd  # noqa: E402

@@ -155,11 +155,9 @@ def join_in_training():
 
 class Optimizer(unittest.TestCase):
     def test_as_one_process_with_the_joined_batch(self):
-        for count in (2, 4):
-            with self.subTest(ranks=count):
-                worst = ranks.on_ranks(count, optimizer_is_exact, backend=None)
-                print(f"{count} ranks: largest relative difference {max(worst):.1e}", file=sys.stderr)
-                self.assertLess(max(worst), 1e-12)
+        worst = ranks.on_ranks(3, optimizer_is_exact, backend=None)
+        print(f"largest relative difference {max(worst):.1e}", file=sys.stderr)
+        self.assertLess(max(worst), 1e-12)
 
     def test_corner_cases(self):
         self.assertEqual(ranks.on_ranks(2, optimizer_corner_cases, backend=None), ["done"] * 2)

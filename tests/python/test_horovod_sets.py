@@ -8,7 +8,7 @@ import unittest
 
 import ranks
 import torch
-from ranks import raises
+from ranks import raises, refused
 from test_horovod_torch import everyone, same, values
 
 import bimetal
@@ -51,8 +51,7 @@ def check_process_sets():
     raises(ValueError, lambda: hvd.add_process_set(range(0, size, 2)), "there already")
     raises(ValueError, lambda: hvd.add_process_set(range(size)), "there already")
     raises(ValueError, lambda: hvd.add_process_set([0, size]), "not there")
-    error = raises(bimetal.Error, lambda: hvd.add_process_set([rank]), "rank 0", "rank 1")
-    assert error.code == "call_mismatch", error
+    refused(lambda: hvd.add_process_set([rank]), "call_mismatch", "rank 0", "rank 1")
     if len(members) > 1:
         error = raises(bimetal.Error, lambda: hvd.allreduce(torch.ones(10 + rank), process_set=mine),
                        *(f"rank {member}" for member in members[:2]))

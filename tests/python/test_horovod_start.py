@@ -116,6 +116,7 @@ class Launchers(unittest.TestCase):
 
     def test_calls_before_init(self):
         raises(ValueError, hvd.rank, "hvd.init()")
+        self.assertIs(hvd.HorovodInternalError, bimetal.Error)
 
 
 def wants(*requests, joined=False, stalled=False):

@@ -3,21 +3,17 @@
 Exits with 77, which CTest counts as skipped, where TensorFlow is not installed (scripts/install_tensorflow.sh).
 """
 
-import importlib.util
 import os
-import sys
 import unittest
 
+import ranks
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-if importlib.util.find_spec("tensorflow") is None:
-    print("skipped: TensorFlow is not installed; make test-horovod installs it and runs this test")
-    sys.exit(77)
+ranks.skip_all_without("tensorflow", how="make test-horovod installs it and runs this test")
 
 import numpy  # noqa: E402
-import ranks  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-import bimetal  # noqa: E402
 import bimetal.horovod.tensorflow as hvd  # noqa: E402
 
 TYPES = [tf.uint8, tf.int8, tf.int16, tf.int32, tf.int64, tf.float16, tf.bfloat16, tf.float32, tf.float64]
@@ -225,14 +221,6 @@ class TensorFlow(unittest.TestCase):
 
     def test_operations_on_three_ranks(self):
         self.assertEqual(ranks.on_ranks(3, all_checks, backend=None), [len(CHECKS)] * 3)
-
-
-class Alone(unittest.TestCase):
-    def test_calls_before_init(self):
-        ranks.raises(ValueError, hvd.size, "hvd.init()")
-
-    def test_errors_are_bimetals(self):
-        self.assertIs(hvd.HorovodInternalError, bimetal.Error)
 
 
 if __name__ == "__main__":

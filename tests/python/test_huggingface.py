@@ -3,18 +3,16 @@
 Exits with 77, which CTest counts as skipped, where transformers is not installed (make setup-tests).
 """
 
-import importlib.util
 import json
 import os
 import pathlib
 import subprocess
-import sys
 import tempfile
 import unittest
 
-if not all(map(importlib.util.find_spec, ("transformers", "safetensors"))):
-    print("skipped: transformers is not installed; make setup-tests installs it")
-    sys.exit(77)
+import ranks
+
+ranks.skip_all_without("transformers", "safetensors", how="make setup-tests installs them")
 
 import torch
 import transformers

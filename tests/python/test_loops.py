@@ -2,7 +2,6 @@
 or it is an error that says what to do. What is expected is in the table REFUSED; there is no third outcome."""
 
 import dataclasses
-import importlib.util
 import os
 import tempfile
 import unittest
@@ -449,7 +448,7 @@ def outcomes(rows, folder):
 
 
 def can_be_tried(strategy):
-    return strategy not in NEEDS or importlib.util.find_spec(NEEDS[strategy]) is not None
+    return strategy not in NEEDS or ranks.installed(NEEDS[strategy])
 
 
 class Loops(unittest.TestCase):

@@ -15,6 +15,7 @@ import ranks
 import torch.distributed as dist
 
 import bimetal
+from searches import harness
 
 
 def wait_for_the_end(folder):
@@ -32,10 +33,7 @@ def wait_for_the_end(folder):
 
 
 def lives(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
+    return harness.state_of(pid) not in ("Z", "X", "gone")
 
 
 @unittest.skipUnless(sys.platform == "linux", "asks /proc")

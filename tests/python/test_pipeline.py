@@ -1,6 +1,5 @@
 """bimetal.pipeline.stages: Hugging Face's models and others in stages, in float64 as one process trains."""
 
-import importlib.util
 import unittest
 
 import ranks
@@ -70,7 +69,7 @@ TRAININGS = {
 }
 
 
-@unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
+@ranks.needs("transformers")
 class Exact(unittest.TestCase):
     references = {}
 
@@ -81,7 +80,7 @@ class Exact(unittest.TestCase):
 
     def compare(self, world):
         trainings = [training for training in TRAININGS[world]
-                     if training[0] != "lora" or importlib.util.find_spec("peft")]
+                     if training[0] != "lora" or ranks.installed("peft")]
         results = ranks.several(world, [(staged_training, *training) for training in trainings], timeout=400)
         for number, (name, options) in enumerate(trainings):
             with self.subTest(name, **options):

@@ -2,7 +2,6 @@
 
 import copy
 import datetime
-import importlib.util
 import os
 import signal
 import time
@@ -12,6 +11,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from chains import WORDS, Outside, batches, loss_of, make
+from ranks import refused
 from torch import nn
 
 import bimetal
@@ -27,7 +27,7 @@ class Slow(nn.Module):
         self.layer = nn.Linear(4, 4)
 
     def forward(self, x):
-        time.sleep(0.002 * (4 if dist.get_rank() == 1 else 1))
+        time.sleep(0.008 * (4 if dist.get_rank() == 1 else 1))
         return self.layer(x)
 
 
@@ -95,7 +95,7 @@ class Stuck(nn.Module):
 
     def forward(self, x):
         if dist.get_rank() == 2 and (x == 7).all():
-            time.sleep(9)
+            dist.distributed_c10d._get_default_store().wait(["0 is told", "1 is told"])
         return x * 1
 
 
@@ -109,6 +109,7 @@ def stuck():
     batch = torch.ones(4, 4)
     staged.forward_backward(batch, targets=batch)
     told = ranks.raises(bimetal.Error, lambda: staged.forward_backward(7 * batch, targets=batch))
+    dist.distributed_c10d._get_default_store().set(f"{dist.get_rank()} is told", "")
     return told.code, told.rank, str(told)
 
 
@@ -174,10 +175,6 @@ def out_of_memory():
 def refusals():
     """What cannot work ends with advice, on every rank."""
     stages = bimetal.pipeline.stages
-
-    def refused(call, code, *fragments):
-        error = ranks.raises(bimetal.Error, call, *fragments)
-        assert error.code == code, (error.code, error)
 
     refused(lambda: stages(make("pairs"), cuts=list(range(1, 8)), schedule="interleaved", chunks=4), "invalid_argument",
             "6 units cannot be cut into 8 pieces: stages (times chunks with \"interleaved\") must be at most 6")
@@ -249,8 +246,7 @@ def nested():
     loss = staged.forward_backward(inputs, targets=targets)
     torch.testing.assert_close(loss, loss_sum(whole(inputs), targets) / 7, rtol=1e-12, atol=1e-12)
     targets[1]["counts"] += dist.get_rank()
-    error = ranks.raises(bimetal.Error, lambda: staged.forward_backward(inputs, targets=targets), "another batch")
-    assert error.code == "call_mismatch", error
+    refused(lambda: staged.forward_backward(inputs, targets=targets), "call_mismatch", "another batch")
     return True
 
 
@@ -268,8 +264,7 @@ def own_keywords():
     staged = bimetal.pipeline.stages(model, cuts=[1], loss_sum=lambda outputs, targets: (outputs - targets).square().sum())
     for call, given, name in ((staged.forward_backward, {"scale": 3.0, "labels": wanted}, "scale"),
                               (staged.forward_backward, {"targets": wanted}, "targets"), (staged.evaluate, {"targets": wanted}, "targets")):
-        error = ranks.raises(bimetal.Error, lambda call=call, given=given: call(inputs, **given), f"argument called {name}", "by position")
-        assert error.code == "invalid_argument", error
+        refused(lambda call=call, given=given: call(inputs, **given), "invalid_argument", f"argument called {name}", "by position")
     expected = (whole(inputs, 3.0) - wanted).square().sum() / 7
     (0.5 * expected).backward()
     torch.testing.assert_close(staged.forward_backward(inputs, 3.0, scale=0.5, labels=wanted), expected.detach(), rtol=1e-12, atol=0)
@@ -328,7 +323,7 @@ class Behaviour(unittest.TestCase):
         results = ranks.on_ranks(2, measured)
         for begins, untouched, finite in results:
             self.assertEqual(begins, results[0][0])
-            self.assertIn(begins[1], (7, 8, 9))
+            self.assertGreater(begins[1], 5)
             self.assertTrue(untouched and finite)
 
     def test_with_one_micro_batch_a_slow_device_gets_no_more_than_it_must(self):
@@ -352,7 +347,7 @@ class Behaviour(unittest.TestCase):
     def test_keywords_that_the_module_has_too(self):
         self.assertEqual(ranks.on_ranks(2, own_keywords), [True] * 2)
 
-    @unittest.skipUnless(importlib.util.find_spec("peft"), "peft is not installed")
+    @ranks.needs("peft")
     def test_no_keys_and_values_are_kept(self):
         batch = {"input_ids": torch.ones(2, 4), "labels": torch.ones(2, 4)}
         for name, said in (("gpt2", {"use_cache": False}), ("lora", {"use_cache": False}), ("pairs", {})):
@@ -362,7 +357,7 @@ class Behaviour(unittest.TestCase):
     def test_refusals(self):
         self.assertEqual(ranks.on_ranks(2, refusals), [True] * 2)
 
-    @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
+    @ranks.needs("transformers")
     def test_low_precision(self):
         self.assertEqual(ranks.on_ranks(2, in_low_precision), [["False", "torch.bfloat16"]] * 2)
 

@@ -1,7 +1,6 @@
 """bimetal.tensor.parts: random numbers, states, what is refused, and what goes wrong."""
 
 import copy
-import importlib.util
 import os
 import signal
 import unittest
@@ -11,13 +10,12 @@ import torch
 import torch.distributed as dist
 from chains import loss_of, make_optimizer
 from parted_models import PLAN, Plain, batches, make, plan_of
+from ranks import refused
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import bimetal
 from bimetal.tensor.plan import plan_for
-
-TRANSFORMERS = unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
 
 
 def learnt_before():
@@ -175,10 +173,6 @@ def following():
 def refusals():
     parts, uneven = bimetal.tensor.parts, "which are not"
 
-    def refused(call, code, *fragments):
-        error = ranks.raises(bimetal.Error, call, *fragments)
-        assert error.code == code, (error.code, error)
-
     def with_plan(changed, *fragments, code="invalid_argument", **options):
         plan = {key: word for key, word in (PLAN | changed).items() if word}
         refused(lambda: parts(Plain(), plan=plan, **options), code, *fragments)
@@ -258,7 +252,7 @@ class Behaviour(unittest.TestCase):
     def test_it_begins_with_what_was_learnt_before(self):
         self.assertEqual(ranks.on_ranks(2, learnt_before), [True] * 2)
 
-    @TRANSFORMERS
+    @ranks.needs("transformers")
     def test_dropout_within_what_is_cut(self):
         first, second = ranks.on_ranks(2, dropping)
         torch.testing.assert_close(first[0], second[0], rtol=1e-12, atol=0)
@@ -274,7 +268,7 @@ class Behaviour(unittest.TestCase):
     def test_ranks_that_draw_otherwise(self):
         self.assertEqual(ranks.on_ranks(2, drawing_otherwise), ["unsupported"] * 2)
 
-    @TRANSFORMERS
+    @ranks.needs("transformers")
     def test_known_models_beside_others_of_like_names(self):
         import transformers
         vision = transformers.CLIPVisionModel(transformers.CLIPVisionConfig(
@@ -285,15 +279,15 @@ class Behaviour(unittest.TestCase):
         self.assertEqual(found, {"text", "other"})
         self.assertEqual(len(plan_for(model, None).layers), sum(len(plan_for(model[name], None).layers) for name in found))
 
-    @TRANSFORMERS
+    @ranks.needs("transformers")
     def test_sums_of_a_block(self):
         self.assertEqual(ranks.on_ranks(2, counted), [[4, 4]] * 2)
 
-    @TRANSFORMERS
+    @ranks.needs("transformers")
     def test_texts(self):
         self.assertEqual(ranks.on_ranks(2, writing), [True] * 2)
 
-    @TRANSFORMERS
+    @ranks.needs("transformers")
     def test_low_precision(self):
         self.assertEqual(ranks.on_ranks(2, in_low_precision), [True] * 2)
 

@@ -1,8 +1,5 @@
 """bimetal.tensor.parts: Hugging Face's models and others with their matrices in parts, in float64 as one process trains."""
 
-import importlib.util
-import unittest
-
 import ranks
 import torch
 import torch.distributed as dist
@@ -49,7 +46,7 @@ TRAININGS = {
 }
 
 
-@unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
+@ranks.needs("transformers")
 class Exact(InParts):
     def compare(self, world):
         results = ranks.several(world, [(parted_training, *training) for training in TRAININGS[world]], timeout=400)

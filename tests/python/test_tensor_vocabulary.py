@@ -1,21 +1,18 @@
 """bimetal.tensor.parts: embeddings and output layers by tokens, and losses of logits that are nowhere together."""
 
-import importlib.util
-import unittest
-
 import chains
 import ranks
 import torch
 import torch.distributed as dist
 from chains import loss_of
 from parted_models import PLAN, InParts, Plain, batches, learn_in_parts, make
+from ranks import refused
 from torch import nn
 
 import bimetal
 from bimetal.tensor.plan import plan_for
 from bimetal.tensor.layers import Embeddings, Logits
 
-TRANSFORMERS = unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
 GATHERED = PLAN | {"table": "vocabulary", "head": "vocabulary"}
 APART = PLAN | {"table": "vocabulary", "head": "vocabulary:parts"}
 TIED, UNTIED = {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
@@ -154,10 +151,6 @@ def padded():
 def refusals():
     parts = bimetal.tensor.parts
 
-    def refused(call, code, *fragments):
-        error = ranks.raises(bimetal.Error, call, *fragments)
-        assert error.code == code, (error.code, error)
-
     def with_plan(plan, *fragments, code="invalid_argument", model=None):
         refused(lambda: parts(model or Small(), plan=plan), code, *fragments)
 
@@ -197,23 +190,23 @@ class Vocabulary(InParts):
                 self.assertEqual([mine[4] for mine in of_rank],
                                  [chains.WORDS * weight // sum(weights) for weight in weights])
 
-    @TRANSFORMERS
+    @ranks.needs("transformers")
     def test_two_ranks(self):
         self.compare(2)
 
-    @TRANSFORMERS
+    @ranks.needs("transformers")
     def test_three_ranks(self):
         self.compare(3)
 
-    @TRANSFORMERS
+    @ranks.needs("transformers")
     def test_what_a_model_returns(self):
         self.assertEqual(ranks.on_ranks(2, outputs), [True] * 2)
 
-    @TRANSFORMERS
+    @ranks.needs("transformers")
     def test_models_of_other_ways(self):
         self.assertEqual(ranks.on_ranks(2, otherwise), [[chains.WORDS, "Linear", "Embedding"]] * 2)
 
-    @TRANSFORMERS
+    @ranks.needs("transformers")
     def test_presets_name_embedding_and_output_layer(self):
         for name in ("gpt2", "llama", "mistral", "qwen2", "qwen3"):
             cut = [layer.name for layer in plan_for(make(name), None).layers if layer.word.kind == "vocabulary"]

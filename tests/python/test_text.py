@@ -3,7 +3,6 @@
 Exits with 77, which CTest counts as skipped, where transformers is not installed (make setup-tests).
 """
 
-import importlib.util
 import json
 import os
 import re
@@ -11,11 +10,10 @@ import shutil
 import sys
 import unittest
 
+import ranks
 from searches import harness
 
-if not all(map(importlib.util.find_spec, ("transformers", "safetensors", "tokenizers"))):
-    print("skipped: transformers is not installed; make setup-tests installs it")
-    sys.exit(77)
+ranks.skip_all_without("transformers", "safetensors", "tokenizers", how="make setup-tests installs them")
 
 TEXT = "the cat sat on the mat, and the dog sat on the cat.\n" * 40
 WORKERS = ["--worker", "cpu:threads=1", "--worker", "cpu:threads=1"]
@@ -35,8 +33,7 @@ class FromTextToText(harness.FaultTest):
             checkpoint__every_steps=0)
 
     def done(self, *arguments, status=0):
-        job = self.start(*arguments).done(status)
-        return job
+        return self.start(*arguments).done(status)
 
     def generated(self, run, *options):
         return self.done("generate", run, "--prompt", "the cat", "--worker", "cpu:threads=1", *options).out
@@ -66,8 +63,7 @@ class FromTextToText(harness.FaultTest):
         texts = [self.start(*asked, *more) for more in
                  (["40", "--temperature", "0"], ["30", "--temperature", "2", "--seed", "2"])]
         self.assertEqual([text.wait().out for text in texts], [likely, drawn])
-        server.interrupt()
-        server.done(harness.INTERRUPTED)
+        server.end()
         self.assertIn("answered 2 requests of 70 tokens", server.out)
 
     def export_is_what_was_trained(self):

@@ -94,7 +94,7 @@ class Textbook(unittest.TestCase):
         self.assertLess(last, first)
         self.assertGreater(numbers(r"accuracy ([0-9.]+)", output)[-1], 0.5)
 
-    @unittest.skipUnless(programs.installed("tensorflow"), "TensorFlow is not installed (scripts/install_tensorflow.sh)")
+    @ranks.needs("tensorflow")
     def test_horovod_for_tensorflow(self):
         output = programs.run("textbook/horovod_tensorflow.py", "--samples", 4000, "--steps", 62, "--lr", 0.002,
                               "--checkpoints", self.folder)

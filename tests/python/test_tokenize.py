@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import importlib.util
 import io
 import json
 import pathlib
@@ -10,6 +9,8 @@ import struct
 import tempfile
 import unittest
 from unittest import mock
+
+import ranks
 
 from bimetal._errors import EXIT_STATUSES
 from bimetal.data import __main__ as command
@@ -96,7 +97,7 @@ class Tokenizing(unittest.TestCase):
             self.assertEqual(bytes(tokens).decode(), content)
             self.assertEqual(ends, [len(tokens)])
 
-    @unittest.skipUnless(importlib.util.find_spec("tokenizers"), "tokenizers is not installed")
+    @ranks.needs("tokenizers")
     def test_a_tokenizer_of_the_library(self):
         library = self.trained_tokenizer()
         content = "the cat sat on the mat\nthe €uro\n" * 5
@@ -149,7 +150,7 @@ class Tokenizing(unittest.TestCase):
         self.assertIn("is not from 0 to less than 1", self.run_command(a, "--tokenizer", "bytes", "--out", self.out,
                                                                        "--test-fraction", "1")[2])
 
-    @unittest.skipUnless(importlib.util.find_spec("tokenizers"), "tokenizers is not installed")
+    @ranks.needs("tokenizers")
     def test_files_of_the_wrong_kind_are_named(self):
         a = self.write("a", "text")
         self.assertIn("is no tokenizer.json of Hugging Face's", self.refused(a, "--tokenizer", a))

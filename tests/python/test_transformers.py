@@ -1,6 +1,5 @@
 """Hugging Face's causal models and its Trainer: recipes of docs/python.md, and the warning."""
 
-import importlib.util
 import pathlib
 import sys
 import unittest
@@ -48,24 +47,22 @@ def trainer_weights(recipe, workers):
     return [p.tolist() for p in trainer.model.parameters()]
 
 
-@unittest.skipUnless(all(map(importlib.util.find_spec, ("transformers", "accelerate"))),
-                     "transformers or accelerate is not installed")
+@ranks.needs("transformers", "accelerate")
 class HuggingFace(unittest.TestCase):
     def test_a_causal_model_with_the_hook_for_samples_is_told(self):
-        first, second = ranks.on_ranks(2, warnings_of, "sample_exact_hook")
+        (first, right), (second, right_too) = ranks.several(2, [(warnings_of, "sample_exact_hook"), (warnings_of, "token_exact_hook")])
         self.assertEqual(len(first), 1, first)
         self.assertIn("GPT2LMHeadModel averages its loss over tokens", first[0])
         self.assertIn("bimetal.token_exact_hook", first[0])
-        self.assertEqual(second, [])
-        self.assertEqual(ranks.on_ranks(2, warnings_of, "token_exact_hook"), [[], []])
+        self.assertEqual([second, right, right_too], [[], [], []])
 
     def test_trainer(self):
         """Its causal loss is computed in float32, whatever the model's type."""
         reference = [torch.tensor(p, dtype=torch.float64) for p in ranks.on_ranks(1, trainer_weights, "hook", 0)[0]]
-        for recipe, workers in (("hook", 0), ("hook", 1), ("gathered", 0)):
-            with self.subTest(recipe, workers=workers):
-                for parameters in ranks.on_ranks(2, trainer_weights, recipe, workers):
-                    self.assertLess(models.difference(parameters, reference), 1e-6)
+        ways = [("hook", 0), ("hook", 1), ("gathered", 0)]
+        for of_rank in ranks.several(2, [(trainer_weights, *way) for way in ways]):
+            for way, parameters in zip(ways, of_rank, strict=True):
+                self.assertLess(models.difference(parameters, reference), 1e-6, way)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Exits with 77, which CTest counts as skipped, where Optuna is not installed (mak
 """
 
 import contextlib
-import importlib.util
 import io
 import json
 import math
@@ -18,12 +17,11 @@ import sys
 import unittest
 from unittest import mock
 
+import ranks
 import searches
 from searches import TWO_WORKERS, SearchTest, harness
 
-if importlib.util.find_spec("optuna") is None:
-    print("skipped: Optuna is not installed; make setup installs it")
-    sys.exit(77)
+ranks.skip_all_without("optuna", how="make setup installs it")
 
 ENDLESS = ["--set", "train.steps=0", "--set", "train.epochs=1000000"]
 
@@ -74,7 +72,7 @@ class Searching(SearchTest):
         known = json.loads((self.folder / "kept" / "trial-0000" / "trial.json").read_text())
         harness.wait_until(lambda: not self.processes(), "the end of its trials")
         job, report = self.report_of(*words[:-2])
-        self.assertRegex(job.out, "going on with the search in .*: [12] of 3 trials are known")
+        self.assertRegex(job.out, "going on with the search in .*: [123] of 3 trials are known")
         self.assertNotIn("trial 0  train_loss", job.out)
         self.assertEqual([trial["state"] for trial in report["trials"]], ["done"] * 3)
         self.assertEqual(report["trials"][0]["seconds"], known["seconds"])
@@ -192,8 +190,7 @@ class Failing(SearchTest):
         job = self.start("tune", self.job, "--grid", "train.learning_rate=0.01,0.02,0.03", *ENDLESS, *TWO_WORKERS,
                          "--report", "report.json")
         harness.wait_until(lambda: len(self.children(job)) == 2, "two trials", job)
-        job.interrupt()
-        job.done(harness.INTERRUPTED)
+        job.end()
         self.assertTrue(json.loads((self.folder / "report.json").read_text())["interrupted"])
         self.assertEqual(job.err.strip(), "bimetal: interrupted")
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib.util
 import unittest
 
 import models
@@ -81,7 +80,7 @@ def as_lists(state):
 def train(name, kind, level, shards, weights, options):
     """Steps of some model by shards on unequal ranks, or plainly (level 0). Returns the module's state, and the
     optimizer's."""
-    model, alone = make(name), level == 0
+    model, alone = options["model"] if "model" in options else make(name), level == 0
     if options.get("recompute"):
         model.gradient_checkpointing_enable({"use_reentrant": options["recompute"] == "reentrant"})
     optimizer = make_optimizer(kind, model)
@@ -198,7 +197,7 @@ TRAININGS = [("mlp", "adamw", 1, [1, 2], {}), ("mlp", "sgd", 2, [1, 2], {"pieces
              ("gpt2", "adamw", 3, [3, 1], {"recompute": "reentrant"})]
 
 
-@unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
+@ranks.needs("transformers")
 class Exact(unittest.TestCase):
     def test_two_ranks_with_shards_3_to_1(self):
         results = ranks.several(2, [(train, name, kind, level, [3, 1], weights, options)

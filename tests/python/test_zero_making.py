@@ -1,17 +1,15 @@
 """Modules made within bimetal.zero.made_in_shards, or deepspeed.zero.Init: nowhere whole, and trained as one process trains."""
 
 import contextlib
-import importlib.util
 import os
 import pathlib
 import unittest
 
 import ranks
+import test_zero
 import torch
 import torch.distributed as dist
-from test_zero import BATCH, as_lists, distance, loss_of, make_data, make_optimizer
 from torch import nn
-from torch.utils.data import DataLoader
 
 import bimetal
 from bimetal import deepspeed
@@ -55,23 +53,10 @@ def make(name):
 
 
 def train(name, level, making=None, shards="equal"):
-    """A loop's module state in the end; level 0: of one process."""
+    """The module's state on rank 0 after test_zero.py's loop; level 0: of one process."""
     with contextlib.nullcontext() if making is None else bimetal.zero.made_in_shards(making):
         model = make(name)
-    data = make_data("gpt2" if name == "gpt2" else "mlp")
-    optimizer = make_optimizer("adamw", model)
-    sampler = bimetal.BalancedBatchSampler(data, BATCH, **({"balance": "fixed", "weights": [1, 2]} if level else {}))
-    tokens = name == "gpt2"
-    sharded = bimetal.zero.shard(model, optimizer, level, shards=shards, sampler=sampler, tokens=tokens) if level else None
-    for inputs, targets in DataLoader(data, batch_sampler=sampler):
-        if tokens:
-            sampler.count_tokens(targets, shifted=True)
-        loss_of(model, inputs, targets).backward()
-        if sharded is None:
-            sampler.finish_step()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model.state_dict() if sharded is None else as_lists(sharded.state_dict(None))
+    return test_zero.train("gpt2" if name == "gpt2" else "mlp", "adamw", level, shards, [1, 2], {"model": model})[0]
 
 
 def resident(name="VmRSS"):
@@ -129,15 +114,14 @@ class Making(unittest.TestCase):
     def compare(self, name, calls):
         reference = train(name, 0)
         results = ranks.several(2, [(train, name, *call) for call in calls], timeout=300)
-        for of_rank in results:
-            for call, state in zip(calls, of_rank, strict=True):
-                with self.subTest(call):
-                    self.assertLess(distance(state, reference), 1e-12)
+        for call, state in zip(calls, results[0], strict=True):
+            with self.subTest(call):
+                self.assertLess(test_zero.distance(state, reference), 1e-12)
 
     def test_trained_as_by_one_process(self):
         self.compare("net", [(3, "equal", "equal"), (3, [3, 1], [1, 2]), (3, [0, 1], [1, 0]), (2, "equal", "equal")])
 
-    @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
+    @ranks.needs("transformers")
     def test_a_model_of_hugging_faces(self):
         self.compare("gpt2", [(3, "equal", "equal"), (3, [3, 1], [3, 1])])
 

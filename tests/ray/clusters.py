@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "fault"), str(ROOT / "tests" / "network")]
@@ -82,6 +83,31 @@ def stop(cluster):
 
 def remove_temporary():
     shutil.rmtree(TEMPORARY, ignore_errors=True)
+
+
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class OnCluster(unittest.TestCase):
+    """Tests on one cluster, whose nodes beside the head offer OFFERED."""
+
+    OFFERED = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster, cls.nodes = start(*cls.OFFERED)
+
+    @classmethod
+    def tearDownClass(cls):
+        stop(cls.cluster)
+        remove_temporary()
+
+    def refused(self, code, words, *arguments, **options):
+        """What a trainer of these says, that does not begin."""
+        import bimetal.ray
+
+        with self.assertRaisesRegex(bimetal.Error, words) as failed:
+            bimetal.ray.Trainer(*arguments, **{"on_event": lambda event: None, **options}).fit()
+        self.assertEqual(failed.exception.code, code)
+        return str(failed.exception)
 
 
 def dataset():

@@ -43,16 +43,8 @@ def counting_loop(config):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@unittest.skipIf(clusters.WHY_NOT, clusters.WHY_NOT)
-class Failures(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster, cls.nodes = clusters.start({"a": 1}, {"b": 1}, {"c": 1})
-
-    @classmethod
-    def tearDownClass(cls):
-        clusters.stop(cls.cluster)
-        clusters.remove_temporary()
+class Failures(clusters.OnCluster):
+    OFFERED = ({"a": 1}, {"b": 1}, {"c": 1})
 
     def test_1_a_worker_of_a_train_loop_is_killed(self):
         for shared in (True, False):  # the folder is seen by all, or files go through Ray

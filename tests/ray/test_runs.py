@@ -17,17 +17,11 @@ if not clusters.WHY_NOT:
 PATIENCE_S = 3 * clusters.PATIENCE_S  # several programs start one after the other
 
 
-@unittest.skipIf(clusters.WHY_NOT, clusters.WHY_NOT)
-class Runs(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster, cls.nodes = clusters.start({"a": 1}, {"b": 1})
-        cls.job = clusters.job("runs.toml", steps=12, evaluate=True)
+class Runs(clusters.OnCluster):
+    OFFERED = ({"a": 1}, {"b": 1})
 
-    @classmethod
-    def tearDownClass(cls):
-        clusters.stop(cls.cluster)
-        clusters.remove_temporary()
+    def setUp(self):
+        self.job = clusters.job("runs.toml", steps=12, evaluate=True)
 
     def start(self, *arguments):
         environment = {**os.environ, "RAY_ADDRESS": self.cluster.address, "TMPDIR": str(clusters.TEMPORARY)}

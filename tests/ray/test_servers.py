@@ -17,16 +17,8 @@ if not clusters.WHY_NOT:
 SLOW = "cpu:threads=1,speed=0.2"
 
 
-@unittest.skipIf(clusters.WHY_NOT, clusters.WHY_NOT)
-class Servers(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster, cls.nodes = clusters.start({"a": 1}, {"b": 1}, {"c": 1})
-
-    @classmethod
-    def tearDownClass(cls):
-        clusters.stop(cls.cluster)
-        clusters.remove_temporary()
+class Servers(clusters.OnCluster):
+    OFFERED = ({"a": 1}, {"b": 1}, {"c": 1})
 
     def job(self, name, **keys):
         path = clusters.job(name, **keys)
@@ -65,9 +57,8 @@ class Servers(unittest.TestCase):
                 ({"servers": ["a", "b"], "settings": {"servers.count": 3}}, "invalid_argument", "has 2 requests"),
                 ({"servers": ["a"], "settings": {"parallel.mode": "all_reduce"}}, "invalid_argument", "parallel.mode"),
                 ({"settings": {"train.epochs": "many"}}, "invalid_argument", "expected a whole number")):
-            with self.subTest(words), self.assertRaisesRegex(bimetal.Error, words) as failed:
-                bimetal.ray.Trainer(job, ["a", "b"], on_event=lambda event: None, **arguments).fit()
-            self.assertEqual(failed.exception.code, code)
+            with self.subTest(words):
+                self.refused(code, words, job, ["a", "b"], **arguments)
 
     def test_4_a_killed_server_restarts_the_job_from_its_checkpoint(self):
         events, killed = [], []
