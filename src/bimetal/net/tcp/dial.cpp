@@ -185,6 +185,7 @@ asio::awaitable<std::optional<DialedConnection>> try_once(const DialRequest& req
   Round round;
   ConnectRace race(co_await asio::this_coro::executor, addresses);
   while (auto winner = co_await race.next(request.deadline)) {
+    if (request.on_answer) request.on_answer();
     try {
       const SessionKeys keys = co_await authenticate(request, key, winner->socket);
       co_return DialedConnection{std::move(winner->socket), keys};

@@ -25,7 +25,8 @@ constexpr std::chrono::seconds kResolveTimeout{5};
 /// mind.
 bool hung_up(const std::exception& error) {
   const auto* const system = dynamic_cast<const std::system_error*>(&error);
-  return system != nullptr && system->code() == asio::error::eof;
+  return system != nullptr &&
+         (system->code() == asio::error::eof || system->code() == asio::error::connection_reset);
 }
 
 }  // namespace
