@@ -79,6 +79,34 @@ TEST_P(LostProcess, AKilledRankIsNamedByEveryOther) {
   }
 }
 
+// More ranks than are connected with each other. One waits for a rank that it is not connected
+// with, and which waits for the one that dies; another only does after that.
+TEST(LostInALargeWorld, AKilledRankIsNamedByEveryOther) {
+  constexpr int kSize = 19, kVictim = 9;
+  ProcessRanks ranks(kSize,
+                     [](int rank, Group group, const Tell& tell) {
+                       std::vector<float> data(4);
+                       auto far = group.subgroup({0, 3, kVictim, 14});
+                       group.barrier().wait();
+                       tell("running");
+                       if (rank == 3) group.recv(buffer(data), 0).wait();
+                       if (rank == 0) group.recv(buffer(data), kVictim).wait();
+                       if (rank == 14) far.recv_from_anybody(buffer(data)).wait();
+                       if (rank != kVictim) group.barrier().wait();
+                       group.recv(buffer(data), 0).wait();
+                     },
+                     {.transport = comm::Transport::tcp});
+  expect_all_running(ranks, kSize);
+  ranks.signal(kVictim, SIGKILL);
+  for (int rank = 0; rank < kSize; ++rank) {
+    if (rank == kVictim) continue;
+    const auto outcome = ranks.outcome(rank, patience());
+    EXPECT_EQ(outcome.error, ErrorCode::PeerLost) << rank << ": " << outcome.message;
+    EXPECT_EQ(outcome.blamed, kVictim) << rank << ": " << outcome.message;
+    EXPECT_THAT(outcome.message, HasSubstr("rank 9 ("));
+  }
+}
+
 TEST_P(LostProcess, TheOthersWriteTheirLastCalls) {
   const test::TemporaryFolder folder;
   ::setenv("BIMETAL_FLIGHT_RECORDER", folder.path().c_str(), 1);

@@ -33,8 +33,9 @@ inline std::vector<comm::ReduceOp> tested_ops() {
 /// Enough of float32 for a ring, for several parts of each segment, and not divisible by anything.
 inline constexpr std::size_t kLongCount = kSanitized ? 300007 : 1000003;
 
-/// islands: pairs of ranks share memory, the pairs meet by messages.
-enum class Transport { in_process, tcp, shm, islands };
+/// islands: pairs of ranks share memory, the pairs meet by messages. large: by TCP, and not all
+/// ranks are connected from the start.
+enum class Transport { in_process, tcp, shm, islands, large };
 
 /// Ranks of which those with the same number in `islands` share memory, as those of one host do.
 inline std::vector<comm::Group> make_island_groups(const std::vector<int>& islands,
@@ -57,8 +58,9 @@ inline std::vector<comm::Group> make_groups(Transport transport, int size,
     return make_island_groups(islands, options);
   }
   options.transport = transport == Transport::shm ? comm::Transport::shm : comm::Transport::tcp;
-  return transport == Transport::tcp ? make_tcp_groups(size, options)
-                                     : make_thread_groups(size, options);
+  const bool large = transport == Transport::large;
+  return large || transport == Transport::tcp ? make_tcp_groups(size, options, large)
+                                              : make_thread_groups(size, options);
 }
 
 struct World {
@@ -72,6 +74,7 @@ inline std::string name_of(const World& world) {
     case Transport::in_process: return named("InProcess");
     case Transport::tcp: return named("Tcp");
     case Transport::islands: return named("Islands");
+    case Transport::large: return named("Large");
     case Transport::shm: break;
   }
   return named("Shm");
@@ -97,6 +100,8 @@ inline std::vector<World> worlds(std::vector<int> sizes) {
   for (const int size : sizes) {
     if (size == 3 || size == 5) all.push_back({Transport::islands, size});
   }
+  // Ranks three apart are not connected from the start.
+  all.push_back({Transport::large, 6});
   return all;
 }
 

@@ -81,7 +81,7 @@ class Rank {
     listener_->failed = true;
     settle();
     for (const auto& receive : receives_) promise(*receive.ended || !entered_);
-    if (entered_) mailbox_.remove_group(0);
+    if (entered_) mailbox_.remove_group(0, {});
   }
 
  private:

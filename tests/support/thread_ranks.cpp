@@ -55,14 +55,16 @@ std::vector<comm::Group> make_thread_groups(int n, comm::GroupOptions options) {
   return make_groups(make_in_process_meshes(n), options);
 }
 
-std::vector<std::unique_ptr<net::Mesh>> make_tcp_meshes(int n) {
+std::vector<std::unique_ptr<net::Mesh>> make_tcp_meshes(int n, bool large) {
   const auto deadline = Deadline::after(std::chrono::seconds(60));
   rendezvous::StoreServer server({"127.0.0.1", 0}, {});
   std::vector<std::unique_ptr<net::Mesh>> meshes(n);
   on_threads(n, [&](int rank, const std::function<void()>& failed) {
     try {
       const auto store = rendezvous::connect_store(server.endpoint(), {}, deadline);
-      meshes[rank] = rendezvous::connect_mesh(*store, rank, n, {}, deadline);
+      rendezvous::BootstrapOptions bootstrap;
+      if (large) bootstrap.complete_up_to = 1;
+      meshes[rank] = rendezvous::connect_mesh(*store, rank, n, bootstrap, deadline);
     } catch (...) {
       failed();
     }
@@ -70,8 +72,8 @@ std::vector<std::unique_ptr<net::Mesh>> make_tcp_meshes(int n) {
   return meshes;
 }
 
-std::vector<comm::Group> make_tcp_groups(int n, comm::GroupOptions options) {
-  return make_groups(make_tcp_meshes(n), options);
+std::vector<comm::Group> make_tcp_groups(int n, comm::GroupOptions options, bool large) {
+  return make_groups(make_tcp_meshes(n, large), options);
 }
 
 void run_ranks(int n, const RankBody& body, comm::GroupOptions options) {

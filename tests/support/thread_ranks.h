@@ -21,9 +21,11 @@ std::vector<comm::Group> make_groups(std::vector<std::unique_ptr<net::Mesh>> mes
 /// One world group per rank, over an in-process mesh. groups[r] is rank r's.
 std::vector<comm::Group> make_thread_groups(int n, comm::GroupOptions options = {});
 
-/// The same over real TCP connections on the loopback interface.
-std::vector<comm::Group> make_tcp_groups(int n, comm::GroupOptions options = {});
-std::vector<std::unique_ptr<net::Mesh>> make_tcp_meshes(int n);
+/// The same over real TCP connections on the loopback interface. With `large` not all ranks are
+/// connected from the start, as in a large world.
+std::vector<comm::Group> make_tcp_groups(int n, comm::GroupOptions options = {},
+                                         bool large = false);
+std::vector<std::unique_ptr<net::Mesh>> make_tcp_meshes(int n, bool large = false);
 
 /// Runs `body(rank, group)` for each rank on a thread of its own and joins them. A rank that throws
 /// drops its group, by which the others end too; the error thrown first is rethrown here.

@@ -85,7 +85,7 @@ Integer take(std::span<const std::byte, kFrameHeaderBytes> bytes, std::size_t at
 
 FrameKind checked_kind(std::uint8_t kind) {
   if (kind >= static_cast<std::uint8_t>(FrameKind::Data) &&
-      kind <= static_cast<std::uint8_t>(FrameKind::Goodbye)) {
+      kind <= static_cast<std::uint8_t>(FrameKind::Loss)) {
     return static_cast<FrameKind>(kind);
   }
   throw Error(ErrorCode::CorruptData, fmt::format("frame of unknown kind {}", kind));
@@ -156,7 +156,8 @@ FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes, S
 }
 
 void seal_payload(FrameHeader& header, std::span<const std::byte> payload, const Seal& seal) {
-  const bool wanted = header.sealed || header.kind == FrameKind::Abort;
+  const bool wanted =
+      header.sealed || header.kind == FrameKind::Abort || header.kind == FrameKind::Loss;
   header.sealed = !payload.empty() && (wanted || payload.size() <= kAlwaysSealedBytes);
   header.payload_sum = header.sealed ? seal.sum_body(payload) : 0;
 }

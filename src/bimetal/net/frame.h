@@ -45,12 +45,15 @@ inline constexpr std::uint16_t kProtocolVersion = 3;
 inline constexpr std::size_t kFrameHeaderBytes = 72;
 /// Payloads up to this length are always sealed: that takes a tenth of a microsecond.
 inline constexpr std::size_t kAlwaysSealedBytes = 256;
+/// No Loss payload is longer; longer texts are cut.
+inline constexpr std::size_t kMaxLossBytes = 16384;
 
 enum class FrameKind : std::uint8_t {
   Data = 1,       ///< part of a collective or a point-to-point message
   Heartbeat = 2,  ///< no payload; shows that the path to the peer works
   Abort = 3,      ///< payload: why the group ends (see comm/mailbox/abort_message.h)
   Goodbye = 4,    ///< no payload; an orderly close, so that end-of-stream is no failure
+  Loss = 5,       ///< payload: the rank that the sender has lost, and why (net/tcp/peers.h)
 };
 
 /// What a Data frame belongs to. `operation`, `dtype`, `count`, `root` and the compression describe
@@ -88,7 +91,8 @@ EncodedHeader encode_header(const FrameHeader& header, Seal& seal);
 /// unknown kind.
 FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes, Seal& seal);
 
-/// Seals the payload in its header where the header asks for it, where it is short, or an Abort's.
+/// Seals the payload in its header where the header asks for it, where it is short, or an Abort's
+/// or a Loss's.
 void seal_payload(FrameHeader& header, std::span<const std::byte> payload, const Seal& seal);
 
 /// Throws Error(CorruptData) unless `payload` is what a sealed frame was made with. Others are

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <utility>
 
 namespace bimetal::net {
@@ -31,6 +32,11 @@ class SoloMesh final : public Mesh {
 };
 
 }  // namespace
+
+bool near_on_ring(int a, int b, int size) noexcept {
+  const auto steps = static_cast<unsigned>((b - a + size) % size);
+  return std::has_single_bit(steps) || std::has_single_bit(static_cast<unsigned>(size) - steps);
+}
 
 std::unique_ptr<Mesh> make_solo_mesh(std::string host_name) {
   return std::make_unique<SoloMesh>(std::move(host_name));

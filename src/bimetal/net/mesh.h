@@ -1,6 +1,7 @@
 #pragma once
-// A full mesh of authenticated, ordered byte paths between the ranks of one job. Transports
-// implement it (net/tcp, net/mpi); comm builds messages and collectives on it.
+// A mesh of authenticated, ordered byte paths between the ranks of one job. Transports implement it
+// (net/tcp, net/mpi); comm builds messages and collectives on it. In a large world a path opens
+// when it is first needed (Mesh::complete).
 
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +39,15 @@ class FrameReceiver {
   /// vanished peer, CorruptData or ProtocolMismatch for bad bytes. Not called for an orderly
   /// Goodbye, unless something is sent to that peer afterwards.
   virtual void on_lost(int peer, const Error& error) = 0;
+
+  /// A path has opened after the start. Frames may have been queued for it before.
+  virtual void on_open(int) {}
 };
+
+/// Whether ranks `a` and `b` are a power of two apart on the ring of `size` ranks. In a large world
+/// these connect at the start: 2·log2(size) for each rank, by which every other one is reached in
+/// about log2(size)/2 steps, also around those that are lost.
+bool near_on_ring(int a, int b, int size) noexcept;
 
 /// Called exactly once, on the mesh's thread (by send() itself when the mesh is closed already),
 /// with nullptr when the bytes have left the buffer.
@@ -80,6 +89,16 @@ class Mesh {
 
   /// Whether what is sent to `peer` never leaves this machine, as far as the transport can tell.
   virtual bool stays_on_host(int) const noexcept { return true; }
+
+  /// Whether all paths are open from the start. The same on all ranks.
+  virtual bool complete() const noexcept { return true; }
+
+  /// Whether the path to `peer` is open. Thread-safe.
+  virtual bool is_open(int) const noexcept { return true; }
+
+  /// Opens the path to `peer` as send() would, for those that wait for what comes from it: on_lost
+  /// follows if nobody is there. Does not block. Thread-safe.
+  virtual void open(int) {}
 
   /// What moves the bytes: "tcp" or "mpi". The same on all ranks.
   virtual std::string_view carrier() const noexcept { return "tcp"; }

@@ -4,6 +4,7 @@
 
 #include <asio/ip/host_name.hpp>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,18 +37,20 @@ class Meeting {
   void claim(const MemberRecord& self);
   void publish(const MemberRecord& self);
   void gather();
-  bool look_for(int peer, Deadline until);
-  void check_release(int peer, const MemberRecord& member) const;
+  void gather_for_all(Deadline until);
+  void take_gathered(Deadline until);
+  std::optional<std::string> await(const std::string& key, Deadline until);
+  void check_release(int peer, const MemberRecord& member);
   void check(int peer, const MemberRecord& member);
   void check_reachable() const;
   void check_faults();
-  [[noreturn]] void report_fault(const std::string& message);
+  [[noreturn]] void report_fault(const std::string& message,
+                                 ErrorCode code = ErrorCode::InvalidArgument);
   void report_missing();
   std::string key(std::string_view name) const {
     return fmt::format("{}/{}", options_.prefix, name);
   }
   std::string rank_key(int peer) const { return key(fmt::format("rank/{}", peer)); }
-  int first_missing() const;
 
   Store& store_;
   const int rank_;
@@ -64,6 +67,7 @@ std::unique_ptr<net::Mesh> Meeting::connect() {
   mesh.listen_hosts = listen_hosts();
   mesh.encryption = options_.encryption;
   mesh.peer_timeout = options_.peer_timeout;
+  mesh.complete_up_to = options_.complete_up_to;
   mesh.while_connecting = [this] { check_faults(); };
   net::TcpMeshBuilder builder(rank_, size_, mesh);
 
@@ -117,41 +121,66 @@ void Meeting::publish(const MemberRecord& self) {
 }
 
 /// Waits until every rank has published itself. Short of the deadline by a little, so that the time
-/// suffices to find out who is missing.
+/// suffices to find out who is missing. Rank 0 asks for each of the others, and they for what it
+/// has gathered: n² questions would keep the store busy for longer than all else takes.
 void Meeting::gather() {
   const auto epilogue =
       std::min<Deadline::Clock::duration>(deadline_.remaining() / 10, kLongestEpilogue);
   const auto until = Deadline::at(deadline_.time() - epilogue);
-  for (int peer = first_missing(); peer < size_; peer = first_missing()) {
+  check_faults();
+  if (rank_ == 0) {
+    gather_for_all(until);
+  } else {
+    take_gathered(until);
+  }
+}
+
+void Meeting::gather_for_all(Deadline until) {
+  for (int peer = 1; peer < size_; ++peer) {
+    const auto record = await(rank_key(peer), until);
+    if (!record) return report_missing();
+    check(peer, decode_member(*record));
+  }
+  store_.set(key("members"), encode_members(members_), deadline_);
+}
+
+/// Where rank 0 has ended before it could tell, each finds by itself who is there.
+void Meeting::take_gathered(Deadline until) {
+  const auto first = await(rank_key(0), until);
+  if (!first) return report_missing();
+  check(0, decode_member(*first));  // of another version it may gather nothing
+  const auto gathered = await(key("members"), until);
+  if (!gathered) return report_missing();
+  const auto members = decode_members(*gathered, size_);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) check(peer, members[static_cast<std::size_t>(peer)]);
+  }
+}
+
+/// Nothing if it has not come by then; throws a fault that others have found meanwhile.
+std::optional<std::string> Meeting::await(const std::string& key, Deadline until) {
+  for (;;) {
+    try {
+      return store_.get(key, min(until, Deadline::after(kSlice)));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Timeout) throw;
+    }
+    if (until.expired()) return std::nullopt;
     check_faults();
-    if (!look_for(peer, min(until, Deadline::after(kSlice))) && until.expired()) report_missing();
   }
 }
 
-bool Meeting::look_for(int peer, Deadline until) {
-  std::string record;
-  try {
-    record = store_.get(rank_key(peer), until);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::Timeout) return false;
-    throw;
-  }
-  check(peer, decode_member(record));
-  return true;
-}
-
-/// Every rank finds this out by itself: none needs to be told.
-void Meeting::check_release(int peer, const MemberRecord& member) const {
+void Meeting::check_release(int peer, const MemberRecord& member) {
   const MemberRecord& self = members_.at(rank_);
   if (member.release == self.release) return;
   const auto version = [](const MemberRecord& of) {
     return of.release.empty() ? std::string("an older Bimetal") : "Bimetal " + of.release;
   };
-  throw Error(
-      ErrorCode::ProtocolMismatch,
+  report_fault(
       fmt::format("rank {} on {} runs {}, rank {} on {} {}; install the same version on "
                   "every machine",
-                  rank_, describe(self), version(self), peer, describe(member), version(member)));
+                  rank_, describe(self), version(self), peer, describe(member), version(member)),
+      ErrorCode::ProtocolMismatch);
 }
 
 void Meeting::check(int peer, const MemberRecord& member) {
@@ -197,8 +226,8 @@ void Meeting::check_faults() {
   throw *fault;
 }
 
-void Meeting::report_fault(const std::string& message) {
-  const Error fault(ErrorCode::InvalidArgument, message);
+void Meeting::report_fault(const std::string& message, ErrorCode code) {
+  const Error fault(code, message);
   note_failure(store_, fault_key(options_.prefix), fault, deadline_);
   throw fault;
 }
@@ -221,12 +250,6 @@ void Meeting::report_missing() {
   if (missing.empty()) return;
   throw Error(ErrorCode::Timeout, fmt::format("of {} these did not join in time: {}; joined: {}",
                                               counted(size_, "rank"), missing, joined));
-}
-
-int Meeting::first_missing() const {
-  int peer = 0;
-  while (members_.contains(peer)) ++peer;
-  return peer;
 }
 
 }  // namespace

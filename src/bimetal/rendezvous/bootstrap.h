@@ -13,6 +13,7 @@
 #include "bimetal/net/advertise.h"
 #include "bimetal/net/mesh.h"
 #include "bimetal/net/tcp/peer_timeout.h"
+#include "bimetal/net/tcp/tcp_mesh.h"
 #include "bimetal/net/token.h"
 #include "bimetal/rendezvous/store.h"
 
@@ -34,6 +35,7 @@ struct BootstrapOptions {
   std::optional<std::chrono::milliseconds> peer_timeout = net::peer_timeout_from_environment();
   /// Version of this process's Bimetal: all must have the same.
   std::string release = std::string(bimetal::release());
+  int complete_up_to = net::TcpMeshOptions().complete_up_to;  ///< see there
   std::string prefix{kFirstMesh};  ///< of keys; a new one for each membership epoch
 };
 
@@ -48,7 +50,8 @@ std::string fault_key(std::string_view prefix = kFirstMesh);
 /// when two processes claim one rank (names both) or disagree about the world size or encryption,
 /// on every rank that is still waiting; what has been noted under fault_key(), at once;
 /// ProtocolMismatch if they run different versions of Bimetal (names both); those of
-/// TcpMeshBuilder::connect.
+/// TcpMeshBuilder::connect. Each rank asks the store for rank 0's address, and for all that rank 0
+/// has gathered.
 std::unique_ptr<net::Mesh> connect_mesh(Store& store, int rank, int size,
                                         const BootstrapOptions& options, Deadline deadline);
 

@@ -50,6 +50,20 @@ MemberRecord decode_member(std::string_view bytes) {
   return member;
 }
 
+std::string encode_members(const std::map<int, MemberRecord>& members) {
+  WireWriter out;
+  for (const auto& [rank, member] : members) out.string(encode_member(member));
+  return std::string(reinterpret_cast<const char*>(out.bytes().data()), out.bytes().size());
+}
+
+std::vector<MemberRecord> decode_members(std::string_view bytes, int size) {
+  WireReader in(std::as_bytes(std::span(bytes.data(), bytes.size())));
+  std::vector<MemberRecord> members;
+  for (int rank = 0; rank < size; ++rank) members.push_back(decode_member(in.string()));
+  in.expect_end();
+  return members;
+}
+
 std::string describe(const MemberRecord& member) {
   return fmt::format("{} (process {})", member.host, member.process);
 }

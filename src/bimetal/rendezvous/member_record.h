@@ -2,6 +2,7 @@
 // What each rank publishes about itself in the store.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,12 @@ std::string encode_member(const MemberRecord& member);
 
 /// Throws Error(CorruptData).
 MemberRecord decode_member(std::string_view bytes);
+
+/// Those of all ranks, in their order.
+std::string encode_members(const std::map<int, MemberRecord>& members);
+
+/// Throws Error(CorruptData) also where they are not `size`.
+std::vector<MemberRecord> decode_members(std::string_view bytes, int size);
 
 /// "mac.local (process 4711)"
 std::string describe(const MemberRecord& member);

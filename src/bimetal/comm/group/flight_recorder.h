@@ -40,8 +40,10 @@ struct Flight {
   // Guarded by the group's lock:
   bool ended = false;
   Timer::Alarm alarm;
-  bool probed = false;     ///< the other ranks have been told that this one waits
+  bool probed = false;     ///< other ranks have been told that this one waits
+  std::set<int> told;      ///< these: world ranks
   std::set<int> heard_of;  ///< world ranks known to have made this call
+  bool gives_way = false;  ///< its time is up; somebody else may know who is to blame
 };
 
 /// Thread-safe.

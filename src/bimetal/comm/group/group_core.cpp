@@ -295,25 +295,31 @@ bool GroupCore::end() {
 }
 
 void GroupCore::leave(bool farewell) {
-  if (farewell) send_abort({});
+  const AbortMessage last_words = farewell ? AbortMessage{} : AbortMessage{failure()};
+  if (farewell) send_abort(last_words);
   {
     // The caller knows of the failure as soon as its call has ended. The others must hear of it
     // before the goodbye that follows, or they would take this rank for the one that is to blame.
     std::unique_lock lock(mutex_);
     told_.wait(lock, [&] { return !telling_; });
   }
-  mailbox_.remove_group(id_);
+  mailbox_.remove_group(id_, encode(last_words));
 }
 
 void GroupCore::send_abort(const AbortMessage& message) {
   const auto payload = std::make_shared<const std::vector<std::byte>>(encode(message));
-  net::FrameHeader header;
-  header.kind = net::FrameKind::Abort;
-  header.group = id_;
-  for (const int peer : members_) {
+  for (int to = 0; to < size(); ++to) {
+    if (to == rank_ || !hears(to, message.failure.has_value())) continue;
     // Whether it arrives is all the same to a rank that is leaving.
-    if (peer != mesh_.rank()) mesh_.send(peer, header, *payload, [payload](std::exception_ptr) {});
+    mesh_.send(members_[to], abort_header(id_), *payload, [payload](std::exception_ptr) {});
   }
+}
+
+/// Where not all are connected, a failure is passed on by whoever hears of it, and those near on
+/// the ring of the group are connected for it; who connects with a rank that has left is told then.
+bool GroupCore::hears(int to, bool of_failure) const {
+  if (mesh_.complete() || mesh_.is_open(members_[to])) return true;
+  return of_failure && net::near_on_ring(rank_, to, size());
 }
 
 std::string GroupCore::names(const std::set<int>& peers) const {

@@ -38,6 +38,8 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   static constexpr std::chrono::milliseconds kGrace{250};
   /// How long a peer's Abort may take to arrive once nothing can be sent to it any more.
   static constexpr std::chrono::milliseconds kLastWords{100};
+  /// How long a rank that cannot name the one to blame for a Timeout leaves it to one that can.
+  static constexpr std::chrono::milliseconds kWayGiven{250};
 
   GroupCore(std::uint32_t id, std::vector<int> members, std::uint32_t epoch, Fabric& fabric);
 
@@ -120,10 +122,13 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   void on_unsent(const FlightPtr& flight, int peer, const std::exception_ptr& error);
   void watch(const FlightPtr& flight);
   void on_alarm(const FlightPtr& flight);
-  void send_sign(int to, const Call& call, std::uint32_t part);
+  void send_signs(const FlightPtr& flight);
   void send_abort(const AbortMessage& message);
+  bool hears(int to, bool of_failure) const;
   void give_up();
   void drop_stuck_peers();
+  const Flight& first_stuck(const Flight& flight) const;
+  std::set<int> silent_in(const Flight& flight) const;
   Failure timed_out(const Flight& flight) const;
   std::string names(const std::set<int>& peers) const;
 

@@ -55,23 +55,30 @@ void Group::Impl::find_shared_memory() {
       topology_.islands.size(), to_string(transport()));
 }
 
-// Every member's message to every member.
+// Every member's message, on every member. What a rank has doubles in each step: J. Bruck et al.,
+// "Efficient algorithms for all-to-all communications in multiport message-passing systems", IEEE
+// TPDS 8(11), 1997, section 4. Partners are near on the ring, and connected first.
 std::vector<std::vector<std::byte>> Group::Impl::exchange(std::span<const std::byte> own) {
-  const int size = core_->size();
-  std::vector<std::vector<std::byte>> all(size, std::vector<std::byte>(own.size()));
-  std::ranges::copy(own, all[core_->rank()].begin());
-  const Call call{.operation = Operation::send_recv,
-                  .dtype = DType::uint8,
-                  .count = own.size(),
-                  .sequence = kTag};
-  std::vector<Work> works;
-  for (int other = 0; other < size; ++other) {
-    if (other == core_->rank()) continue;
-    works.push_back(recv(call, {all[other].data(), own.size(), DType::uint8}, other, {}));
-    works.push_back(send(call, {own.data(), own.size(), DType::uint8}, other, {}));
+  const int size = core_->size(), rank = core_->rank();
+  std::vector<std::byte> all(own.size() * static_cast<std::size_t>(size));  // from this rank's on
+  std::ranges::copy(own, all.begin());
+  for (int here = 1; here < size; here *= 2) {
+    const std::size_t bytes = own.size() * static_cast<std::size_t>(std::min(here, size - here));
+    const Call call{
+        .operation = Operation::send_recv, .dtype = DType::uint8, .count = bytes, .sequence = kTag};
+    std::byte* const next = all.data() + own.size() * static_cast<std::size_t>(here);
+    std::vector<Work> works;
+    works.push_back(recv(call, {next, bytes, DType::uint8}, (rank + here) % size, {}));
+    works.push_back(send(call, {all.data(), bytes, DType::uint8}, (rank - here + size) % size, {}));
+    wait_for_all(works);  // their memory is here
   }
-  wait_for_all(works);  // their memory is here
-  return all;
+  std::vector<std::vector<std::byte>> messages(static_cast<std::size_t>(size));
+  for (int steps = 0; steps < size; ++steps) {
+    const auto from = all.begin() + static_cast<std::ptrdiff_t>(own.size()) * steps;
+    messages[static_cast<std::size_t>((rank + steps) % size)].assign(
+        from, from + static_cast<std::ptrdiff_t>(own.size()));
+  }
+  return messages;
 }
 
 GroupMemory Group::Impl::allocate(std::size_t bytes) {

@@ -10,10 +10,11 @@
 
 namespace bimetal::comm {
 
+/// A message waits for its sender alone; it is looked for where it may not be connected.
 void GroupCore::watch(const FlightPtr& flight) {
   const Deadline probe =
       min(Deadline::after(kProbeAfter), Deadline::after(flight->deadline.remaining() / 2));
-  const bool probes = !flight->probed && !flight->call.point_to_point();
+  const bool probes = !flight->probed && !(flight->call.point_to_point() && mesh_.complete());
   flight->alarm = timer_.at(probes ? probe : flight->deadline,
                             [self = shared_from_this(), flight] { self->on_alarm(flight); });
 }
@@ -23,23 +24,41 @@ void GroupCore::on_alarm(const FlightPtr& flight) {
   {
     std::lock_guard lock(mutex_);
     if (flight->ended || failure_) return;
-    if (flight->deadline.expired()) {
-      failure = timed_out(*flight);
-    } else {
+    if (!flight->deadline.expired()) {
       flight->probed = true;
       watch(flight);
+    } else if (!mesh_.complete() && !flight->call.point_to_point() &&
+               silent_in(first_stuck(*flight)).empty() && !std::exchange(flight->gives_way, true)) {
+      flight->alarm = timer_.at(Deadline::after(kWayGiven),
+                                [self = shared_from_this(), flight] { self->on_alarm(flight); });
+      return;
+    } else {
+      failure = timed_out(*flight);
     }
   }
   if (failure) return fail(*failure, true);
-  for (int to = 0; to < size(); ++to) {
-    if (to != rank_) send_sign(to, flight->call, kProbePart);
-  }
+  send_signs(flight);
 }
 
-void GroupCore::send_sign(int to, const Call& call, std::uint32_t part) {
-  auto header = call.header_to(id_, to);
-  header.part = part;
-  mesh_.send(members_[to], header, {}, [](std::exception_ptr) {});
+/// To all, or where not all are connected to those that are, and to those that this rank waits for.
+void GroupCore::send_signs(const FlightPtr& flight) {
+  const auto awaited = flight->transfers.peers();
+  if (flight->call.point_to_point()) {
+    // One from anybody is left to those that send.
+    if (awaited.size() == 1) mesh_.open(*awaited.begin());
+    return;
+  }
+  std::set<int> told;
+  for (int to = 0; to < size(); ++to) {
+    const int peer = members_[to];
+    if (to == rank_ || !(hears(to, false) || awaited.contains(peer))) continue;
+    told.insert(peer);
+    auto header = flight->call.header_to(id_, to);
+    header.part = kProbePart;
+    mesh_.send(peer, header, {}, [](std::exception_ptr) {});
+  }
+  std::lock_guard lock(mutex_);
+  flight->told = std::move(told);
 }
 
 void GroupCore::on_sign(int peer, std::uint64_t sequence) {
@@ -53,13 +72,22 @@ void GroupCore::on_sign(int peer, std::uint64_t sequence) {
 
 // Under the lock. Collectives run one after the other, so that a late one may only be waiting for
 // the first that is not done: that one tells who is to blame.
+const Flight& GroupCore::first_stuck(const Flight& flight) const {
+  if (flight.call.point_to_point()) return flight;
+  return **std::ranges::find_if(
+      flights_, [](const auto& f) { return !f->call.point_to_point() && !f->ended; });
+}
+
+// Under the lock: those that know of this call, if they live, and have not said that they make it.
+std::set<int> GroupCore::silent_in(const Flight& flight) const {
+  std::set<int> silent;
+  std::ranges::set_difference(flight.told, flight.heard_of, std::inserter(silent, silent.end()));
+  return silent;
+}
+
+// Under the lock.
 Failure GroupCore::timed_out(const Flight& flight) const {
-  const Flight* stuck = &flight;
-  if (!flight.call.point_to_point()) {
-    const auto first = std::ranges::find_if(
-        flights_, [](const auto& f) { return !f->call.point_to_point() && !f->ended; });
-    stuck = first->get();
-  }
+  const Flight* const stuck = &first_stuck(flight);
   const auto described = [&](const Flight& f) {
     return describe_numbered(f.call.header_to(id_, rank_));
   };
@@ -70,12 +98,7 @@ Failure GroupCore::timed_out(const Flight& flight) const {
   if (stuck != &flight) text += fmt::format(", held up by {}", described(*stuck));
   const std::set<int> waited_for = stuck->transfers.peers();
   if (!waited_for.empty()) text += ": it waits for " + names(waited_for);
-  std::set<int> silent;
-  if (stuck->probed) {
-    std::ranges::copy_if(members_, std::inserter(silent, silent.end()), [&](int peer) {
-      return peer != mesh_.rank() && !stuck->heard_of.contains(peer);
-    });
-  }
+  const std::set<int> silent = silent_in(*stuck);
   if (!silent.empty()) text += "; no sign of this call from " + names(silent);
   const auto& blamed = silent.empty() ? waited_for : silent;
   return {ErrorCode::Timeout, std::move(text),

@@ -43,6 +43,13 @@ std::vector<std::byte> encode(const AbortMessage& message) {
   return std::move(writer).take();
 }
 
+net::FrameHeader abort_header(std::uint32_t group) {
+  net::FrameHeader header;
+  header.kind = net::FrameKind::Abort;
+  header.group = group;
+  return header;
+}
+
 AbortMessage decode_abort(std::span<const std::byte> payload) {
   WireReader reader(payload);
   const std::uint8_t number = reader.u8();

@@ -2,11 +2,13 @@
 // Payload of an Abort frame: why a rank ends its part in a group. Layout: docs/protocol.md.
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "bimetal/comm/failure.h"
+#include "bimetal/net/frame.h"
 
 namespace bimetal::comm {
 
@@ -20,6 +22,9 @@ struct AbortMessage {
 };
 
 std::vector<std::byte> encode(const AbortMessage& message);
+
+/// Of the frame that carries one.
+net::FrameHeader abort_header(std::uint32_t group);
 
 /// Throws Error(CorruptData).
 AbortMessage decode_abort(std::span<const std::byte> payload);

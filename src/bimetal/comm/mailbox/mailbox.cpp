@@ -61,11 +61,14 @@ void Mailbox::fail_group(std::uint32_t group) {
   drop_frames(box, section);
 }
 
-void Mailbox::remove_group(std::uint32_t group) {
+void Mailbox::remove_group(std::uint32_t group, std::vector<std::byte> last_words) {
   Section section(*this);
-  drop_frames(inboxes_[group], section);
+  Inbox& box = inboxes_[group];
+  drop_frames(box, section);
+  Removed& gone = removed_[group];
+  for (const auto& [peer, rank] : box.rank_of) gone.members.insert(peer);
+  gone.last_words = std::make_shared<const std::vector<std::byte>>(std::move(last_words));
   inboxes_.erase(group);
-  removed_.insert(group);
 }
 
 void Mailbox::drop_frames(Inbox& box, Section& section) {

@@ -37,8 +37,9 @@ class Mailbox : public net::FrameReceiver {
   /// away what arrives for the group from now on.
   void fail_group(std::uint32_t group);
 
-  /// Forgets a group that is gone on this rank; nothing may be posted in it any more.
-  void remove_group(std::uint32_t group);
+  /// Forgets a group that is gone on this rank; nothing may be posted in it any more. Members that
+  /// connect with this rank later are told `last_words` (abort_message.h).
+  void remove_group(std::uint32_t group, std::vector<std::byte> last_words);
 
   /// A collective call begins, so that frames are checked against it, or has ended. Calls of a
   /// group begin in the order of their sequence, from 0.
@@ -64,6 +65,7 @@ class Mailbox : public net::FrameReceiver {
   Placement on_header(int peer, const net::FrameHeader& header) override;
   void on_payload(int peer, const net::FrameHeader& header) override;
   void on_lost(int peer, const Error& error) override;
+  void on_open(int peer) override;
 
  private:
   /// Holds the lock; runs what was put off, in order, after giving it back.
@@ -88,6 +90,11 @@ class Mailbox : public net::FrameReceiver {
   };
   struct RingOffer {
     std::vector<std::byte> bytes;
+  };
+  /// A group that is gone on this rank.
+  struct Removed {
+    std::set<int> members;  ///< world ranks
+    std::shared_ptr<const std::vector<std::byte>> last_words;
   };
   using Destination = std::variant<ThrownAway, AbortPayload, RingOffer, ArrivedFrame,
                                    std::shared_ptr<PostedReceive>>;
@@ -146,7 +153,7 @@ class Mailbox : public net::FrameReceiver {
   std::mutex mutex_;
   std::vector<Peer> peers_;
   std::map<std::uint32_t, Inbox> inboxes_;
-  std::set<std::uint32_t> removed_;  ///< groups gone on this rank: their frames are thrown away
+  std::map<std::uint32_t, Removed> removed_;  ///< their frames are thrown away
 };
 
 }  // namespace bimetal::comm

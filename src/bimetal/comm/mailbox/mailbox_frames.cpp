@@ -26,7 +26,8 @@ net::FrameReceiver::Placement Mailbox::on_header(int peer, const net::FrameHeade
     case net::FrameKind::Data: return place_data(peer, header, section);
     case net::FrameKind::Abort: return place_abort(peer, header, section);
     case net::FrameKind::Heartbeat:
-    case net::FrameKind::Goodbye: break;  // the mesh's own
+    case net::FrameKind::Goodbye:
+    case net::FrameKind::Loss: break;  // the mesh's own
   }
   if (header.payload_bytes != 0) return refuse(peer, "a heartbeat with a payload", section);
   return throw_away(peer, header);
@@ -231,6 +232,17 @@ void Mailbox::on_lost(int peer, const Error& error) {
     if ((*receive)->cancelled || (*receive)->claimed == (*receive)->into.size()) {
       section.later(std::move((*receive)->done));
     }
+  }
+}
+
+/// A peer that this rank was not connected with has not heard which groups it has left since.
+void Mailbox::on_open(int peer) {
+  Section section(*this);
+  for (const auto& [group, gone] : removed_) {
+    if (!gone.members.contains(peer)) continue;
+    section.later([this, peer, header = abort_header(group), words = gone.last_words] {
+      mesh_.send(peer, header, *words, [words](std::exception_ptr) {});
+    });
   }
 }
 

@@ -7,6 +7,7 @@
 #include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <utility>
+#include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
@@ -43,6 +44,10 @@ Connection::Connection(tcp::socket socket, ConnectionOptions options,
   if (!stays_on_host_) path_.prepare(socket_);
 }
 
+std::string Connection::describe() const {
+  return fmt::format("{} from {}", options_.peer_name, describe_local(socket_));
+}
+
 void Connection::open() {
   run(write_loop(shared_from_this()));
 }
@@ -52,9 +57,16 @@ void Connection::run(asio::awaitable<void> loop) {
         [self = shared_from_this()](const Error& error) { self->give_up(error); });
 }
 
-void Connection::start(FrameReceiver& receiver) {
+void Connection::greet() {
+  writer_.push({.kind = FrameKind::Heartbeat}, {}, nullptr);
+}
+
+void Connection::start(FrameReceiver& receiver, ConnectionOwner& owner) {
   receiver_ = &receiver;
-  if (unreported_) receiver_->on_lost(options_.peer, *std::exchange(unreported_, std::nullopt));
+  owner_ = &owner;
+  if (const auto loss = std::exchange(unreported_, std::nullopt)) {
+    owner_->on_connection_lost(options_.peer, *loss, confirmed_);
+  }
   if (state_ == State::ended || reading_) return;
   reading_ = true;
   run(read_loop(shared_from_this()));
@@ -81,7 +93,7 @@ void Connection::resume() {
 }
 
 void Connection::tick() {
-  if (state_ != State::open && state_ != State::leaving) return;
+  if (!confirmed_ || (state_ != State::open && state_ != State::leaving)) return;
   const auto silence = path_.unanswered_for(socket_);
   if (silence >= peer_timeout_) {
     lose(Error(ErrorCode::PeerLost,
@@ -205,10 +217,12 @@ asio::awaitable<std::error_code> Connection::read_frames() {
   for (;;) {
     if (const auto error = co_await reader_.read(bytes)) co_return error;
     const FrameHeader header = decode_header(bytes, incoming_);
+    note_first_frame();
     std::error_code error;
     switch (header.kind) {
       case FrameKind::Data:
       case FrameKind::Abort: error = co_await deliver(header); break;
+      case FrameKind::Loss: error = co_await hear_of_loss(header); break;
       case FrameKind::Goodbye: peer_left_ = true; [[fallthrough]];
       case FrameKind::Heartbeat:
         if (header.payload_bytes != 0) {
@@ -229,6 +243,22 @@ asio::awaitable<std::error_code> Connection::deliver(const FrameHeader& header) 
   if (error || discarding()) co_return error;
   check_payload(header, placement.bytes, incoming_);
   receiver_->on_payload(options_.peer, header);
+  co_return error;
+}
+
+void Connection::note_first_frame() {
+  if (!std::exchange(confirmed_, true) && owner_) owner_->on_confirmed(options_.peer);
+}
+
+asio::awaitable<std::error_code> Connection::hear_of_loss(const FrameHeader& header) {
+  if (header.payload_bytes > kMaxLossBytes) {
+    throw Error(ErrorCode::CorruptData, "a frame tells of a loss in too many words");
+  }
+  std::vector<std::byte> payload(header.payload_bytes);
+  const std::error_code error = co_await reader_.read(payload);
+  if (error || discarding()) co_return error;
+  check_payload(header, payload, incoming_);
+  owner_->on_loss_told(options_.peer, payload);
   co_return error;
 }
 
@@ -290,8 +320,8 @@ void Connection::on_stream_end(const std::error_code& error) {
 void Connection::lose(const Error& error) {
   end(error);
   if (std::exchange(quiet_, true)) return;
-  if (receiver_) {
-    receiver_->on_lost(options_.peer, error);
+  if (owner_) {
+    owner_->on_connection_lost(options_.peer, error, confirmed_);
   } else {
     unreported_ = error;
   }

@@ -44,19 +44,52 @@ struct ConnectionOptions {
   std::optional<std::chrono::milliseconds> peer_timeout{};  ///< see peer_timeout_for
 };
 
+/// Told on the mesh's thread what becomes of a connection that has been started.
+class ConnectionOwner {
+ public:
+  virtual ~ConnectionOwner() = default;
+
+  /// The first frame of its peer is here (expect_confirmation()).
+  virtual void on_confirmed(int peer) = 0;
+
+  /// It has ended other than in good order, once at most. Without a confirmation nobody is lost:
+  /// its maker has given it up.
+  virtual void on_connection_lost(int peer, const Error& error, bool confirmed) = 0;
+
+  /// A Loss frame has come. May throw Error(CorruptData).
+  virtual void on_loss_told(int peer, std::span<const std::byte> payload) = 0;
+};
+
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(asio::ip::tcp::socket socket, ConnectionOptions options,
              std::atomic<std::uint64_t>& bytes_sent);
 
+  /// Its peer, and this side's address: "rank 1 (mac.local, 10.0.0.2:4711) from 10.0.0.3:4712".
+  std::string describe() const;
+
   /// Whether both ends are on this machine.
   bool stays_on_host() const noexcept { return stays_on_host_; }
 
-  /// Starts the sending side. Call once, before anything else.
+  /// Starts the sending side. Call once, before anything else that sends.
   void open();
 
+  /// The peer has made this connection and may have given it up since. Nothing is to be sent, and
+  /// open() waits, until its first frame shows that it uses it. Call before start().
+  void expect_confirmation() { confirmed_ = false; }
+  /// That is taken for granted from now on.
+  void confirm() { confirmed_ = true; }
+  /// Shows the peer, which waits for that, that this side uses the connection.
+  void greet();
+
   /// Starts the receiving side; a loss that happened before is reported now.
-  void start(FrameReceiver& receiver);
+  void start(FrameReceiver& receiver, ConnectionOwner& owner);
+
+  /// Whether the peer has said goodbye.
+  bool peer_has_left() const noexcept { return peer_left_; }
+
+  /// Whether neither side has begun to leave, and it is not lost.
+  bool stands() const noexcept { return state_ == State::open && !peer_left_; }
 
   void send(const FrameHeader& header, std::span<const std::byte> payload, SendDone done);
   void resume();
@@ -93,6 +126,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::awaitable<void> read_loop(std::shared_ptr<Connection> self);
   asio::awaitable<std::error_code> read_frames();
   asio::awaitable<std::error_code> deliver(const FrameHeader& header);
+  asio::awaitable<std::error_code> hear_of_loss(const FrameHeader& header);
+  void note_first_frame();
   asio::awaitable<std::error_code> discard(std::uint64_t bytes);
   asio::awaitable<FrameReceiver::Placement> place(const FrameHeader& header);
 
@@ -117,7 +152,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::chrono::steady_clock::time_point silent_until_{};  ///< when that was seen last
   std::chrono::milliseconds tell_at_;                     ///< of the next silence to be told of
   FrameReceiver* receiver_ = nullptr;
+  ConnectionOwner* owner_ = nullptr;
   State state_ = State::open;
+  bool confirmed_ = true;
   bool reading_ = false;
   bool written_out_ = false;  ///< our goodbye is on its way
   bool peer_left_ = false;    ///< the peer has said goodbye

@@ -35,6 +35,8 @@ struct DialRequest {
   /// Told why a try failed, when that differs from the try before. May be empty. What it throws
   /// ends the tries.
   std::function<void(const std::string& trouble)> on_trouble{};
+  /// Told each time that the server's system has answered. May be empty.
+  std::function<void()> on_answer{};
 };
 
 struct DialedConnection {

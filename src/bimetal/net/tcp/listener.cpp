@@ -25,7 +25,8 @@ constexpr std::chrono::seconds kResolveTimeout{5};
 /// mind.
 bool hung_up(const std::exception& error) {
   const auto* const system = dynamic_cast<const std::system_error*>(&error);
-  return system != nullptr && system->code() == asio::error::eof;
+  return system != nullptr &&
+         (system->code() == asio::error::eof || system->code() == asio::error::connection_reset);
 }
 
 }  // namespace
@@ -70,6 +71,7 @@ asio::awaitable<void> Listener::State::serve(std::shared_ptr<State> self,
     Watchdog watchdog(*socket, Deadline::after(options.handshake_timeout));
     try {
       client = co_await authenticate_as_server(*socket, key, options.service, options.admit);
+      if (watchdog.barked()) client.reset();  // its proof and the end of its time came together
     } catch (const AnotherService& error) {
       log(LogLevel::info, "refused a connection from {}: {}", remote, error.what());
     } catch (const std::exception& error) {

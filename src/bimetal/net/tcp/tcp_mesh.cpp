@@ -12,35 +12,42 @@
 
 namespace bimetal::net {
 
-TcpMesh::TcpMesh(int rank, std::unique_ptr<asio::io_context> io,
-                 std::vector<std::shared_ptr<Connection>> connections,
-                 std::vector<std::string> hosts,
-                 std::unique_ptr<std::atomic<std::uint64_t>> bytes_sent,
+TcpMesh::TcpMesh(TcpMeshParts parts, std::unique_ptr<const Peers> peers,
                  std::chrono::milliseconds tick_interval)
-    : rank_(rank),
-      io_(std::move(io)),
+    : io_(std::move(parts.io)),
       work_(asio::make_work_guard(*io_)),
-      connections_(std::move(connections)),
-      hosts_(std::move(hosts)),
-      bytes_sent_(std::move(bytes_sent)),
+      peers_(std::move(peers)),
+      complete_(size() <= peers_->options().complete_up_to),
+      places_(index(size())),
+      open_(index(size())),
+      door_(std::move(parts.door)),
+      listeners_(std::move(parts.listeners)),
+      bytes_sent_(std::move(parts.bytes_sent)),
       tick_interval_(tick_interval),
       tick_timer_(*io_),
       close_timer_(*io_) {
   io_->restart();
-  for (const auto& connection : connections_) {
-    if (connection) connection->open();
+  for (int peer = 0; peer < size(); ++peer) {
+    Place& place = place_of(peer);
+    place.connection = std::move(parts.connections[index(peer)]);
+    on_host_.push_back(place.connection ? place.connection->stays_on_host()
+                                        : peers_->stays_on_host(peer));
+    if (!place.connection || parts.unconfirmed.contains(peer)) continue;
+    place.confirmed = open_[index(peer)] = true;
+    place.connection->open();
   }
+  door_->admit = [this](const Hello& hello) { return admit(hello); };
+  door_->on_connection = [this](asio::ip::tcp::socket socket, const AuthenticatedClient& client) {
+    take_in(std::move(socket), client);
+  };
+  for (const int peer : parts.wanted_by) want(peer);
   spawn(*io_, tick(), [this](const Error& error) {
     log(LogLevel::error, "nobody watches this rank's connections any more: {}", error.what());
-    for (const auto& connection : connections_) {
-      if (connection) connection->drop();
-    }
+    for_each_connection([](Connection& connection) { connection.drop(); });
   });
   thread_ = std::thread([this] {
     run_handlers(*io_, [this](const Error& error) {
-      for (const auto& connection : connections_) {
-        if (connection) connection->give_up(error);
-      }
+      for_each_connection([&](Connection& connection) { connection.give_up(error); });
     });
   });
 }
@@ -48,62 +55,100 @@ TcpMesh::TcpMesh(int rank, std::unique_ptr<asio::io_context> io,
 TcpMesh::~TcpMesh() {
   if (!shut_gate()) return;
   asio::post(*io_, [this] {
+    leaving_ = true;
     stop_ticking();
-    const Error reason(ErrorCode::Aborted, "the mesh was destroyed without close()");
-    for (const auto& connection : connections_) {
-      if (connection) connection->abandon(reason);
-    }
+    stop_listening();
+    abandon_all(Error(ErrorCode::Aborted, "the mesh was destroyed without close()"));
   });
   join();
 }
 
-Connection& TcpMesh::connection(int peer) const {
-  if (peer < 0 || peer >= size() || peer == rank_) {
-    throw Error(ErrorCode::Internal, fmt::format("rank {} is no peer of rank {}", peer, rank_));
+void TcpMesh::check_peer(int peer) const {
+  if (peer < 0 || peer >= size() || peer == rank()) {
+    throw Error(ErrorCode::Internal, fmt::format("rank {} is no peer of rank {}", peer, rank()));
   }
-  return *connections_[static_cast<std::size_t>(peer)];
+}
+
+/// On the mesh's thread, unless the mesh is closed.
+template <typename Action>
+void TcpMesh::post(Action action) {
+  std::lock_guard lock(gate_);
+  if (!shut_) asio::post(*io_, std::move(action));
+}
+
+/// What becomes of one may change the others' places.
+template <typename Action>
+void TcpMesh::for_each_connection(Action action) {
+  for (Place& place : places_) {
+    if (const auto connection = place.connection) action(*connection);
+  }
 }
 
 void TcpMesh::start(FrameReceiver& receiver) {
-  std::lock_guard lock(gate_);
-  if (shut_) return;
-  asio::post(*io_, [this, &receiver] {
-    for (const auto& connection : connections_) {
-      if (connection) connection->start(receiver);
+  post([this, &receiver] {
+    receiver_ = &receiver;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (const auto& lost = place_of(peer).lost) receiver.on_lost(peer, *lost);
     }
+    for_each_connection([&](Connection& connection) { connection.start(receiver, *this); });
   });
 }
 
 void TcpMesh::send(int peer, FrameHeader header, std::span<const std::byte> payload,
                    SendDone done) {
-  Connection& to = connection(peer);
+  check_peer(peer);
   {
     std::lock_guard lock(gate_);
     if (!shut_) {
-      asio::post(*io_, [&to, header, payload, done = std::move(done)]() mutable {
-        to.send(header, payload, std::move(done));
+      asio::post(*io_, [this, peer, header, payload, done = std::move(done)]() mutable {
+        Place& place = place_of(peer);
+        if (place.confirmed) {
+          place.connection->send(header, payload, std::move(done));
+        } else if (place.lost) {
+          if (done) done(std::make_exception_ptr(*place.lost));
+        } else {
+          place.waiting.push_back({header, payload, std::move(done)});
+          want(peer);
+        }
       });
       return;
     }
   }
+  if (io_->get_executor().running_in_this_thread() && greeting_) {
+    return place_of(peer).connection->send(header, payload, std::move(done));
+  }
   if (done) done(std::make_exception_ptr(Error(ErrorCode::Aborted, "the mesh is closed")));
 }
 
-bool TcpMesh::stays_on_host(int peer) const noexcept {
-  const auto& to = connections_[static_cast<std::size_t>(peer)];
-  return !to || to->stays_on_host();
+void TcpMesh::open(int peer) {
+  check_peer(peer);
+  if (!is_open(peer)) post([this, peer] { want(peer); });
 }
 
 void TcpMesh::resume(int peer) {
-  Connection& from = connection(peer);
-  std::lock_guard lock(gate_);
-  if (!shut_) asio::post(*io_, [&from] { from.resume(); });
+  check_peer(peer);
+  post([this, peer] {
+    if (const auto& from = place_of(peer).connection) from->resume();
+  });
 }
 
+/// The other ranks are not told: the peer may be well.
 void TcpMesh::drop(int peer) {
-  Connection& lost = connection(peer);
-  std::lock_guard lock(gate_);
-  if (!shut_) asio::post(*io_, [&lost] { lost.drop(); });
+  check_peer(peer);
+  post([this, peer] {
+    Place& place = place_of(peer);
+    if (!place.confirmed) {
+      const Error given_up(ErrorCode::PeerLost,
+                           fmt::format("this side has given up rank {} ({}), with which it was not "
+                                       "connected yet",
+                                       peer, host_of(peer)),
+                           peer);
+      return lose(peer, given_up);
+    }
+    dropping_ = true;
+    place.connection->drop();
+    dropping_ = false;
+  });
 }
 
 asio::awaitable<void> TcpMesh::tick() {
@@ -113,9 +158,7 @@ asio::awaitable<void> TcpMesh::tick() {
     co_await tick_timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
     // Not told by the wait's error: a cancellation does not reach a wait that has just ended.
     if (!ticking_) break;
-    for (const auto& connection : connections_) {
-      if (connection) connection->tick();
-    }
+    for_each_connection([](Connection& connection) { connection.tick(); });
   }
 }
 
@@ -132,27 +175,47 @@ void TcpMesh::close(Deadline deadline) {
 }
 
 void TcpMesh::leave_all(Deadline deadline) {
-  still_leaving_ = connections_.size();
-  const auto finished = [this] {
-    if (--still_leaving_ > 0) return;
-    stop_ticking();
-    close_timer_.cancel();
-  };
+  leaving_ = true;
+  still_leaving_ = places_.size();
   close_timer_.expires_at(deadline.time());
   close_timer_.async_wait([this](const std::error_code& error) {
     if (error) return;
-    const Error reason(ErrorCode::Aborted, "the mesh closed before this could be sent");
-    for (const auto& connection : connections_) {
-      if (connection) connection->abandon(reason);
-    }
+    abandon_all(Error(ErrorCode::Aborted, "the mesh closed before this could be sent"));
   });
-  for (const auto& connection : connections_) {
-    if (connection) {
-      connection->leave(finished);
-    } else {
-      finished();  // this rank itself
-    }
+  for (int peer = 0; peer < size(); ++peer) leave(peer);
+}
+
+/// What waits for a connection gets it, if there is time.
+void TcpMesh::leave(int peer) {
+  Place& place = place_of(peer);
+  if (place.connection) {
+    place.connection->confirm();
+    use(peer);
+    place.connection->leave([this] { one_has_left(); });
+  } else if (!place.waiting.empty()) {
+    place.leaves = true;
+  } else {
+    end_call(place);
+    one_has_left();  // also this rank itself
   }
+}
+
+void TcpMesh::one_has_left() {
+  if (--still_leaving_ > 0) return;
+  stop_ticking();
+  stop_listening();
+  close_timer_.cancel();
+}
+
+void TcpMesh::abandon_all(const Error& reason) {
+  for_each_connection([&](Connection& connection) { connection.abandon(reason); });
+  for (int peer = 0; peer < size(); ++peer) {
+    if (!place_of(peer).confirmed) lose(peer, reason);
+  }
+}
+
+void TcpMesh::stop_listening() {
+  for (const auto& listener : listeners_) listener->stop();
 }
 
 /// False if it was shut before.

@@ -1,5 +1,8 @@
 #pragma once
-// Mesh over TCP: one connection per pair of ranks, all of them served by one thread (Asio).
+// Mesh over TCP: one connection for a pair of ranks, all of them served by one thread (Asio). In a
+// large world a pair connects when one of them first sends to the other. Whoever loses a peer tells
+// that along its connections, so that all ranks know; those not connected with it look for
+// themselves.
 //
 // Every connection authenticates both ways with the job's token before any other byte is
 // interpreted (net/handshake.h). If a peer's process ends, that is known at once, because the
@@ -28,6 +31,9 @@ struct TcpMeshOptions {
   Encryption encryption = Encryption::off;  ///< both ends must agree
   /// Where this rank accepts its peers, the address to prefer first; at least one must work.
   std::vector<std::string> listen_hosts{"127.0.0.1"};
+  /// Ranks of a larger world connect with those near on the ring (near_on_ring) at first, and with
+  /// others when they need to: each rank must be able to call every other one. The same on all.
+  int complete_up_to = 16;
   std::chrono::milliseconds heartbeat{200};
   /// Nothing: 10 s, and 1 s for peers on this machine (tcp/peer_timeout.h).
   std::optional<std::chrono::milliseconds> peer_timeout{};
@@ -47,12 +53,12 @@ class TcpMeshBuilder {
   /// In the order of options.listen_hosts.
   std::vector<Endpoint> listening() const;
 
-  /// Connects to every lower rank and accepts every higher one. peers[r] is where rank r listens,
-  /// the address to try first at the front (its own entry is ignored), host_names[r] what messages
-  /// call its machine (default: the first address's host). Strangers that connect meanwhile are
-  /// refused and logged without disturbing the rest. Errors: Timeout naming each rank that is
-  /// missing, the addresses tried and what failed there; Unauthorized, ProtocolMismatch,
-  /// InvalidArgument naming the rank and address.
+  /// Connects to lower ranks and accepts higher ones: all of them, or in a large world those near
+  /// on the ring. peers[r] is where rank r listens, the address to try first at the front, and
+  /// host_names[r] what messages call its machine (default: the first address's host). Strangers
+  /// that connect meanwhile are refused and logged without disturbing the rest. Errors: Timeout
+  /// naming each rank that is missing, the addresses tried and what failed there; Unauthorized,
+  /// ProtocolMismatch, InvalidArgument naming the rank and address.
   std::unique_ptr<Mesh> connect(const std::vector<std::vector<Endpoint>>& peers, Deadline deadline,
                                 std::vector<std::string> host_names = {}) &&;
 

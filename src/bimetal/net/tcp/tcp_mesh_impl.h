@@ -1,13 +1,17 @@
 #pragma once
-// The mesh once all its connections are open. Made by TcpMeshBuilder.
+// The mesh once its first connections are open. Made by TcpMeshBuilder.
 
+#include <asio/cancellation_signal.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +19,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/net/mesh.h"
 #include "bimetal/net/tcp/connection.h"
+#include "bimetal/net/tcp/peers.h"
 
 namespace bimetal::net {
 
@@ -50,18 +55,30 @@ class Watchdog {
   std::shared_ptr<State> state_ = std::make_shared<State>(State::watching);
 };
 
-class TcpMesh final : public Mesh {
+/// What the set-up leaves to the mesh.
+struct TcpMeshParts {
+  // First, so that it goes last: everything lives on it.
+  std::unique_ptr<asio::io_context> io;
+  std::vector<std::shared_ptr<Connection>> connections;  ///< by rank; of this one and others none
+  std::set<int> unconfirmed{};  ///< of these: Connection::confirm is to come
+  std::set<int> wanted_by{};    ///< lower ranks that have asked for a call
+  std::shared_ptr<Door> door;
+  std::vector<std::unique_ptr<Listener>> listeners;  ///< closed where all are connected
+  std::unique_ptr<std::atomic<std::uint64_t>> bytes_sent;
+};
+
+// Of each pair the higher rank calls the lower one, as in the set-up. A lower rank that wants to
+// be connected calls, too, but that connection is only a bell: it is closed, and called back.
+
+class TcpMesh final : public Mesh, private ConnectionOwner {
  public:
-  /// `connections` and `hosts` are indexed by rank; this rank has no connection. The mesh's thread
-  /// starts here, so that frames can be sent and heartbeats flow before start().
-  TcpMesh(int rank, std::unique_ptr<asio::io_context> io,
-          std::vector<std::shared_ptr<Connection>> connections, std::vector<std::string> hosts,
-          std::unique_ptr<std::atomic<std::uint64_t>> bytes_sent,
+  /// The mesh's thread starts here, so that frames can be sent and heartbeats flow before start().
+  TcpMesh(TcpMeshParts parts, std::unique_ptr<const Peers> peers,
           std::chrono::milliseconds tick_interval);
   ~TcpMesh() override;
 
-  int rank() const noexcept override { return rank_; }
-  int size() const noexcept override { return static_cast<int>(connections_.size()); }
+  int rank() const noexcept override { return peers_->rank(); }
+  int size() const noexcept override { return peers_->size(); }
   void start(FrameReceiver& receiver) override;
   void send(int peer, FrameHeader header, std::span<const std::byte> payload,
             SendDone done) override;
@@ -69,27 +86,81 @@ class TcpMesh final : public Mesh {
   void drop(int peer) override;
   void close(Deadline deadline) override;
   std::uint64_t bytes_sent() const noexcept override { return *bytes_sent_; }
-  bool stays_on_host(int peer) const noexcept override;
-  std::string host_of(int peer) const override { return hosts_.at(static_cast<std::size_t>(peer)); }
+  bool stays_on_host(int peer) const noexcept override { return on_host_[index(peer)]; }
+  bool complete() const noexcept override { return complete_; }
+  bool is_open(int peer) const noexcept override { return open_[index(peer)]; }
+  void open(int peer) override;
+  std::string host_of(int peer) const override { return peers_->host_of(peer); }
 
  private:
-  Connection& connection(int peer) const;
+  struct Waiting {
+    FrameHeader header;
+    std::span<const std::byte> payload;
+    SendDone done;
+  };
+
+  /// One peer, on the mesh's thread.
+  struct Place {
+    std::shared_ptr<Connection> connection;
+    bool confirmed = false;       ///< the connection is, or was, in use
+    bool calling = false;         ///< a call, or a bell and what comes of it, is on its way
+    std::optional<Error> lost{};  ///< without having been connected
+    std::optional<Error> told{};  ///< another rank has lost it
+    std::deque<Waiting> waiting{};
+    bool leaves = false;  ///< close() waits for it, although it is not connected
+    asio::cancellation_signal end_call{};
+  };
+
+  static std::size_t index(int peer) { return static_cast<std::size_t>(peer); }
+  Place& place_of(int peer) { return places_[index(peer)]; }
+  void check_peer(int peer) const;
+  template <typename Action>
+  void post(Action action);
+  template <typename Action>
+  void for_each_connection(Action action);
   asio::awaitable<void> tick();
   void stop_ticking();
+
+  // Connecting later: tcp_mesh_calls.cpp.
+  std::optional<Refusal> admit(const Hello& hello);
+  void take_in(asio::ip::tcp::socket socket, const AuthenticatedClient& client);
+  void want(int peer);
+  asio::awaitable<void> call(int peer);
+  void end_call(Place& place);
+  void use(int peer);
+  void lose(int peer, const Error& error);
+  Error unreachable(int peer, const Error& last_try) const;
+  void on_confirmed(int peer) override { use(peer); }
+  void on_connection_lost(int peer, const Error& error, bool confirmed) override;
+  void on_loss_told(int peer, std::span<const std::byte> payload) override;
+  void tell_loss(int peer, const Error& loss);
+
   void leave_all(Deadline deadline);
+  void leave(int peer);
+  void one_has_left();
+  void abandon_all(const Error& reason);
+  void stop_listening();
   bool shut_gate();
   void join();
 
-  const int rank_;
   std::unique_ptr<asio::io_context> io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
-  std::vector<std::shared_ptr<Connection>> connections_;
-  std::vector<std::string> hosts_;
+  const std::unique_ptr<const Peers> peers_;
+  const bool complete_;
+  std::vector<Place> places_;
+  std::vector<std::atomic<bool>> open_;
+  std::vector<bool> on_host_;
+  const std::shared_ptr<Door> door_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
   std::unique_ptr<std::atomic<std::uint64_t>> bytes_sent_;
+  FrameReceiver* receiver_ = nullptr;
   const std::chrono::milliseconds tick_interval_;
   asio::steady_timer tick_timer_;
   asio::steady_timer close_timer_;
-  bool ticking_ = true;  ///< on the mesh's thread, as the next one
+  bool ticking_ = true;   ///< on the mesh's thread, as the next ones
+  bool leaving_ = false;  ///< leave_all() has begun, or all is to end
+  bool dropping_ = false;
+  bool greeting_ = false;  ///< what the receiver sends now goes out although this side leaves
   std::size_t still_leaving_ = 0;
 
   std::mutex close_mutex_;  ///< lets one close() at a time through

@@ -92,7 +92,7 @@ TEST_F(MailboxMemory, APausedPeerIsSentNothingThroughMemorySinceItCannotSayWhatI
 TEST_F(MailboxMemory, WhatAFailedGroupIsSentMakesRoom) {
   mailbox.fail_group(kGroup);
   EXPECT_TRUE(place(message(3, 400), 0, bytes(400)));
-  mailbox.remove_group(kGroup);
+  mailbox.remove_group(kGroup, {});
   EXPECT_TRUE(place(message(3, 400), 0, bytes(400)));
   EXPECT_THAT(answers, ElementsAre(kFreedPart, kFreedPart));
   EXPECT_THAT(mesh.dropped, IsEmpty());

@@ -180,7 +180,7 @@ TEST_F(MailboxTest, StrangersToAGroupAreDropped) {
 }
 
 TEST_F(MailboxTest, FramesOfAGroupThatIsGoneAreThrownAway) {
-  mailbox.remove_group(kGroup);
+  mailbox.remove_group(kGroup, {});
   EXPECT_TRUE(arrive(1, message(1), bytes(4)));
   EXPECT_THAT(listener->failures, IsEmpty());
 }
