@@ -25,7 +25,8 @@ class SshTest(LaunchTest):
         self.addCleanup(self.sshd.stop)
 
     def over_ssh(self, hosts, *arguments, key="user", **options):
-        return self.launch("-H", hosts, "--ssh-port", self.sshd.port, *self.keys.options(key), *arguments, **options)
+        port = () if "--ssh-port" in arguments else ("--ssh-port", self.sshd.port)
+        return self.launch("-H", hosts, *port, *self.keys.options(key), *arguments, **options)
 
 
 class Ssh(SshTest):

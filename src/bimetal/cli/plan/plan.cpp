@@ -12,7 +12,6 @@
 #include "bimetal/cli/plan/plan_output.h"
 #include "bimetal/cli/progress.h"
 #include "bimetal/cli/rank/rank.h"
-#include "bimetal/cli/rank/rank_process.h"
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/combinations.h"

@@ -1,3 +1,5 @@
+#include "bimetal/predict/generate.h"
+
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -16,11 +18,9 @@
 #include "bimetal/cli/predict/mesh_of_use.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/rank/rank.h"
-#include "bimetal/cli/rank/rank_process.h"
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/worker_spec.h"
-#include "bimetal/predict/generate.h"
 #include "bimetal/serving/client.h"
 
 namespace bimetal::cli {

@@ -10,7 +10,6 @@
 #include "bimetal/cli/predict/mesh_of_use.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/rank/rank.h"
-#include "bimetal/cli/rank/rank_process.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/device.h"

@@ -17,7 +17,6 @@
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/rank/profile_output.h"
 #include "bimetal/cli/rank/rank_observer.h"
-#include "bimetal/cli/rank/rank_process.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/fetch_url.h"
 #include "bimetal/launch/job_board.h"

@@ -1,5 +1,3 @@
-#include "bimetal/cli/rank/rank_process.h"
-
 #include <fmt/format.h>
 
 #include <chrono>
@@ -8,6 +6,7 @@
 #include "bimetal/base/quantity.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
+#include "bimetal/cli/rank/rank.h"
 #include "bimetal/launch/local/status_pipe.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/launch/rank_environment.h"

@@ -1,5 +1,3 @@
-#include "bimetal/cli/start/local_ranks.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <numeric>
 
 #include "bimetal/base/error.h"
+#include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/job_bindings.h"
 #include "bimetal/launch/local/process.h"

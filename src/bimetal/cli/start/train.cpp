@@ -11,7 +11,6 @@
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/rank/profile_output.h"
 #include "bimetal/cli/rank/rank.h"
-#include "bimetal/cli/rank/rank_process.h"
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/job/combinations.h"
 #include "bimetal/launch/rank_environment.h"
