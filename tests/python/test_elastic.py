@@ -114,6 +114,14 @@ def too_few():
     return loop(min_workers=3, patience=1.0, timeout=20.0)
 
 
+def patient():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as Python has it by itself
+    try:
+        return loop(min_workers=2, patience=300.0)
+    except KeyboardInterrupt:
+        return {"error": "interrupted", "text": ""}
+
+
 def refusals():
     """What cannot work is said before anything is trained."""
     State, run = bimetal.elastic.State, bimetal.elastic.run  # noqa: N806 (a class)
@@ -275,6 +283,14 @@ class Elastic(unittest.TestCase):
                 self.assertEqual(other["error"], "peer_lost")
                 self.assertRegex(other["text"], r"[12] of 3 members are there, without .*min_workers asks for 3")
 
+
+    def test_ctrl_c_ends_the_wait_for_others(self):
+        with start(2, patient) as job:
+            wait_for(job, 1, r"step 7 of 2")
+            job.processes[1].send_signal(signal.SIGKILL)
+            time.sleep(3)
+            job.processes[0].send_signal(signal.SIGINT)
+            self.assertEqual(ended(job, (0,), 60)[0]["error"], "interrupted")
 
     def test_what_cannot_work_is_refused(self):
         ranks.on_ranks(1, refusals)

@@ -136,21 +136,23 @@ class Members:
         """Beside this thread, which has signals to handle: Ctrl-C ends the wait."""
         self.settle()
         outcome: list[int | Exception] = []
+        over = threading.Event()  # for a join() that a signal interrupts, Python takes the thread for ended
 
         def enter() -> None:
             try:
                 outcome.append(self._interface.made(function, self._handle, *arguments))
             except Exception as problem:  # noqa: BLE001 (raised below)
                 outcome.append(problem)
+            finally:
+                over.set()
 
-        thread = threading.Thread(target=enter, name="bimetal-elastic", daemon=True)
-        thread.start()
+        threading.Thread(target=enter, name="bimetal-elastic", daemon=True).start()
         try:
-            while thread.is_alive():
-                thread.join(1.0)
+            while not over.wait(1.0):
+                pass
         except BaseException:
             self._gives_up = True
-            thread.join()
+            over.wait()
             raise
         if isinstance(outcome[0], Exception):
             raise outcome[0]

@@ -132,7 +132,6 @@ class _Run:
         door = os.environ.get("BIMETAL_DOOR")
         if door:
             self._members = self._world.newcomer(door, self._state._facts(), **how)
-            self._state._save()
             _log.info("waiting to be let in at %s", door)
             self.epoch = self._members.join(door)
             loss = self._meet(undo=False)

@@ -89,7 +89,7 @@ class State:
         for sampler in self._samplers():
             sampler.require_elastic()
         self._whole = self._shapes()
-        self._packed()
+        self._save()
 
     def _facts(self) -> str:
         """What newcomers must have alike."""
@@ -129,7 +129,6 @@ class State:
 
     def _begin(self, leads: bool) -> None:
         """The first epoch: what rank 0 has is what counts."""
-        self._save()
         self._commits = 0 if leads else -1
 
     def _restore(self) -> None:
