@@ -7,6 +7,9 @@ Three workers of one thread each, on this machine, train the same MLP with Adam.
     newcomer  once the others are under way again, a new worker's process is started. Counted is the time from there to
               the end of the first step that its gradients are part of
 
+    plain     before the rounds: the rate of a job without events that may change its workers ÷ that of one that may not,
+              from jobs of the same three workers in turn (--plain-steps, 0: none)
+
 Bimetal's steps are read from its monitor, torchft's from a file that each replica writes. torchft's lighthouse has the
 short time-outs that --join-ms, --tick-ms and --silence-ms say; its own are 60 s, 100 ms and 5 s.
 
@@ -223,6 +226,25 @@ class Torchft(Side):
         return self.wait_for(found, f"a step of {workers} replicas")
 
 
+def compare_plain(options, scratch):
+    """Samples a second where min_workers is 1, by that where it is 0."""
+    write_dataset(scratch / "data", train=100 * options.batch)
+    rates = {0: [], 1: []}
+    for number in range(2 * options.rounds):
+        least = number % 2
+        job = write_job(scratch / "plain.toml", model={"name": "mlp", "hidden": hidden_for(options.parameters)},
+                        data={"path": str(scratch / "data")},
+                        train={"epochs": 1_000_000, "steps": options.plain_steps, "global_batch": options.batch, "optimizer": "adam",
+                               "learning_rate": 1e-4, "evaluate": False},
+                        checkpoint={"dir": ""}, elastic={"min_workers": least})
+        report = scratch / "report.json"
+        subprocess.run([BIMETAL, "train", job, "--report", report, *["--worker", "cpu:threads=1"] * WORKERS], check=True,
+                       capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        rates[least].append(json.loads(report.read_text())["samples_per_s"])
+    fixed, elastic = (statistics.median(rates[least]) for least in (0, 1))
+    print(f"without events: {elastic:.0f} samples/s elastic, {fixed:.0f} not; ratio {elastic / fixed:.3f}", flush=True)
+
+
 def install(folder):
     """torchft without its torch: this Python's is taken."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", folder]
@@ -235,6 +257,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--parameters", type=float, default=10e6, help="of the model (default 10e6)")
     parser.add_argument("--batch", type=int, default=96, help="samples of a step of all three (default 96)")
+    parser.add_argument("--plain-steps", type=int, default=60, help="of each job without events (default 60; 0: no such jobs)")
     parser.add_argument("--pause", type=float, default=3.0, help="seconds between a loss and a newcomer (default 3)")
     parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
     parser.add_argument("--torchft", type=pathlib.Path, metavar="FOLDER", help="where pip install --target has put torchft")
@@ -275,6 +298,8 @@ def main():
             install(options.torchft)
         version, = (each.version for each in importlib.metadata.distributions(name="torchft", path=[str(options.torchft)]))
         print(describe(BIMETAL) | {"torchft": version} | {key: value for key, value in vars(options).items() if key != "torchft"})
+        if options.plain_steps:
+            compare_plain(options, scratch)
         compare(options, scratch)
 
 
