@@ -45,8 +45,8 @@ class Stalls(JobOnHosts):
         time.sleep(seconds)
         self.port("up")
 
-    def begin(self, **settings):
-        return super().begin(checkpoint__every_steps=1, checkpoint__keep=1, train__global_batch=256, **settings)
+    def begin(self, *arguments, **settings):
+        return super().begin(*arguments, checkpoint__every_steps=1, checkpoint__keep=1, train__global_batch=256, **settings)
 
     def assert_goes_on(self, jobs, stall_s):
         """Another step is saved soon after the cable is back."""
@@ -100,7 +100,7 @@ class Stalls(JobOnHosts):
         self.assertRegex(first.out + first.err, r"worker 0 .* is lost: .*; the job goes on without it")
 
     def test_too_long_for_stages(self):
-        jobs = self.begin(mesh__stages=2, mesh__micro_batches=4, fabric__peer_timeout_s=3)
+        jobs = self.begin("--no-elastic", mesh__stages=2, mesh__micro_batches=4, fabric__peer_timeout_s=3)
         self.port("down")
         for number, job in enumerate(jobs):
             self.assert_one_message(job, harness.PEER_LOST, f"rank {1 - number} ", "fabric.peer_timeout_s")
