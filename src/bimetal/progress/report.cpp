@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bimetal/base/files.h"
+#include "bimetal/progress/members_change_json.h"
 #include "bimetal/progress/together.h"
 
 namespace bimetal::progress {

@@ -15,6 +15,7 @@
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/progress/members_change_json.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/train/epoch.h"
 #include "bimetal/train/trained_model.h"
