@@ -7,7 +7,6 @@ save once at the end. With --beside, another build's program does the first job,
 """
 
 import argparse
-import math
 import os
 import pathlib
 import shutil
@@ -17,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from job_file import write_job
+from job_file import hidden_for, write_job
 from machine import describe
 from ranks import BIMETAL, ROOT
 
@@ -56,8 +55,7 @@ def main():
 
 def measure(options, folder, program, every):
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    hidden = round(-398 + math.sqrt(398 ** 2 + options.parameters))
-    job = write_job(folder / "job.toml", model={"name": "mlp", "hidden": hidden}, data={"path": str(folder / "data")},
+    job = write_job(folder / "job.toml", model={"name": "mlp", "hidden": hidden_for(options.parameters)}, data={"path": str(folder / "data")},
                     train={"epochs": 1_000_000, "global_batch": options.batch, "optimizer": "adam", "learning_rate": 1e-4,
                            "evaluate": False, "steps": options.steps},
                     checkpoint={"dir": str(folder / "checkpoints"), "every_steps": every})

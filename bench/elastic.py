@@ -23,7 +23,6 @@ import argparse
 import contextlib
 import importlib.metadata
 import json
-import math
 import os
 import pathlib
 import random
@@ -37,7 +36,7 @@ import threading
 import time
 import urllib.request
 
-from job_file import write_job
+from job_file import hidden_for, write_job
 from machine import describe
 from ranks import BIMETAL, ROOT, free_port
 
@@ -50,11 +49,6 @@ WORKERS = 3
 WARM_UP, MEASURED = 10, 20  # steps before a loss
 LOOK_S = 0.01
 PATIENCE_S = 180
-
-
-def hidden_for(parameters):
-    """Of an MLP 784 → h → h → 10: h² + 796 h + 10 parameters."""
-    return round(-398 + math.sqrt(398 ** 2 + parameters - 10))
 
 
 class Side:

@@ -1,6 +1,7 @@
 """Job files of benchmarks."""
 
 import json
+import math
 
 
 def write_job(path, **tables):
@@ -10,6 +11,11 @@ def write_job(path, **tables):
         lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def hidden_for(parameters):
+    """Of an MLP 784 → h → h → 10: h² + 796 h + 10 parameters."""
+    return round(-398 + math.sqrt(398 ** 2 + parameters - 10))
 
 
 def tokens(folder, block):

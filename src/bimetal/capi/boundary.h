@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -24,6 +25,9 @@ namespace bimetal::capi {
 
 /// Of an error, and what this thread remembers of it.
 std::int32_t status_of(const std::exception_ptr& error) noexcept;
+
+/// The way back; nothing where a status is no error's.
+std::optional<ErrorCode> code_of(std::int32_t status) noexcept;
 
 /// Runs `call`, whose errors become a status; nothing leaves it.
 template <typename Call>

@@ -40,9 +40,8 @@ std::string text_of(const char* text) {
 
 /// What a caller says of an error, by the status that stands for its code.
 Error error_of(std::int32_t status, const char* text, std::int32_t rank = -1) {
-  const bool known = status > 0 && status <= static_cast<std::int32_t>(ErrorCode::Internal) + 1;
-  const auto code = known ? static_cast<ErrorCode>(status - 1) : ErrorCode::Internal;
-  return {code, text_of(text), rank < 0 ? std::nullopt : std::optional<int>(rank)};
+  return {capi::code_of(status).value_or(ErrorCode::Internal), text_of(text),
+          rank < 0 ? std::nullopt : std::optional<int>(rank)};
 }
 
 membership::Options options_of(const bimetal_member_options& asked) {

@@ -55,6 +55,11 @@ std::int32_t status_of(const std::exception_ptr& error) noexcept {
   }
 }
 
+std::optional<ErrorCode> code_of(std::int32_t status) noexcept {
+  if (status <= 0 || status - 1 > static_cast<std::int32_t>(kLastCode)) return std::nullopt;
+  return static_cast<ErrorCode>(status - 1);
+}
+
 void require(const void* argument, const char* what) {
   if (argument != nullptr) return;
   throw Error(ErrorCode::InvalidArgument, fmt::format("{} is missing: NULL was given", what));
@@ -82,8 +87,8 @@ const char* bimetal_release(void) {
 const char* bimetal_error_name(std::int32_t status) {
   if (status == BIMETAL_OK) return "ok";
   if (status == BIMETAL_PENDING) return "pending";
-  const bool known = status > 0 && status - 1 <= static_cast<std::int32_t>(capi::kLastCode);
-  return known ? to_string(static_cast<ErrorCode>(status - 1)).data() : "unknown";
+  const auto code = capi::code_of(status);
+  return code ? to_string(*code).data() : "unknown";
 }
 
 const char* bimetal_error_text(void) {

@@ -83,17 +83,6 @@ fs::path save_contents(const fs::path& dir, const CheckpointContents& contents, 
   return save(dir, contents, keep, {});
 }
 
-torch::Tensor host_copy(const torch::Tensor& tensor) {
-  const torch::NoGradGuard no_grad;
-  const auto host = tensor.to(torch::kCPU).contiguous();
-  return host.is_alias_of(tensor) ? host.clone() : host;
-}
-
-TensorMap host_copies(TensorMap tensors) {
-  for (auto& [name, tensor] : tensors) tensor = host_copy(tensor);
-  return tensors;
-}
-
 TrainingState load_checkpoint(const fs::path& path, const task::ModelState& model,
                               Optimizer& optimizer) {
   auto checkpoint = find_checkpoint(path);

@@ -27,8 +27,4 @@ CheckpointContents contents_of(const task::ModelState& model,
 std::filesystem::path save_contents(const std::filesystem::path& dir,
                                     const CheckpointContents& contents, std::int64_t keep);
 
-/// A copy in the host's memory, contiguous. torch::OutOfMemoryError, std::bad_alloc.
-torch::Tensor host_copy(const torch::Tensor& tensor);
-TensorMap host_copies(TensorMap tensors);
-
 }  // namespace bimetal::checkpoint

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -23,6 +24,12 @@ Buffer as_buffer(std::span<std::byte> bytes) {
 }
 
 }  // namespace
+
+Group group_of_its_own(Group group) {
+  std::vector<int> everyone(static_cast<std::size_t>(group.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  return group.subgroup(everyone);
+}
 
 std::vector<Bytes> all_gather_bytes(Group group, std::span<const std::byte> mine,
                                     Deadline deadline) {

@@ -13,6 +13,9 @@
 
 namespace bimetal::comm {
 
+/// Another group of the same ranks, whose calls have an order of their own. Collective.
+Group group_of_its_own(Group group);
+
 using Bytes = std::vector<std::byte>;
 
 /// What every rank has put in, rank by rank. Collective; lengths may differ. Errors, beside those

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/optim/fused.h"
 #include "bimetal/parallel/data/batch_statistics.h"
 #include "bimetal/train/profile/phase.h"
@@ -55,14 +55,6 @@ void require_trained(const torch::optim::Optimizer& optimizer,
   }
 }
 
-// A rank without samples has its gradients ready later than its figures, so the two must not share
-// one order of calls.
-comm::Group group_of_its_own(const comm::Group& group) {
-  std::vector<int> everyone(static_cast<std::size_t>(group.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  return comm::Group(group).subgroup(everyone);
-}
-
 bool all_fit(std::span<const progress::RankFigures> figures) {
   return std::ranges::all_of(figures,
                              [](const auto& rank) { return rank.fit == progress::Fit::fits; });
@@ -70,11 +62,13 @@ bool all_fit(std::span<const progress::RankFigures> figures) {
 
 }  // namespace
 
+// A rank without samples has its gradients ready later than its figures, so the two must not share
+// one order of calls.
 CollectiveUpdate::CollectiveUpdate(parallel::Sync sync, std::chrono::milliseconds timeout,
                                    const UpdateOptions& options)
     : sync_(std::move(sync)),
       timeout_(timeout),
-      exchange_(group_of_its_own(sync_.group())),
+      exchange_(comm::group_of_its_own(sync_.group())),
       stages_(options, sync_.in_parts() ? Norms::OfShards : Norms::OfWhole) {}
 
 StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,

@@ -119,7 +119,7 @@ void Epoch::hand_over() {
   share_buffers();
   auto feedback = step_.store().error_feedback();
   if (!run_.whole() && !job_.checkpoint.dir.empty()) {
-    save_now();
+    save(Write::now);
     run_.learnt.saved = checkpoint::checkpoint_path(job_.checkpoint.dir, state().step);
   }
   state().error_feedback = std::move(feedback);

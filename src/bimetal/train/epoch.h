@@ -113,8 +113,9 @@ class Epoch {
   void note_change(std::span<const progress::RankFigures> figures);
   void settle_debts();
   void share_buffers();
-  void save_now();
-  void save_beside();
+  /// At once, or from copies while the next steps are made.
+  enum class Write { now, beside };
+  void save(Write write);
   void finish_save();
   void tell_saved(const std::optional<SavedCheckpoint>& saved);
   void complete_state();

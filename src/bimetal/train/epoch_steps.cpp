@@ -46,7 +46,7 @@ progress::Report Epoch::run_steps() {
         "none of the steps that were to be profiled was made: this run ended before, or went on "
         "after them");
   }
-  save_now();
+  save(Write::now);
   if (!interrupted_) {
     evaluate_now();
     test_now();
@@ -122,7 +122,7 @@ void Epoch::note_change(std::span<const progress::RankFigures> figures) {
 /// What is to be done between two steps, and has not been: whoever goes on in another epoch does it
 /// there.
 void Epoch::settle_debts() {
-  if (run_.save_owed) save_beside();
+  if (run_.save_owed) save(Write::beside);
   run_.save_owed = false;
   if (run_.evaluation_owed && !interrupted_) evaluate_now();
   run_.evaluation_owed = false;
@@ -279,37 +279,25 @@ void Epoch::finish_save() {
                    [&] { tell_saved(run_.saving.finish()); });
 }
 
-/// While the next steps are made.
-void Epoch::save_beside() {
-  finish_save();
-  if (run_.saved_step == state().step || job_.checkpoint.dir.empty()) return save_now();
-  share_buffers();
-  trained_.require_finite();
-  complete_state();
-  state().error_feedback = step_.store().error_feedback();
-  auto write = trained_.save_later();
-  state().error_feedback.clear();
-  if (!write) return save_now();
-  run_.saving.begin(state().step, trained_.group_of_saves(), std::move(write));
-  run_.saved_step = state().step;
-  run_.saved_path.clear();
-  run_.since_save = Stopwatch();
-  journal_->start_clock();
-}
-
-void Epoch::save_now() {
+void Epoch::save(Write write) {
   finish_save();
   if (run_.saved_step == state().step) return;
   share_buffers();
   trained_.require_finite();
+  std::optional<SavedCheckpoint> saved;
   if (!job_.checkpoint.dir.empty()) {
     complete_state();
     state().error_feedback = step_.store().error_feedback();
-    run_.saved_path = trained_.save();
+    run_.saved_path.clear();
+    if (auto later = write == Write::beside ? trained_.save_later() : nullptr) {
+      run_.saving.begin(state().step, trained_.group_of_saves(), std::move(later));
+    } else {
+      saved = {state().step, trained_.save()};
+    }
     state().error_feedback.clear();
-    observer_.on_checkpoint(run_.saved_path.string(), state().step);
   }
   run_.saved_step = state().step;
+  tell_saved(saved);
   run_.since_save = Stopwatch();
   journal_->start_clock();
 }

@@ -35,7 +35,11 @@ std::vector<std::string> names_of(const std::vector<membership::Member>& members
 class Epochs {
  public:
   Epochs(Run& run, comm::Group& group)
-      : run_(run), members_(*run.options.members), group_(group), made_in_(members_.roll().epoch) {}
+      : run_(run),
+        members_(*run.options.members),
+        group_(group),
+        made_in_(members_.roll().epoch),
+        planned_(run.options.doors.empty()) {}
 
   progress::Report train() {
     if (!run_.options.doors.empty()) come_in();
@@ -83,20 +87,17 @@ class Epochs {
 
   /// False where those who are there cannot go on by themselves, and somebody else has come.
   bool make_epoch() {
-    if (made_in_ == 0) {  // what the job asks of its first ranks was planned before
+    if (planned_ || run_.whole()) {
       epoch_ = std::make_unique<Epoch>(run_, group_);
       return true;
     }
     try {
-      if (!run_.whole()) {
-        run_.job = with_mesh_again(run_.asked, group_, run_.options, run_.observer);
-      }
+      run_.job = with_mesh_again(run_.asked, group_, run_.options, run_.observer);
       epoch_ = std::make_unique<Epoch>(run_, group_);
       return true;
     } catch (const Error& error) {
       const auto code = error.code();
-      const bool lacks = code == ErrorCode::OutOfMemory || code == ErrorCode::InvalidArgument;
-      if (!lacks || run_.whole()) throw;
+      if (code != ErrorCode::OutOfMemory && code != ErrorCode::InvalidArgument) throw;
       wait_for_another(error);
       due_ = true;
       return false;
@@ -110,21 +111,15 @@ class Epochs {
         fmt::format("waiting {:g} s for another worker: {}", patience, lack.what()));
     const auto end = Deadline::after(milliseconds_of(patience));
     while (true) {
-      const std::array<int, 3> mine = {members_.somebody_waits(), interrupted(), end.expired()};
-      std::vector<int> all(3 * static_cast<std::size_t>(group_.size()));
+      std::array<int, 3> any = {members_.somebody_waits(), interrupted(), end.expired()};
       group_
-          .all_gather(comm::buffer(std::span(mine)), comm::buffer(std::span(all)),
+          .all_reduce(comm::buffer(std::span(any)), comm::ReduceOp::max,
                       Deadline::after(run_.timeout()))
           .wait();
-      const auto any = [&](std::size_t which) {
-        for (auto i = which; i < all.size(); i += 3) {
-          if (all[i] != 0) return true;
-        }
-        return false;
-      };
-      if (any(0)) return;
-      if (any(1)) throw progress::Interrupted();
-      if (any(2)) throw lack;
+      const auto [came, stops, late] = any;
+      if (came != 0) return;
+      if (stops != 0) throw progress::Interrupted();
+      if (late != 0) throw lack;
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   }
@@ -150,7 +145,7 @@ class Epochs {
       throw *loss;
     }
     even_out(run_, group_, !saved);
-    due_ = false;
+    due_ = planned_ = false;
     made_in_ = members_.roll().epoch;
     tell({.step = run_.learnt.state.step,
           .lost = names_of(change.lost),
@@ -196,6 +191,7 @@ class Epochs {
   std::unique_ptr<Epoch> epoch_;
   std::uint32_t made_in_ = 0;  ///< the members' epoch that epoch_ is of
   bool due_ = false;           ///< the members' next epoch is
+  bool planned_;               ///< run_.job is for the ranks of group_
 };
 
 }  // namespace

@@ -3,15 +3,16 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/checkpoint_contents.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/slices/save_slices.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/comm/watched.h"
 #include "bimetal/device/host.h"
 #include "bimetal/device/out_of_memory.h"
@@ -23,6 +24,21 @@ namespace {
 
 /// How many times the bytes of a checkpoint must be free to write it from copies.
 constexpr double kRoomForCopies = 4;
+
+/// A copy in the place of each, contiguous; false, and none, if there is not the room.
+bool copy_to_host(const std::vector<torch::Tensor*>& tensors) {
+  double bytes = 0;
+  for (const auto* tensor : tensors) bytes += static_cast<double>(tensor->nbytes());
+  if (kRoomForCopies * bytes >= static_cast<double>(device::host_memory().shared_free_bytes)) {
+    return false;
+  }
+  const torch::NoGradGuard no_grad;
+  for (auto* const tensor : tensors) {
+    const auto host = tensor->to(torch::kCPU).contiguous();
+    *tensor = host.is_alias_of(*tensor) ? host.clone() : host;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -71,49 +87,36 @@ checkpoint::OwnSlices TrainedModel::slices_to_save() {
   return own;
 }
 
-/// Nothing, and no copy, if there is not the room for it.
+/// Nothing if there is not the room for copies.
 std::function<std::filesystem::path()> TrainedModel::copy_to_save() {
-  const auto has_room = [room = device::host_memory().shared_free_bytes](double bytes) {
-    return kRoomForCopies * bytes < static_cast<double>(room);
-  };
-  if (!sharded_ && !mesh_) {
-    if (group_.rank() != 0) {
-      const auto path = checkpoint::checkpoint_path(job_.checkpoint.dir, learnt_.state.step);
-      return [path] { return path; };
+  const auto& config = job_.checkpoint;
+  if (sharded_ || mesh_) {
+    auto own = slices_to_save();
+    own.written = [] {};
+    std::vector<torch::Tensor*> tensors;
+    for (auto* const slices : {&own.model, &own.optimizer}) {
+      for (auto& slice : *slices) tensors.push_back(&slice.values);
     }
-    auto contents = checkpoint::contents_of(whole_, *optimizer_, learnt_.state);
-    double bytes = 0;
-    for (auto* const tensors : {&contents.model, &contents.optimizer}) {
-      for (const auto& [name, tensor] : *tensors) bytes += static_cast<double>(tensor.nbytes());
-    }
-    if (!has_room(bytes)) return {};
-    contents.model = checkpoint::host_copies(std::move(contents.model));
-    contents.optimizer = checkpoint::host_copies(std::move(contents.optimizer));
-    return [contents, config = job_.checkpoint] {
-      return checkpoint::save_contents(config.dir, contents, config.keep);
+    if (!copy_to_host(tensors)) return {};
+    return [own, config, group = group_of_saves_, facts = optimizer_facts_, state = learnt_.state] {
+      return checkpoint::save_slices(group, config, own, facts, state);
     };
   }
-  auto own = slices_to_save();
-  own.written = [] {};
-  double bytes = 0;
-  for (const auto* const slices : {&own.model, &own.optimizer}) {
-    for (const auto& slice : *slices) bytes += static_cast<double>(slice.values.nbytes());
+  if (group_.rank() != 0) {
+    return [path = checkpoint::checkpoint_path(config.dir, learnt_.state.step)] { return path; };
   }
-  if (!has_room(bytes)) return {};
-  for (auto* const slices : {&own.model, &own.optimizer}) {
-    for (auto& slice : *slices) slice.values = checkpoint::host_copy(slice.values);
+  auto contents = checkpoint::contents_of(whole_, *optimizer_, learnt_.state);
+  std::vector<torch::Tensor*> tensors;
+  for (auto* const named : {&contents.model, &contents.optimizer}) {
+    for (auto& [name, tensor] : *named) tensors.push_back(&tensor);
   }
+  if (!copy_to_host(tensors)) return {};
   return
-      [own, group = group_of_saves_, config = job_.checkpoint, facts = optimizer_facts_,
-       state = learnt_.state] { return checkpoint::save_slices(group, config, own, facts, state); };
+      [contents, config] { return checkpoint::save_contents(config.dir, contents, config.keep); };
 }
 
 std::function<std::filesystem::path()> TrainedModel::save_later() {
-  if ((sharded_ || mesh_) && !group_of_saves_) {
-    std::vector<int> all(static_cast<std::size_t>(group_.size()));
-    std::iota(all.begin(), all.end(), 0);
-    group_of_saves_ = group_.subgroup(all);
-  }
+  if ((sharded_ || mesh_) && !group_of_saves_) group_of_saves_ = comm::group_of_its_own(group_);
   std::function<std::filesystem::path()> write;
   const auto& zero = job_.zero;  // in which ranks may differ
   const bool on_disk = zero.offload_parameters == "disk" || zero.offload_optimizer == "disk";

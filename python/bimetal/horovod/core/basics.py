@@ -55,6 +55,7 @@ def _leave_the_meeting_place() -> None:
     meeting, here = world.meeting(), world.current()
     if meeting.file is not None:
         meeting.go_on_in(broadcast_object(meeting.name_for_later(), name="meeting"), here.rank, here.size)
+        here.store = meeting.store
 
 
 def rank() -> int:

@@ -24,7 +24,7 @@ from bimetal.horovod.core.negotiation import Rounds
 SECONDS_TO_CLOSE = 5.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class World:
     """One life of the group of all ranks; elastic jobs have several."""
 

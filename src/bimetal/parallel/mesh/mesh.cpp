@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/comm/exchange.h"
 
 namespace bimetal::parallel {
 namespace {
@@ -191,9 +192,7 @@ comm::Group Mesh::make_pipeline() {
   if (shape_.even()) {
     return group_along(world_, shape_, &MeshPlace::stage, [this](int) { return shape_.stages; });
   }
-  std::vector<int> everyone(static_cast<std::size_t>(world_.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  return world_.subgroup(everyone);
+  return comm::group_of_its_own(world_);
 }
 
 std::vector<int> Mesh::widths() const {

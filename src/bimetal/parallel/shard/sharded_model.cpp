@@ -3,11 +3,11 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/trained_parameters.h"
 #include "bimetal/parallel/exchange_span.h"
@@ -20,13 +20,6 @@
 
 namespace bimetal::parallel::shard {
 namespace {
-
-// Gathers, sums and the agreement on passes each have an order of their own.
-comm::Group of_its_own(comm::Group& group) {
-  std::vector<int> everyone(static_cast<std::size_t>(group.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  return group.subgroup(everyone);
-}
 
 /// Of hollow ones those that are not trained.
 std::vector<torch::Tensor> with_values(const std::vector<task::NamedTensor>& parameters,
@@ -52,9 +45,10 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
                     options.timeout);
   trained = trained_parameters(state.parameters);
   for (const auto& parameter : trained) types.push_back(parameter.tensor.scalar_type());
-  agreements = of_its_own(group);
-  gathering = of_its_own(group);
-  summing = of_its_own(group);
+  // Gathers, sums and the agreement on passes each have an order of their own.
+  agreements = comm::group_of_its_own(group);
+  gathering = comm::group_of_its_own(group);
+  summing = comm::group_of_its_own(group);
   make_flats();
   make_pieces();
   make_renewal();

@@ -11,6 +11,7 @@
 #include "bimetal/balance/deal.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/parallel/tensor/vocabulary_loss.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
@@ -53,9 +54,7 @@ void GroupRanks::give_up(const std::string& why) const {
 }
 
 void GroupRanks::renew() const {
-  std::vector<int> everyone(static_cast<std::size_t>(group_.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  sums_ = comm::Group(group_).subgroup(everyone);
+  sums_ = comm::group_of_its_own(group_);
 }
 
 task::Part GroupRanks::part(std::int64_t pieces) const {
