@@ -91,13 +91,12 @@ class Stalls(JobOnHosts):
         self.survive(self.begin_with_server())
 
     def test_too_long_for_a_server(self):
-        """Its job waits for other workers, for as long as they may be in coming."""
+        """Its job waits for this worker or others, for as long as they may be in coming. The cable stays down."""
         first, second = self.begin_with_server(cluster__join_timeout_s=10, fabric__peer_timeout_s=3)
         self.port("down")
         self.assert_one_message(second, harness.PEER_LOST, "server 0 ", "fabric.peer_timeout_s")
-        self.port("up")
         self.assert_one_message(first, harness.TIMEOUT, "no worker was there for 10 s (cluster.join_timeout_s)")
-        self.assertRegex(first.out + first.err, r"worker 0 .* is lost: .*; the job goes on without it")
+        self.assertRegex(first.out + first.err, r"worker 0 .* says nothing any more")
 
     def test_too_long_for_stages(self):
         jobs = self.begin("--no-elastic", mesh__stages=2, mesh__micro_batches=4, fabric__peer_timeout_s=3)

@@ -105,8 +105,8 @@ void Coordinator::tick(TimePoint now) {
       any_here |= worker.leaving && !worker.leases.empty();
       continue;
     }
-    any_here = true;
     const bool silent = now - worker.heard > options_.silent_after;
+    any_here |= !silent;
     if (silent && !worker.leases.empty()) {
       for (const auto lease : std::vector(worker.leases))
         take_back(lease, "says nothing any more", now);
