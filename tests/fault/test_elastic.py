@@ -196,8 +196,8 @@ class ElasticRoom(TextJob):
 class ElasticOnSeveralMachines(ElasticJob, TwoMachines):
     """What comes from several machines is elastic unless it says otherwise."""
 
-    def begin(self, guests=2, *arguments):
-        host = self.host(self.write_elastic_job(), *arguments, world_size=1 + guests, workers=(SLOW,))
+    def begin(self, guests=2, *arguments, **settings):
+        host = self.host(self.write_elastic_job(**settings), *arguments, world_size=1 + guests, workers=(SLOW,))
         jobs = [host, *(self.join(host, workers=(SLOW,)) for _ in range(guests))]
         self.wait_for_checkpoint(host)
         return jobs
@@ -220,6 +220,13 @@ class ElasticOnSeveralMachines(ElasticJob, TwoMachines):
         newcomer.done(harness.INTERRUPTED)
         host.wait_for_output("left:")
         self.assert_undisturbed_end(host, guest)
+
+    def test_who_still_waits_hears_that_the_job_is_done(self):
+        host, guest = self.begin(1, elastic__max_workers=2)
+        newcomer = self.join(host, workers=(SLOW,))
+        newcomer.wait_for_output("waiting to be let in")
+        self.assert_undisturbed_end(host, guest, elastic__max_workers=2)
+        self.assert_one_message(newcomer.wait(), harness.PEER_LOST, "the job is done")
 
     def test_who_comes_later_gets_a_stage(self):
         host = self.host(self.write_elastic_job(mesh__stages=2), world_size=2, workers=(SLOW,))

@@ -2,8 +2,11 @@
 
 import contextlib
 import io
+import itertools
+import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -66,6 +69,16 @@ class Launch(harness.FaultTest):
 
     def wait_for_both(self, job, word):
         harness.wait_until(lambda: job.out.count(word) == 2 or job.process.poll() is not None, word, job)
+
+    def test_a_loop_gets_its_lost_rank_back(self):
+        script = f"import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r}); import test_elastic; test_elastic.launched()"
+        self.environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder / "inductor")
+        job = self.launch(script, "-n", "3", "--elastic=2", "--restart", "1").done()
+        ends = [json.loads(text) for text in re.findall(r"\[\d\] end (.*)", job.out)]
+        self.assertEqual(sorted(one["rank"] for one in ends), [0, 1, 2])
+        for one in ends:
+            self.assertLess(one["worst"], 1e-12)
+            self.assertEqual([size for size, _ in itertools.groupby(size for size, _ in one["steps"])], [3, 2, 3])
 
     def test_who_is_interrupted_may_save(self):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -1,6 +1,7 @@
 """Loops of one's own whose workers come, go and are killed: what they train is what one process trains of the same batches."""
 
 import collections
+import json
 import os
 import re
 import signal
@@ -77,7 +78,7 @@ def loop(name="", **how):
     def after(state):
         print(f"step {len(state.steps)} of {dist.get_world_size()} at {bimetal.elastic.doors()[-1]}", flush=True)
         time.sleep(0.02)
-        if name and len(state.steps) == 20:
+        if name and len(state.steps) in (20, 30):
             EVENTS[name](state, rank)
 
     try:
@@ -93,6 +94,13 @@ def wait_for_a_newcomer(state, rank):
         time.sleep(0.05)
 
 
+def come_back(state, rank):
+    if len(state.steps) == 20 and rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif len(state.steps) == 30:
+        wait_for_a_newcomer(state, rank)
+
+
 def leave(state, rank):
     if rank == 0:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -103,7 +111,12 @@ def fail(state, rank):
         raise ValueError("sample 17 cannot be read")
 
 
-EVENTS = {"newcomer": wait_for_a_newcomer, "leave": leave, "fail": fail}
+EVENTS = {"newcomer": wait_for_a_newcomer, "restart": come_back, "leave": leave, "fail": fail}
+
+
+def launched():
+    """As a script of `bimetal launch`."""
+    print(f"end {json.dumps(loop('restart'))}", flush=True)
 
 
 def impatient():

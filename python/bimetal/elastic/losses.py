@@ -18,9 +18,11 @@ def loss_behind(exception: BaseException) -> Error | None:
         if isinstance(one, Error):
             return one if one.code in _CODES else None
         if isinstance(one, RuntimeError):
-            for code, rank in reversed(_MARK.findall(str(one))):
-                if code in _CODES:
-                    return Error(str(one), code, int(rank) if rank else None)
+            for mark in reversed(list(_MARK.finditer(str(one)))):
+                code, rank = mark.groups()
+                if code in _CODES:  # torch puts words of its own around the text, and the call stack of a hook
+                    text = str(one)[:mark.end()].rpartition("\n")[2].rpartition("bimetal: ")[2]
+                    return Error(text, code, int(rank) if rank else None)
     return None
 
 

@@ -183,7 +183,11 @@ class Members:
 
     def fail(self, text: str) -> None:
         """The job has failed here, and the others are told so. Waits for them, but not for long."""
-        self._interface.lib.members_fail(self._handle, self._interface.status_of("aborted"), text.encode())
+        self._interface.lib.members_end(self._handle, self._interface.status_of("aborted"), text.encode())
+
+    def finish(self) -> None:
+        """The job is done: newcomers who still wait are told so."""
+        self._interface.lib.members_end(self._handle, 0, None)
 
     def close(self) -> None:
         """Nobody is answered any more."""

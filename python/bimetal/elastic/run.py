@@ -42,7 +42,7 @@ class _Change(BaseException):  # noqa: N818 (not for the except clauses of a scr
         self.leaving = leaving
 
 
-def run(train: Callable[[State], Result], state: State, *, min_workers: int = 1, max_workers: int = 0, keeper: str = "",
+def run(train: Callable[[State], Result], state: State, *, min_workers: int | None = None, max_workers: int = 0, keeper: str = "",
         patience: float = 60.0, timeout: float = 300.0) -> Result:
     """Calls ``train(state)``, and again whenever workers were lost, have come or left, until it returns on all of them.
 
@@ -65,7 +65,7 @@ def run(train: Callable[[State], Result], state: State, *, min_workers: int = 1,
     any more.
 
     Args:
-        min_workers: with fewer the job waits `patience` for others, and ends.
+        min_workers: with fewer the job waits `patience` for others, and ends. None: what ``bimetal launch --elastic=MIN`` says, or 1.
         max_workers: newcomers beyond that wait; 0: any number.
         keeper: the name of the machine on which the job goes on where half of the workers have lost the other half; empty: that of the
             first rank 0; "either": each half.
@@ -83,6 +83,8 @@ def run(train: Callable[[State], Result], state: State, *, min_workers: int = 1,
     """
     if state._run is not None:
         raise error("this state is in a run already", "invalid_argument")
+    if min_workers is None:
+        min_workers = int(os.environ.get("BIMETAL_ELASTIC") or 1)
     if min_workers < 1 or 0 < max_workers < min_workers:
         raise error(f"min_workers={min_workers} and max_workers={max_workers}: at least one is needed, and no more than may be there",
                     "invalid_argument")
@@ -151,6 +153,7 @@ class _Run:
             try:
                 result = train(self._state)
                 self._agree(ends=True)
+                self._members.finish()
                 return result
             except _Change as change:
                 leaving = change.leaving

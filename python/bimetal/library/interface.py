@@ -78,7 +78,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "balancer_alone_rate": (c_double, [_P, _I]),
     "members_new": (_I, [_P, _P]), "members_free": (None, [_P]), "members_found": (_I, [_P, _P]),
     "members_join": (_I, [_P, _S, _P]), "members_next": (_I, [_P, _I, _S, _I, _P, _I, _P]),
-    "members_fail": (_I, [_P, _I, _S]), "members_somebody_waits": (_I, [_P, _P]), "members_told": (_I, [_P, _P]),
+    "members_end": (_I, [_P, _I, _S]), "members_somebody_waits": (_I, [_P, _P]), "members_told": (_I, [_P, _P]),
 }
 
 

@@ -327,8 +327,9 @@ BIMETAL_C int32_t bimetal_members_join(bimetal_members* members, const char* doo
 BIMETAL_C int32_t bimetal_members_next(bimetal_members* members, int32_t status, const char* text,
                                        int32_t rank, const int32_t* leaving, int32_t count,
                                        bimetal_group** group);
-/* The job has failed here: the others are told so. Blocks for seconds at most. */
-BIMETAL_C int32_t bimetal_members_fail(bimetal_members* members, int32_t status, const char* text);
+/* The job is over for all: it has failed here, by this error, of which the others are told; or it
+ * is done (BIMETAL_OK, NULL), of which newcomers who wait are told. Blocks for seconds at most. */
+BIMETAL_C int32_t bimetal_members_end(bimetal_members* members, int32_t status, const char* text);
 /* *waits: whether somebody is at the door who may come in. To be asked on all ranks. */
 BIMETAL_C int32_t bimetal_members_somebody_waits(bimetal_members* members, int32_t* waits);
 /* {"epoch", "rank", "door": this member's, "members": by rank, and how they differ from those

@@ -157,8 +157,11 @@ std::int32_t bimetal_members_next(bimetal_members* members, std::int32_t status,
   });
 }
 
-std::int32_t bimetal_members_fail(bimetal_members* members, std::int32_t status, const char* text) {
-  return capi::guarded([&] { members->members.fail(error_of(status, text)); });
+std::int32_t bimetal_members_end(bimetal_members* members, std::int32_t status, const char* text) {
+  return capi::guarded([&] {
+    if (status == BIMETAL_OK) return members->members.finish();
+    members->members.fail(error_of(status, text));
+  });
 }
 
 std::int32_t bimetal_members_somebody_waits(bimetal_members* members, std::int32_t* waits) {

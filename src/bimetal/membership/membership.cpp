@@ -23,10 +23,17 @@ constexpr std::chrono::milliseconds kLookAtDoorEvery{100}, kBetweenTries{50};
 constexpr std::chrono::seconds kToConnect{10};
 /// For the others to hear that the job has failed.
 constexpr std::chrono::seconds kToTell{3};
+/// For those who wait to read their answer before the door is gone.
+constexpr std::chrono::milliseconds kToRead{200};
 
 std::uint64_t random_id() {
   std::random_device device;
   return (std::uint64_t{device()} << 32) ^ device();
+}
+
+/// To whoever comes too late.
+Error job_is_done() {
+  return {ErrorCode::PeerLost, "the job is done: nobody needs another worker"};
 }
 
 /// What the first group says about where a split would leave the job.
@@ -67,7 +74,7 @@ void Membership::found(comm::Group first) {
   roll_.epoch = options_.group.epoch;
   for (const auto& record : records) roll_.members.push_back(decode_knock(record).who);
   roll_.keeper = keeper_of(options_.keeper, roll_.members);
-  show_roll();
+  show_roll(roll_);
 }
 
 comm::Group Membership::join(std::vector<net::Endpoint> doors, const std::function<void()>& wait) {
@@ -158,6 +165,22 @@ void Membership::fail(const Error& failure) noexcept {
   }
 }
 
+void Membership::finish() noexcept {
+  over_ = true;
+  try {
+    show_roll({.epoch = roll_.epoch});  // who is in this epoch, and missed its end, ends it alone
+    door_.look();
+    const auto visitors = door_.visitors();
+    if (visitors.empty()) return;
+    for (const auto& [number, visitor] : visitors) {
+      door_.answer(number, {.verdict = Verdict::failed, .error = job_is_done()});
+    }
+    std::this_thread::sleep_for(kToRead);
+  } catch (...) {
+    // Whoever has not been told finds this member gone.
+  }
+}
+
 Change Membership::change_from(const Roll& before, comm::Group group,
                                std::span<const Member> left) const {
   Change change{.group = std::move(group), .left = {left.begin(), left.end()}};
@@ -194,6 +217,7 @@ std::optional<Error> Membership::objection_to(const Knock& knock) const {
 /// At the door of the first member that is there, which may be this one.
 comm::Group Membership::meet(Round& round) {
   while (true) {
+    if (roll_.members.empty()) throw job_is_done();
     const auto roll = roll_;  // which others may know better
     for (const auto& member : roll.members) {
       if (roll != roll_) break;
@@ -299,12 +323,12 @@ std::optional<comm::Group> Membership::preside(Round& round) {
   }
 }
 
-void Membership::show_roll() {
-  show(door_.store(), roll_);
+void Membership::show_roll(const Roll& roll) {
+  show(door_.store(), roll);
   if (!options_.board || !(own_board_ || roll_.members.front().id == self_.id)) return;
   try {
     const auto soon = Deadline::after(options_.silence);
-    show(*rendezvous::connect_store_at_once(*options_.board, options_.token, soon), roll_);
+    show(*rendezvous::connect_store_at_once(*options_.board, options_.token, soon), roll);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::PeerLost) options_.board.reset();  // as machines may be lost
   }
@@ -327,7 +351,7 @@ comm::Group Membership::connect(rendezvous::Store& store, int rank, const Roll& 
   group.barrier(deadline).wait();
   roll_ = roll;
   waits_ = false;
-  show_roll();
+  show_roll(roll_);
   return group;
 }
 

@@ -98,6 +98,10 @@ class Membership {
   /// for long. Does not throw.
   void fail(const Error& failure) noexcept;
 
+  /// The job is done: newcomers who still wait at this door, or look at the board, are told so.
+  /// Does not throw.
+  void finish() noexcept;
+
   /// No further epoch begins for this member, and nobody is told of it.
   void end() noexcept { over_ = true; }
   /// Whether that is so, or next() has said why there can be none.
@@ -114,7 +118,7 @@ class Membership {
   std::optional<comm::Group> attend(const Member& host, Round& round);
   bool are_enough(Meeting& meeting) const;
   std::optional<comm::Group> preside(Round& round);
-  void show_roll();
+  void show_roll(const Roll& roll);
   void look_at_board();
   std::optional<Roll> roll_behind(const net::Endpoint& door) const;
   comm::Group connect(rendezvous::Store& store, int rank, const Roll& roll,

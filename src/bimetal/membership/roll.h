@@ -21,7 +21,7 @@ struct Member {
   bool operator==(const Member&) const = default;
 };
 
-/// Those who have agreed on an epoch, by rank.
+/// Those who have agreed on an epoch, by rank. None: the job is done.
 struct Roll {
   std::uint32_t epoch = 0;
   std::vector<Member> members;

@@ -49,7 +49,10 @@ class Epochs {
         if (due_) begin_next(std::exchange(loss, std::nullopt));
         if (!epoch_ && !make_epoch()) continue;
         auto report = epoch_->train();
-        if (!epoch_->change()) return report;
+        if (!epoch_->change()) {
+          members_.finish();
+          return report;
+        }
         if (left()) return {.world_size = group_.size(), .left = true, .interrupted = true};
       } catch (const Error& error) {
         if (!follows_from_a_loss(error) || members_.over()) throw;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "bimetal/rendezvous/store.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::membership {
@@ -74,9 +75,10 @@ std::future<comm::Group> join(Membership& newcomer, const Membership& member) {
                     [&newcomer, door = member.door()] { return newcomer.join({door}, [] {}); });
 }
 
-std::string failure_of(std::future<Change> change) {
+template <typename Result>
+std::string failure_of(std::future<Result> result) {
   try {
-    change.get();
+    result.get();
   } catch (const Error& error) {
     return error.what();
   }
@@ -165,6 +167,31 @@ TEST(Membership, AFullJobLeavesThemWaiting) {
   members.lose(1);
   EXPECT_EQ(members.next(0).get().group.size(), 2);  // there is room now
   EXPECT_EQ(joined.get().rank(), 1);
+}
+
+TEST(Membership, NewcomersHearThatTheJobIsDone) {
+  Members members(2);
+  Membership newcomer(options_of(2));
+  auto joined = join(newcomer, members[1]);
+  wait_for_visitor(members[0]);
+  members[0].finish();
+  members.lose(0);
+  EXPECT_THAT(failure_of(std::move(joined)), HasSubstr("the job is done"));
+  EXPECT_EQ(members.next(1).get().group.size(), 1);  // it has missed the last step
+}
+
+TEST(Membership, WhoComesTooLateReadsItAtTheBoard) {
+  rendezvous::StoreServer board({"127.0.0.1", 0}, {});
+  const auto with_board = [&](Options& options) { options.board = board.endpoint(); };
+  Members members(2, with_board);
+  members.lose(1);
+  EXPECT_EQ(members.next(0).get().group.size(), 1);
+  members[0].finish();
+  members.lose(0);
+  Membership late(options_of(2));
+  auto joined =
+      std::async(std::launch::async, [&] { return late.join({board.endpoint()}, [] {}); });
+  EXPECT_THAT(failure_of(std::move(joined)), HasSubstr("the job is done"));
 }
 
 TEST(Membership, WhoHasBeenLeftBehindComesBackAsANewcomer) {
