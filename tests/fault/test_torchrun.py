@@ -42,6 +42,14 @@ class Torchrun(FaultTest):
         self.assertNotEqual(job.status, 0)
         self.assert_saved_where_it_stopped(job)
 
+    def test_its_ranks_end_with_it_however_it_ends(self):
+        job = self.torchrun(self.write_job())
+        self.wait_for_checkpoint(job)
+        job.process.kill()
+        harness.wait_until(lambda: not self.processes(), "the end of the ranks", job)
+        self.assertIn("has ended: so does this rank", job.err)
+        self.assert_no_half_checkpoint()
+
 
 if __name__ == "__main__":
     harness.main()

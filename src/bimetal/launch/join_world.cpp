@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "bimetal/c10d/torch_store.h"
+#include "bimetal/launch/local/launcher_watch.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/net/endpoint.h"
 
@@ -19,6 +20,7 @@ std::unique_ptr<rendezvous::Store> connect_torch_agent(const RankEnvironment& en
 }  // namespace
 
 comm::Group join_world(const RankEnvironment& env, const JoinOptions& options) {
+  end_with_launcher();
   return meet(env, options, connect_torch_agent);
 }
 
