@@ -117,6 +117,10 @@ void add(std::span<float> values, std::span<const float> residual);
 void remember_lost(std::span<const float> wanted, std::span<const float> sent, float weight,
                    std::span<float> residual);
 
+/// No NaN and no infinity among them.
+bool all_finite(std::span<const float> values) noexcept;
+bool all_finite(std::span<const double> values) noexcept;
+
 /// Replaces what is not finite by 0.
 void forget_not_finite(std::span<float> values);
 

@@ -15,10 +15,6 @@
 
 namespace bimetal::parallel::server {
 
-/// No NaN and no infinity among them.
-bool all_finite(std::span<const float> values) noexcept;
-bool all_finite(std::span<const double> values) noexcept;
-
 // The layout of a compressed gradient on its way to a server. This file alone defines its length,
 // which both sides compute, and its meaning. Schemes: docs/compression.md. Pure functions.
 

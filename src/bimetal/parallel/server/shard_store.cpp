@@ -134,9 +134,9 @@ bool ShardStore::finite(const torch::Tensor& flat, const Piece& piece) const {
   const auto count = static_cast<std::size_t>(piece.count);
   const auto* const bytes = bytes_at(flat, piece.shard_offset);
   if (flat.scalar_type() == torch::kFloat64) {
-    return all_finite(std::span(reinterpret_cast<const double*>(bytes), count));
+    return comm::all_finite(std::span(reinterpret_cast<const double*>(bytes), count));
   }
-  return all_finite(std::span(reinterpret_cast<const float*>(bytes), count));
+  return comm::all_finite(std::span(reinterpret_cast<const float*>(bytes), count));
 }
 
 bool ShardStore::close_lease(std::uint64_t lease, std::uint64_t pieces) {

@@ -111,6 +111,7 @@ TEST(PoolOfTensors, KeepsNoMoreThanItWasToldNorWhatIsInUse) {
 }
 
 TEST(Finite, FindsEveryNumberThatIsNone) {
+  using comm::all_finite;
   const auto check = [](auto zero) {
     using Value = decltype(zero);
     using Limits = std::numeric_limits<Value>;
