@@ -228,6 +228,15 @@ class ElasticOnSeveralMachines(ElasticJob, TwoMachines):
         self.assert_undisturbed_end(host, guest, elastic__max_workers=2)
         self.assert_one_message(newcomer.wait(), harness.PEER_LOST, "the job is done")
 
+    def test_ctrl_c_ends_the_wait_for_others(self):
+        host, guest = self.begin(1, elastic__min_workers=2, elastic__patience_s=300)
+        self.kill(guest, 0)
+        host.wait_for_output("waiting for the other workers, 300 s at most")
+        host.interrupt()
+        host.done(harness.INTERRUPTED)
+        guest.wait()
+        self.assert_nothing_left()
+
     def test_who_comes_later_gets_a_stage(self):
         host = self.host(self.write_elastic_job(mesh__stages=2), world_size=2, workers=(SLOW,))
         guest = self.join(host, workers=(SLOW,))

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,7 +21,6 @@
 
 struct bimetal_members {
   bimetal::membership::Membership members;
-  std::function<void()> wait = {};
   int rank = 0;
   std::vector<bimetal::membership::Member> lost = {}, left = {}, came = {};
 };
@@ -119,8 +117,7 @@ std::int32_t bimetal_members_new(const bimetal_member_options* options, bimetal_
   return capi::guarded([&] {
     capi::require(options, "the options");
     capi::require(members, "the place for the members");
-    auto how = options_of(*options);
-    *members = new bimetal_members{membership::Membership(how), how.wait};
+    *members = new bimetal_members{membership::Membership(options_of(*options))};
   });
 }
 
@@ -139,7 +136,7 @@ std::int32_t bimetal_members_join(bimetal_members* members, const char* doors,
                                   bimetal_group** group) {
   return waiting([&] {
     capi::require(doors, "the door to knock at");
-    *group = entered(*members, members->members.join(doors_in(doors), members->wait));
+    *group = entered(*members, members->members.join(doors_in(doors)));
   });
 }
 

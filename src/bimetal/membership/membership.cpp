@@ -77,7 +77,7 @@ void Membership::found(comm::Group first) {
   show_roll(roll_);
 }
 
-comm::Group Membership::join(std::vector<net::Endpoint> doors, const std::function<void()>& wait) {
+comm::Group Membership::join(std::vector<net::Endpoint> doors) {
   over_ = true;  // unless it succeeds
   const auto until = Deadline::after(options_.patience);
   while (true) {
@@ -85,7 +85,7 @@ comm::Group Membership::join(std::vector<net::Endpoint> doors, const std::functi
       const auto roll = roll_behind(door);
       if (!roll) continue;
       roll_ = *roll;
-      Round round{.until = until, .wait = wait};
+      Round round{.until = until, .wait = options_.wait};
       auto group = meet(round);
       over_ = false;
       return group;
@@ -93,7 +93,7 @@ comm::Group Membership::join(std::vector<net::Endpoint> doors, const std::functi
     if (until.expired()) {
       throw Error(ErrorCode::PeerLost, "no member of the job is there any more");
     }
-    wait();
+    options_.wait();
     std::this_thread::sleep_for(kBetweenTries);
   }
 }

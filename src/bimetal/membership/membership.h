@@ -55,7 +55,7 @@ struct Options {
   /// A store in which rank 0 shows who is in the epoch, too, as long as it is there: a launcher's.
   /// Nothing: the one that BIMETAL_BOARD names, in which each member does: its own machine's.
   std::optional<net::Endpoint> board = {};
-  /// Called while next() waits, at least ten times a second. It may throw.
+  /// Called while join() and next() wait, at least ten times a second. It may throw.
   std::function<void()> wait = [] {};
 };
 
@@ -76,13 +76,14 @@ class Membership {
   void found(comm::Group first);
 
   /// In place of found(), for a process that comes later: knocks at `doors`, of which one must be a
-  /// member's, until it is in. `wait` is called meanwhile, and may throw. Errors: what the members
-  /// refuse it for; PeerLost if none is there.
-  comm::Group join(std::vector<net::Endpoint> doors, const std::function<void()>& wait);
+  /// member's, until it is in. Errors: what the members refuse it for; PeerLost if none is there.
+  comm::Group join(std::vector<net::Endpoint> doors);
 
   /// What is trained: equal on all members, or they are refused. Before join() and the first
   /// next().
   void train(std::string job) { options_.job = std::move(job); }
+  /// Options::wait from now on.
+  void wait_with(std::function<void()> wait) { options_.wait = std::move(wait); }
 
   /// Whether somebody waits who may come in: at rank 0's door, to which the others send them. Asks
   /// its own store at most ten times a second.

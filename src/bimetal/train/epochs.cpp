@@ -25,6 +25,9 @@
 namespace bimetal::train {
 namespace {
 
+/// In which members meet who are there.
+constexpr double kToMeetS = 5;
+
 std::vector<std::string> names_of(const std::vector<membership::Member>& members) {
   std::vector<std::string> names;
   for (const auto& member : members) names.push_back(member.name);
@@ -69,7 +72,10 @@ class Epochs {
   void come_in() {
     if (run_.whole()) prepare(run_, group_);
     run_.observer.on_phase("waiting to be let in");
-    group_ = members_.join(run_.options.doors, [this] { require_patience(); });
+    members_.wait_with([this] {
+      if (interrupted()) throw progress::Interrupted();
+    });
+    group_ = members_.join(run_.options.doors);
     made_in_ = members_.roll().epoch;
     try {
       even_out(run_, group_);
@@ -84,8 +90,16 @@ class Epochs {
     return asked && asked();
   }
 
-  void require_patience() const {
-    if (interrupted()) throw progress::Interrupted();
+  /// Those who meet within seconds of Ctrl-C still end the job with a checkpoint.
+  void wait_with_patience() {
+    members_.wait_with([this, waited = Stopwatch(), told = false]() mutable {
+      if (waited.seconds() < kToMeetS) return;
+      if (interrupted()) throw progress::Interrupted();
+      if (std::exchange(told, true)) return;
+      run_.observer.on_notice(
+          fmt::format("waiting for the other workers, {:g} s at most (elastic.patience_s)",
+                      run_.asked.elastic.patience_s));
+    });
   }
 
   /// False where those who are there cannot go on by themselves, and somebody else has come.
@@ -138,6 +152,7 @@ class Epochs {
     const auto leaving = epoch_ && epoch_->change() ? *epoch_->change() : std::vector<int>();
     const auto before = members_.roll();
     run_.observer.on_phase("meeting the others");
+    wait_with_patience();
     const auto change = members_.next(loss, leaving);
     group_ = change.group;
     run_.observer.on_leading(group_.rank() == 0);  // it is the one that tells

@@ -72,7 +72,7 @@ class Members {
 
 std::future<comm::Group> join(Membership& newcomer, const Membership& member) {
   return std::async(std::launch::async,
-                    [&newcomer, door = member.door()] { return newcomer.join({door}, [] {}); });
+                    [&newcomer, door = member.door()] { return newcomer.join({door}); });
 }
 
 template <typename Result>
@@ -189,8 +189,7 @@ TEST(Membership, WhoComesTooLateReadsItAtTheBoard) {
   members[0].finish();
   members.lose(0);
   Membership late(options_of(2));
-  auto joined =
-      std::async(std::launch::async, [&] { return late.join({board.endpoint()}, [] {}); });
+  auto joined = std::async(std::launch::async, [&] { return late.join({board.endpoint()}); });
   EXPECT_THAT(failure_of(std::move(joined)), HasSubstr("the job is done"));
 }
 
