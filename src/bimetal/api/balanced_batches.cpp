@@ -162,8 +162,8 @@ BalancedSteps::BalancedSteps(std::shared_ptr<const task::Dataset> dataset,
 void BalancedSteps::advance() {
   if (open_) {
     throw Error(ErrorCode::InvalidArgument,
-                "the loop over Job::balanced went on without DataParallel::step: the other ranks "
-                "would wait for this one's gradients");
+                "the loop over Job::balanced went on without a step (DataParallel::step, "
+                "Pipeline::step): the other ranks would wait for this one's gradients");
   }
   finished_ = !feed_.next() || batch_.step == planned_;
   if (finished_) return;
@@ -182,7 +182,16 @@ void BalancedSteps::advance() {
 const data::BatchFeed::Plan& BalancedSteps::open_plan() const {
   if (open_) return *open_;
   throw Error(ErrorCode::InvalidArgument,
-              "DataParallel::step belongs into a loop over Job::balanced, once for each batch");
+              "a step belongs into a loop over Job::balanced, once for each batch");
+}
+
+void BalancedSteps::require_dealt_to(int lanes) const {
+  if (lanes_.count() == lanes) return;
+  throw Error(
+      ErrorCode::InvalidArgument,
+      fmt::format("batches are dealt to {} and this step is of {}: make the Pipeline before "
+                  "Job::balanced, and train with it alone",
+                  lanes_.count(), lanes));
 }
 
 void BalancedSteps::end_step(const train::StepResult& result) {
@@ -196,7 +205,7 @@ void BalancedSteps::end_step(const train::StepResult& result) {
 checkpoint::TrainingState BalancedSteps::state() const {
   if (open_) {
     throw Error(ErrorCode::InvalidArgument,
-                "DataParallel::save belongs behind DataParallel::step: this batch's has not ended");
+                "save() belongs behind the batch's step(), which has not ended");
   }
   auto state = state_;
   state.shares = balancer_.shares();

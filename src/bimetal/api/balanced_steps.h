@@ -49,6 +49,8 @@ class BalancedSteps {
   std::int64_t own_weight() const {
     return open_plan().samples.weights[static_cast<std::size_t>(lanes_.mine())];
   }
+  /// Error(InvalidArgument) unless batches are dealt to so many: ranks, or replicas of stages.
+  void require_dealt_to(int lanes) const;
   std::int64_t step() const noexcept { return batch_.step; }
   std::uint64_t seed() const noexcept { return state_.seed; }
   std::int64_t sample_group() const noexcept { return sample_group_; }

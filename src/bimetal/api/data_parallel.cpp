@@ -144,7 +144,7 @@ struct DataParallel::Impl {
         source(agreed(*session, std::move(from), options)),
         statistics(statistics_of(source.units)),
         stored(source.units, session->group(), session->device(), options),
-        own_tensors(stored.model(), stored.optimized()),
+        own_tensors("DataParallel", stored.model(), stored.optimized()),
         update(stored.store(), options.parallel.timeout, update_options(options)),
         segments(stored.units(),
                  train::recomputed_at_once(options.recompute, source.units.units.size())),
@@ -275,7 +275,7 @@ progress::Evaluation DataParallel::evaluate(
     const std::function<task::Values(const Batch& batch)>& sums, std::vector<std::string> metrics) {
   if (!data) throw Error(ErrorCode::InvalidArgument, "DataParallel::evaluate needs a data set");
   const api::GivenSums task([&](const auto&, const Batch& batch) { return sums(batch); },
-                            std::move(metrics), /*inputs_only=*/false);
+                            std::move(metrics));
   return impl_->evaluate(task, api::hand_on(impl_->source.units), std::move(data));
 }
 
@@ -323,6 +323,7 @@ void DataParallel::Impl::step_in_pieces(torch::optim::Optimizer& optimizer) {
 }
 
 void DataParallel::Impl::require_usable(const torch::optim::Optimizer& optimizer) const {
+  session->steps().require_dealt_to(session->group().size());
   for (const auto& one : statistics) require_group(one.group, session->steps().sample_group());
   if (source.owner) {
     task::require_exact(*source.owner);

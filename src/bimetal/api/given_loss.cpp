@@ -22,6 +22,7 @@ void require_number(const torch::Tensor& tensor, const char* what) {
 }  // namespace
 
 torch::Tensor GivenLoss::loss_sum(const task::Values& outputs, const task::Values& batch) const {
+  if (sums_ != nullptr) return sums_->loss_sum(outputs, batch);
   auto piece = batch_of(batch);
   piece.epoch = steps_->open_plan().samples.epoch + 1;
   piece.step = steps_->step();
@@ -34,6 +35,10 @@ torch::Tensor GivenLoss::loss_sum(const task::Values& outputs, const task::Value
   // A sum may exceed what float16 can hold.
   const bool wide = mean.scalar_type() == torch::kFloat64;
   return mean.to(wide ? torch::kFloat64 : torch::kFloat32) * static_cast<double>(weight);
+}
+
+std::vector<task::Metric> GivenLoss::metrics() const {
+  return sums_ != nullptr ? sums_->metrics() : std::vector<task::Metric>();
 }
 
 torch::Tensor GivenSums::loss_sum(const task::Values& outputs, const task::Values& batch) const {

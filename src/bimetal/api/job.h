@@ -55,6 +55,7 @@ class Job {
   explicit Job(std::shared_ptr<api::Session> session) : session_(std::move(session)) {}
   friend Job init(int argc, const char* const* argv, const InitOptions& options);
   friend class DataParallel;
+  friend class Pipeline;
   std::shared_ptr<api::Session> session_;
 };
 

@@ -41,4 +41,19 @@ struct DataParallelOptions {
   parallel::ReplicatedModelOptions parallel = {};
 };
 
+/// A model in stages: [mesh], docs/pipeline.md. The same on every rank, but for recompute.
+struct PipelineOptions {
+  int stages = 2;
+  int replicas = 0;                     ///< of each stage; 0: as many as there are ranks for
+  std::vector<std::int64_t> cuts = {};  ///< units at which stages but the first begin; empty: so
+                                        ///< that each has about as many parameters
+  std::string schedule = "1f1b";        ///< as mesh.schedule
+  std::int64_t micro_batches = 0;       ///< of a step; 0: what suits the devices and the schedule
+  std::string recompute = "none";
+  precision::Precision precision = precision::Precision::float32;
+  double loss_scale = 0;
+  optim::GradientLimits limits = {};
+  parallel::ReplicatedModelOptions parallel = {};
+};
+
 }  // namespace bimetal

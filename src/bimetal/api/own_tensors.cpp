@@ -6,13 +6,10 @@
 #include "bimetal/base/error.h"
 
 namespace bimetal::api {
-namespace {
 
-constexpr auto kMakeIt = "make it of DataParallel::parameters(), after DataParallel was made";
-
-}  // namespace
-
-OwnTensors::OwnTensors(const task::ModelState& model, const std::vector<torch::Tensor>& optimized) {
+OwnTensors::OwnTensors(const char* whose, const task::ModelState& model,
+                       const std::vector<torch::Tensor>& optimized)
+    : whose_(whose) {
   task::require_distinct_names(model);  // which nobody would want to hear of at the end alone
   for (const auto& tensor : optimized) known_.insert(tensor.unsafeGetTensorImpl());
   for (const auto& named : model.parameters) {
@@ -24,14 +21,14 @@ OwnTensors::OwnTensors(const task::ModelState& model, const std::vector<torch::T
 // Frozen on one rank alone, a tensor would be moved by the gradient of the others' samples; and of
 // one that is trained only now no rank sends its gradient.
 void OwnTensors::require_as_they_were() const {
-  const auto require = [](const std::vector<task::NamedTensor>& tensors, bool trained,
-                          const char* what) {
+  const auto require = [this](const std::vector<task::NamedTensor>& tensors, bool trained,
+                              const char* what) {
     for (const auto& [name, tensor] : tensors) {
       if (tensor.requires_grad() == trained) continue;
       throw Error(ErrorCode::InvalidArgument,
-                  fmt::format("'{}' was {} after DataParallel was made of the model: make another "
-                              "DataParallel of it, on all ranks, and go on with that",
-                              name, what));
+                  fmt::format("'{0}' was {1} after {2} was made of the model: make another {2} of "
+                              "it, on all ranks, and go on with that",
+                              name, what, whose_));
     }
   };
   require(trained_, true, "frozen (requires_grad)");
@@ -44,16 +41,19 @@ void OwnTensors::require_all_of(const torch::optim::Optimizer& optimizer) const 
     for (const auto& tensor : group.params()) {
       if (!known_.contains(tensor.unsafeGetTensorImpl())) {
         throw Error(ErrorCode::InvalidArgument,
-                    fmt::format("the optimizer has a tensor of shape {} that is not the model's, "
-                                "whose gradients no rank would send: {}",
-                                c10::str(tensor.sizes()), kMakeIt));
+                    fmt::format("the optimizer has a tensor of shape {0} that is not the model's, "
+                                "whose gradients no rank would send: make it of {1}::parameters(), "
+                                "after {1} was made",
+                                c10::str(tensor.sizes()), whose_));
       }
       trains |= tensor.requires_grad();
     }
   }
   if (trains || trained_.empty()) return;
   throw Error(ErrorCode::InvalidArgument,
-              fmt::format("the optimizer has none of the model's trained tensors: {}", kMakeIt));
+              fmt::format("the optimizer has none of the model's trained tensors: make it of "
+                          "{0}::parameters(), after {0} was made",
+                          whose_));
 }
 
 void OwnTensors::require_untouched() const {
@@ -65,11 +65,11 @@ void OwnTensors::require_untouched() const {
                       left->gradient._unsafe_get_target() == gradient.unsafeGetTensorImpl();
     if (same) continue;
     if (gradient.count_nonzero().item<std::int64_t>() == 0) continue;  // Optimizer::zero_grad
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("'{}' has a gradient that DataParallel::step has not made and would "
-                            "drop: add that loss to the one that step() gets, and leave its "
-                            "backward() to step()",
-                            trained_[i].name));
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("'{}' has a gradient that {}::step has not made and would drop: add that "
+                    "loss to the one that step() gets, and leave its backward() to step()",
+                    trained_[i].name, whose_));
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What DataParallel asks of a model's tensors before each step. Private to api.
+// What DataParallel and Pipeline ask of a model's tensors before each step. Private to api.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -16,9 +16,10 @@ namespace bimetal::api {
 /// Of one model. Use from one thread.
 class OwnTensors {
  public:
-  /// `optimized`: what an optimizer is to be made of. Error(InvalidArgument) for two tensors of one
-  /// name.
-  OwnTensors(const task::ModelState& model, const std::vector<torch::Tensor>& optimized);
+  /// `whose`: the class's name, for messages; `optimized`: what an optimizer is to be made of.
+  /// Error(InvalidArgument) for two tensors of one name.
+  OwnTensors(const char* whose, const task::ModelState& model,
+             const std::vector<torch::Tensor>& optimized);
 
   /// Error(InvalidArgument) for tensors that have been frozen since, or are trained only now.
   void require_as_they_were() const;
@@ -51,6 +52,7 @@ class OwnTensors {
     std::int64_t version;
   };
 
+  const char* whose_;
   std::vector<task::NamedTensor> trained_, frozen_;
   std::unordered_set<const c10::TensorImpl*> known_;
   std::vector<std::optional<Left>> left_;  ///< by the last step; as trained_

@@ -12,12 +12,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/checkpoint/model_file.h"
-#include "bimetal/checkpoint/open_checkpoint.h"
-#include "bimetal/checkpoint/optimizer_state.h"
-#include "bimetal/checkpoint/slices/shared_reader.h"
 #include "bimetal/checkpoint/starting_point.h"
-#include "bimetal/comm/exchange.h"
 #include "bimetal/comm/watched.h"
 #include "bimetal/optim/fused.h"
 #include "bimetal/parallel/data/broadcast.h"
@@ -85,16 +80,6 @@ bool is_one_of(const torch::optim::Optimizer& optimizer) {
   return (... || (dynamic_cast<const Kinds*>(&optimizer) != nullptr));
 }
 
-/// The last checkpoint in rank 0's folder; none: there is none.
-std::optional<std::filesystem::path> last_in(const comm::Group& group,
-                                             const std::filesystem::path& dir) {
-  const auto deadline = Deadline::after(checkpoint::kFileTimeout);
-  const auto found = comm::from_rank_0(
-      group, [&] { return std::string(checkpoint::last_save(dir).sequence > 0 ? "yes" : ""); },
-      deadline);
-  return found.empty() ? std::nullopt : std::optional(dir);
-}
-
 }  // namespace
 
 std::vector<std::string> facts_of(const ZeroOptions& zero) {
@@ -141,72 +126,52 @@ void StoredModel::end_passes() const {
   if (sharded_) sharded_->end_passes();
 }
 
+KeptOfModel StoredModel::kept() const {
+  return {
+      .model = model_,
+      .trained = sharded_->trained(),
+      .pieces = train::shard_pieces(sharded_->pieces()),
+      .uncut = train::uncut_of(model_),
+      .gives =
+          [this](const train::KeptPiece& piece) { return sharded_->facts_of(piece.tensor).counts; },
+      .gives_uncut = group_.rank() == 0,
+      .looked_at = [this] { sharded_->let_go_of_kept(); }};
+}
+
 std::filesystem::path StoredModel::save(const job::CheckpointConfig& config,
                                         torch::optim::Optimizer& optimizer,
                                         checkpoint::TrainingState state) {
-  if (!term_) {
-    term_ = 0;
-    comm::on_rank_0(
-        group_, [&] { term_ = checkpoint::last_save(config.dir).term + 1; },
-        Deadline::after(checkpoint::kFileTimeout));
-  }
+  if (!term_) term_ = next_term(group_, config.dir);
   state.term = *term_;
   state.torch_rng = checkpoint::random_state();
+  if (sharded_) return save_kept(group_, config, kept(), optimizer, std::move(state), timeout_);
+  state.error_feedback = store_->error_feedback();
   std::filesystem::path path;
-  const auto write = [&] {
-    if (!sharded_) {
-      state.error_feedback = store_->error_feedback();
-      path = checkpoint::save_shared_checkpoint(group_, config, model_, optimizer, state);
-      return;
-    }
-    const auto kept = train::shard_pieces(sharded_->pieces());
-    auto own = train::own_slices(kept, optimizer, [&](const train::KeptPiece& piece) {
-      return sharded_->facts_of(piece.tensor).counts;
-    });
-    if (group_.rank() == 0) train::add_whole(own, train::uncut_of(model_));
-    own.written = [this] { sharded_->let_go_of_kept(); };
-    path =
-        checkpoint::save_slices(group_, config, own, checkpoint::optimizer_facts(optimizer), state);
-  };
-  comm::do_watched(group_, timeout_, "a checkpoint was being saved", write);
+  comm::do_watched(group_, timeout_, "a checkpoint was being saved", [&] {
+    path = checkpoint::save_shared_checkpoint(group_, config, model_, optimizer, state);
+  });
   return path;
 }
 
 std::optional<checkpoint::TrainingState> StoredModel::resume(const std::filesystem::path& dir,
                                                              torch::optim::Optimizer& optimizer) {
-  const auto from = last_in(group_, dir);
+  const auto from = checkpoints_in(group_, dir);
   if (!from) return std::nullopt;
-  auto state = sharded_ ? resume_pieces(from, optimizer) : resume_whole(from, optimizer);
-  checkpoint::set_random_state(state->torch_rng);
+  const auto state =
+      sharded_ ? take_kept(group_, *from, kept(), optimizer) : resume_whole(*from, optimizer);
+  if (sharded_) sharded_->after_update();
+  checkpoint::set_random_state(state.torch_rng);
   return state;
 }
 
-std::optional<checkpoint::TrainingState> StoredModel::resume_whole(
-    const std::optional<std::filesystem::path>& from, torch::optim::Optimizer& optimizer) {
+checkpoint::TrainingState StoredModel::resume_whole(const std::filesystem::path& from,
+                                                    torch::optim::Optimizer& optimizer) {
   auto state = checkpoint::load_shared_checkpoint(group_, from, model_, optimizer);
   for (const auto* tensors : {&model_.parameters, &model_.buffers}) {
     parallel::broadcast_tensors(task::tensors_of(*tensors), 0, group_, message_bytes_, timeout_);
   }
   store_->set_error_feedback(state->error_feedback, state->step);
-  return state;
-}
-
-/// Each rank reads what it keeps.
-std::optional<checkpoint::TrainingState> StoredModel::resume_pieces(
-    const std::optional<std::filesystem::path>& from, torch::optim::Optimizer& optimizer) {
-  checkpoint::SharedReader saved(group_, from);
-  const auto facts = checkpoint::optimizer_facts(optimizer);
-  saved.on_rank_0([&](const checkpoint::OpenCheckpoint& opened) {
-    checkpoint::require_same_kind(opened, facts);
-    checkpoint::require_same_model(opened, model_);
-    checkpoint::log_changed_settings(opened, facts);
-  });
-  train::take_whole(saved, train::uncut_of(model_));
-  train::require_known_states(saved, sharded_->trained());
-  train::take_pieces(saved, train::shard_pieces(sharded_->pieces()), optimizer,
-                     [this] { sharded_->let_go_of_kept(); });
-  sharded_->after_update();
-  return saved.state();
+  return *std::move(state);
 }
 
 void StoredModel::save_model(const std::filesystem::path& path) const {
@@ -216,9 +181,7 @@ void StoredModel::save_model(const std::filesystem::path& path) const {
     whole.parameters = train::uncut_of(model_).parameters;
     for (auto& named : gathered) whole.parameters.push_back(std::move(named));
   }
-  comm::on_rank_0(
-      group_, [&] { checkpoint::save_model(whole, path); },
-      Deadline::after(checkpoint::kFileTimeout));
+  save_on_rank_0(group_, whole, path);
 }
 
 }  // namespace bimetal::api

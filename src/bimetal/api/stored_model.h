@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bimetal/api/options.h"
+#include "bimetal/api/saved_slices.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/parameter_store.h"
@@ -55,10 +56,9 @@ class StoredModel {
   void save_model(const std::filesystem::path& path) const;
 
  private:
-  std::optional<checkpoint::TrainingState> resume_whole(
-      const std::optional<std::filesystem::path>& from, torch::optim::Optimizer& optimizer);
-  std::optional<checkpoint::TrainingState> resume_pieces(
-      const std::optional<std::filesystem::path>& from, torch::optim::Optimizer& optimizer);
+  KeptOfModel kept() const;
+  checkpoint::TrainingState resume_whole(const std::filesystem::path& from,
+                                         torch::optim::Optimizer& optimizer);
 
   task::Model whole_;
   task::ModelState model_;

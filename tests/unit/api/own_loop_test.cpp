@@ -216,6 +216,77 @@ TEST(OwnLoop, EvaluationGivesModulesTheirModesBack) {
   EXPECT_FALSE(net[2]->is_training());
 }
 
+/// The same as run() by stages.
+int run_stages(const PipelineOptions& pipeline, const Plan& plan,
+               const std::filesystem::path& output) {
+  auto job = init(0, nullptr, {.worker = "cpu:threads=1"});
+  Pipeline trainer(units_of(make_net()), job, pipeline);
+  torch::optim::Adam adam(trainer.parameters(), 0.02);
+  BalancedOptions options = {.global_batch = 6, .epochs = 2, .steps = plan.steps};
+  if (!plan.dir.empty()) options.from = trainer.resume(plan.dir, adam);
+  const auto data = std::make_shared<Sequences>();
+  for (auto& batch : job.balanced(data, options)) {
+    trainer.step(adam, [&](const Values& outputs, const Batch& piece) {
+      EXPECT_EQ(piece.step, batch.step);
+      return mean_loss(outputs[0], piece);
+    });
+  }
+  if (!plan.dir.empty()) trainer.save(plan.dir, adam);
+  const auto told = trainer.evaluate(data, [&](const Values& outputs, const Batch& batch) {
+    return Values{mean_loss(outputs[0], batch) * (batch.y != kNoTarget).sum()};
+  });
+  trainer.save_model(output);
+  if (job.rank() == 0) std::ofstream(output.string() + ".told") << std::hexfloat << told.loss;
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+
+TEST(OwnLoop, StagesGiveTheResultOfOneDeviceAndGoOnAsAnythingElse) {
+  const test::TemporaryFolder folder;
+  run_on({.options = at_level(0)}, folder / "one");
+  const auto run_on_stages = [&](const PipelineOptions& pipeline, const Plan& plan,
+                                 const std::string& name) {
+    const auto statuses = test::run_forked_ranks(
+        plan.ranks, [&](int) { return run_stages(pipeline, plan, folder / name); });
+    ASSERT_EQ(statuses, std::vector<int>(static_cast<std::size_t>(plan.ranks), 0)) << name;
+  };
+  const auto same = [&](const std::string& name) {
+    EXPECT_LT(difference(folder / name, folder / "one"), 1e-12) << name;
+    EXPECT_NEAR(told_loss(folder / name), told_loss(folder / "one"), 1e-12) << name;
+  };
+  const auto stages = [](int number) {
+    return PipelineOptions{.stages = number, .limits = {.norm = 0.3}};
+  };
+  run_on_stages(stages(1), {}, "alone");
+  same("alone");
+  auto two = stages(2);
+  two.cuts = {1};
+  two.micro_batches = 3;
+  run_on_stages(two, {.ranks = 2}, "two");
+  same("two");
+  run_on_stages(stages(2), {.ranks = 4}, "replicas");
+  same("replicas");
+  const auto dir = folder / "checkpoints";
+  run_on_stages(stages(2), {.ranks = 2, .steps = 3, .dir = dir}, "part");
+  run_on({.ranks = 2, .options = at_level(3), .steps = 5, .dir = dir}, folder / "part");
+  run_on_stages(stages(1), {.dir = dir}, "whole");
+  same("whole");
+}
+
+TEST(OwnLoop, StagesThatCannotBeAreRefused) {
+  const auto refused = [](const PipelineOptions& options) {
+    try {
+      Pipeline(units_of(make_net()), init(0, nullptr, {.worker = "cpu:threads=1"}), options);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was refused");
+  };
+  EXPECT_THAT(refused({.stages = 0}), HasSubstr("at least 1 stage"));
+  EXPECT_THAT(refused({.stages = 1, .cuts = {2}}), HasSubstr("PipelineOptions::cuts has 1 units"));
+  EXPECT_THAT(refused({.stages = 1, .schedule = "sideways"}), HasSubstr("sideways"));
+  EXPECT_NE(refused({.stages = 2}), "nothing was refused");  // one rank
+}
+
 /// What is wrong, said by the first step at the latest.
 std::string refusal(
     const DataParallelOptions& options,
@@ -263,7 +334,7 @@ TEST(OwnLoop, RefusesWhatCannotBeRight) {
               HasSubstr("element by element"));
   EXPECT_THAT(refusal({}, [](DataParallel& trainer, torch::optim::Optimizer& sgd,
                              Batch&) { trainer.save("nowhere", sgd); }),
-              HasSubstr("belongs behind DataParallel::step"));
+              HasSubstr("belongs behind the batch"));
   EXPECT_THAT(refusal({}, with_function, {.global_batch = 6, .from = StartingPoint{.seed = 3}}),
               HasSubstr("go on with seed = 3"));
   EXPECT_THAT(refusal({}, with_function, {.global_batch = 6, .epoch = -1}),

@@ -243,7 +243,9 @@ TEST(Preconditions, RanksThatWantUnlikeThingsAreToldWhat) {
       {"weights = [1, 3]",
        {.global_batch = 4, .balance = balance::Policy::Auto, .weights = {1, 3}}},
       {"9 samples", {.global_batch = 4}, 9},
-      {"precision = bfloat16", {.global_batch = 4}, 8,
+      {"precision = bfloat16",
+       {.global_batch = 4},
+       8,
        DataParallelOptions{.precision = precision::Precision::bfloat16}},
       {"limits.norm = 1", {.global_batch = 4}, 8, DataParallelOptions{.limits = {.norm = 1}}},
       {"seed = 3", {.global_batch = 4}, 8, DataParallelOptions{.seed = 3}}};
@@ -253,7 +255,8 @@ TEST(Preconditions, RanksThatWantUnlikeThingsAreToldWhat) {
       auto job = init(2, arguments);
       const auto told = refusal(
           [&] {
-            const auto compute = rank == 1 && unlike.compute ? *unlike.compute : DataParallelOptions();
+            const auto compute =
+                rank == 1 && unlike.compute ? *unlike.compute : DataParallelOptions();
             DataParallel trainer(std::make_shared<Line>(line), job, compute);
             job.balanced(std::make_shared<Rows>(rank == 1 ? unlike.size : 8),
                          rank == 1 ? unlike.options : BalancedOptions{.global_batch = 4});
