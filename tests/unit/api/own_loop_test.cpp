@@ -67,6 +67,7 @@ struct Plan {
   std::vector<double> weights = {};  ///< of the ranks' shares
   std::int64_t steps = 7;            ///< two epochs have eight
   std::filesystem::path dir = {};    ///< goes on with what is there, and saves at the end
+  bool by_loss = false;              ///< step() gets the loss, not a function
 };
 
 /// One process's program. The model as a file, and what evaluation says.
@@ -81,6 +82,10 @@ int run(const Plan& plan, const std::filesystem::path& output) {
   if (!plan.dir.empty()) options.from = trainer.resume(plan.dir, adam);
   const auto data = std::make_shared<Sequences>();
   for (auto& batch : job.balanced(data, options)) {
+    if (plan.by_loss) {
+      trainer.step(mean_loss(net->forward(batch.x), batch), adam);
+      continue;
+    }
     trainer.step(adam, [&](const Batch& piece) {
       EXPECT_EQ(piece.step, batch.step);
       return mean_loss(trainer.forward(piece.x), piece);
@@ -138,10 +143,36 @@ TEST(OwnLoop, AnyShardsAndPiecesGiveTheResultOfOneDevice) {
     EXPECT_LT(difference(file, folder / "one"), 1e-12) << level;
     EXPECT_NEAR(told_loss(file), told_loss(folder / "one"), 1e-12) << level;
   }
+  for (const int level : {0, 1, 2}) {
+    const auto file = folder / ("loss" + std::to_string(level));
+    run_on({.ranks = 2, .options = at_level(level), .weights = {1, 0}, .by_loss = true}, file);
+    EXPECT_LT(difference(file, folder / "one"), 1e-12) << level;
+  }
   auto recomputed = at_level(3);
   recomputed.recompute = "all";
   run_on({.ranks = 2, .options = recomputed, .weights = {1, 0}}, folder / "recomputed");
   EXPECT_LT(difference(folder / "recomputed", folder / "one"), 1e-12);
+}
+
+TEST(OwnLoop, OneRankTakesTheStepsOfAPlainLoop) {
+  auto job = init(0, nullptr, {.worker = "cpu:threads=1"});
+  auto net = make_net(), plain = make_net();
+  DataParallel trainer(net, job, at_level(0, 2));
+  torch::optim::Adam adam(trainer.parameters(), 0.02), plain_adam(plain->parameters(), 0.02);
+  for (auto& batch :
+       job.balanced(std::make_shared<Sequences>(), {.global_batch = 6, .epochs = 2})) {
+    plain_adam.zero_grad();
+    mean_loss(plain->forward(batch.x), batch).backward();
+    torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.3);
+    plain_adam.step();
+    trainer.step(adam, [&](const Batch& piece) {
+      EXPECT_LE(piece.x.size(0), 2);
+      return mean_loss(net->forward(piece.x), piece);
+    });
+  }
+  for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+    EXPECT_TRUE(torch::allclose(net->parameters()[i], plain->parameters()[i], 1e-12, 1e-12)) << i;
+  }
 }
 
 TEST(OwnLoop, GoesOnWithAnotherNumberOfRanksAndAnotherLevel) {
@@ -376,6 +407,18 @@ TEST(OwnLoop, AnExceptionOnOneRankEndsTheOthersWithItsText) {
     });
     EXPECT_EQ(statuses, (std::vector<int>{0, 0})) << in_data;
   }
+}
+
+TEST(OwnLoop, TensorsInMemoryAreADataSet) {
+  const auto rows = torch::arange(6).view({3, 2});
+  const TensorDataset data({rows, torch::arange(3)}, {1, 5, 2});
+  const std::vector<std::int64_t> samples = {2, 0};
+  EXPECT_TRUE(data.batch(samples)[0].equal(torch::tensor({{4, 5}, {0, 1}})));
+  EXPECT_EQ(data.weight(1), 5);
+  EXPECT_THROW(TensorDataset({}), Error);
+  EXPECT_THROW(TensorDataset({rows, torch::arange(4)}), Error);
+  EXPECT_THROW(TensorDataset({rows}, {1, 2}), Error);
+  EXPECT_THROW(TensorDataset({rows}, {1, 2, 0}), Error);
 }
 
 TEST(OwnLoop, RanksOfOneMachineTakeTheirWorkersFromOneVariable) {
