@@ -7,5 +7,8 @@
 #include "bimetal/api/images.h"
 #include "bimetal/api/job.h"
 #include "bimetal/api/model_io.h"
+#include "bimetal/api/options.h"
+#include "bimetal/api/pipeline.h"
 #include "bimetal/api/task.h"
 #include "bimetal/base/error.h"
+#include "bimetal/version.h"

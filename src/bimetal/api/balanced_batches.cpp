@@ -1,10 +1,13 @@
 #include "bimetal/api/balanced_batches.h"
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <string>
+#include <vector>
 
+#include "bimetal/api/balanced_steps.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/comm/checksum.h"
@@ -38,18 +41,42 @@ namespace bimetal::api {
 namespace {
 
 balance::Balancer make_balancer(const BalancedOptions& options, std::int64_t batch_weight,
-                                int ranks) {
+                                int lanes) {
   return balance::Balancer(
       {.policy = options.balance, .fixed_weights = options.weights, .global_batch = batch_weight},
-      std::vector<balance::Device>(static_cast<std::size_t>(ranks)));
+      std::vector<balance::Device>(static_cast<std::size_t>(lanes)));
 }
 
-std::int64_t steps_of(const BalancedOptions& options, std::int64_t dataset_size) {
+/// The loop's place in the data and its steps before the first.
+checkpoint::TrainingState beginning_of(const BalancedOptions& options, std::int64_t first_epoch,
+                                       std::int64_t dataset_size) {
+  checkpoint::TrainingState begin;
+  begin.position = {.epoch = first_epoch};
+  begin.seed = options.seed;
+  begin.global_batch = options.global_batch;
+  if (!options.from) return begin;
+  auto [step, position, seed] = *options.from;
+  if (seed != options.seed) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("BalancedOptions::from was saved with seed = {} and seed is {}: the "
+                            "order of samples would change within the epoch; go on with seed = {}",
+                            seed, options.seed, seed));
+  }
+  if (position.offset == dataset_size) position = {.epoch = position.epoch + 1};
+  if (position.epoch < first_epoch) return begin;
+  begin.step = step;
+  begin.position = position;
+  return begin;
+}
+
+std::int64_t steps_of(const BalancedOptions& options, std::int64_t dataset_size,
+                      std::int64_t first_epoch) {
   job::TrainConfig config;
-  config.epochs = options.epochs;
+  config.epochs = first_epoch + options.epochs;
   config.steps = options.steps;
   config.global_batch = options.global_batch;
-  return checkpoint::planned_steps(config, dataset_size, {});
+  return checkpoint::planned_steps(config, dataset_size,
+                                   beginning_of(options, first_epoch, dataset_size));
 }
 
 /// What the shares, the order and the weight of every step depend on.
@@ -58,10 +85,14 @@ std::vector<std::string> facts_of(const task::Dataset& dataset, const BalancedOp
   for (const auto weight : task::weights_of(dataset)) {
     weights.take(static_cast<std::uint64_t>(weight));
   }
+  const auto from = options.from.value_or(StartingPoint{.step = -1});
   return {fmt::format("Job::balanced: {} samples", dataset.size()),
           fmt::format("a checksum {:x} of the samples' weights", weights.value()),
           fmt::format("global_batch = {}", options.global_batch),
           fmt::format("epochs = {}", options.epochs),
+          fmt::format("epoch = {}", options.epoch),
+          fmt::format("from step {}, epoch {}, sample {}", from.step, from.position.epoch,
+                      from.position.offset),
           fmt::format("steps = {}", options.steps),
           fmt::format("seed = {}", options.seed),
           fmt::format("balance = {}", static_cast<int>(options.balance)),
@@ -75,46 +106,71 @@ data::EpochSampler agreed_sampler(const task::Dataset& dataset, const BalancedOp
   job::require_same_facts(group, facts_of(dataset, options),
                           parallel::ReplicatedModelOptions().timeout);
   auto sampler = data::make_sampler(dataset, options.seed, options.sample_group);
-  sampler.seek({.epoch = first_epoch});
+  sampler.seek(beginning_of(options, first_epoch, dataset.size()).position);
   return sampler;
 }
 
 }  // namespace
 
+void or_end_all(comm::Group group, const std::function<void()>& work) {
+  const auto end = [&](const std::string& why) {
+    group.abort(fmt::format("rank {}: {}", group.rank(), why));
+  };
+  try {
+    work();
+  } catch (const Error& error) {
+    if (!error.rank()) end(error.what());
+    throw;
+  } catch (const c10::Error& error) {
+    end(error.what_without_backtrace());
+    throw;
+  } catch (const std::exception& error) {
+    end(error.what());
+    throw;
+  }
+}
+
 BalancedSteps::BalancedSteps(std::shared_ptr<const task::Dataset> dataset,
                              const BalancedOptions& options, std::int64_t first_epoch,
-                             const comm::Group& group, const torch::Device& device)
+                             const comm::Group& group, const train::Lanes& lanes,
+                             const torch::Device& device)
     : BalancedSteps(dataset, agreed_sampler(*dataset, options, first_epoch, group), options,
-                    first_epoch, group, device) {}
+                    first_epoch, group, lanes, device) {}
 
 BalancedSteps::BalancedSteps(std::shared_ptr<const task::Dataset> dataset,
                              const data::EpochSampler& sampler, const BalancedOptions& options,
                              std::int64_t first_epoch, const comm::Group& group,
-                             const torch::Device& device)
-    : planned_(steps_of(options, dataset->size())),
+                             const train::Lanes& lanes, const torch::Device& device)
+    : dataset_(std::move(dataset)),
+      group_(group),
+      lanes_(lanes),
+      state_(beginning_of(options, first_epoch, dataset_->size())),
+      planned_(steps_of(options, dataset_->size(), first_epoch)),
       next_epoch_(first_epoch),
       sample_group_(options.sample_group),
-      balancer_(make_balancer(options, sampler.mean_weight(options.global_batch), group.size())),
-      feed_(std::move(dataset), sampler, group.rank(), options.global_batch,
-            first_epoch + options.epochs, device),
+      balancer_(make_balancer(options, sampler.mean_weight(options.global_batch), lanes.count())),
+      feed_(dataset_, sampler, lanes.mine(), options.global_batch, first_epoch + options.epochs,
+            device),
       run_({.epochs = first_epoch + options.epochs,
             .steps = planned_,
             .global_batch = sampler.mean_weight(options.global_batch)}),
-      journal_(balancer_, train::Lanes(group.size(), group.rank()), options.balance, run_) {
+      journal_(balancer_, lanes, options.balance, run_) {
+  batch_.step = state_.step;
   feed_.draw(balancer_.shares());
 }
 
 void BalancedSteps::advance() {
   if (open_) {
     throw Error(ErrorCode::InvalidArgument,
-                "the loop over Job::balanced went on without DataParallel::step: the other ranks "
-                "would wait for this one's gradients");
+                "the loop over Job::balanced went on without a step (DataParallel::step, "
+                "Pipeline::step): the other ranks would wait for this one's gradients");
   }
   finished_ = !feed_.next() || batch_.step == planned_;
   if (finished_) return;
   open_ = *feed_.next();
-  if (batch_.step == 0) journal_.start_clock();
-  batch_.values = feed_.take();
+  if (!begun_) journal_.start_clock();
+  begun_ = true;
+  or_end_all(group_, [this] { batch_.values = feed_.take(); });
   batch_.x = batch_.values.front();
   batch_.y = batch_.values.back();
   next_epoch_ = batch_.epoch = open_->samples.epoch + 1;
@@ -126,17 +182,34 @@ void BalancedSteps::advance() {
 const data::BatchFeed::Plan& BalancedSteps::open_plan() const {
   if (open_) return *open_;
   throw Error(ErrorCode::InvalidArgument,
-              "DataParallel::step belongs into a loop over Job::balanced, once for each batch");
+              "a step belongs into a loop over Job::balanced, once for each batch");
+}
+
+void BalancedSteps::require_dealt_to(int lanes) const {
+  if (lanes_.count() == lanes) return;
+  throw Error(
+      ErrorCode::InvalidArgument,
+      fmt::format("batches are dealt to {} and this step is of {}: make the Pipeline before "
+                  "Job::balanced, and train with it alone",
+                  lanes_.count(), lanes));
 }
 
 void BalancedSteps::end_step(const train::StepResult& result) {
   progress_ = journal_.add(batch_.step, *open_, result);
-  std::vector<balance::StepFigures> figures;
-  for (const auto& rank : result.figures) {
-    figures.push_back({.batch = rank.batch, .compute_seconds = rank.compute_seconds});
-  }
-  balancer_.observe(figures);
+  balancer_.observe(lanes_.learnt(result.figures));
+  state_.step = batch_.step;
+  state_.position = open_->after;
   open_.reset();
+}
+
+checkpoint::TrainingState BalancedSteps::state() const {
+  if (open_) {
+    throw Error(ErrorCode::InvalidArgument,
+                "save() belongs behind the batch's step(), which has not ended");
+  }
+  auto state = state_;
+  state.shares = balancer_.shares();
+  return state;
 }
 
 }  // namespace bimetal::api

@@ -1,40 +1,46 @@
 #include "bimetal/api/data_parallel.h"
 
-#include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
 #include <functional>
 #include <optional>
 #include <utility>
 
-#include "bimetal/api/job.h"
+#include "bimetal/api/given_loss.h"
+#include "bimetal/api/own_tensors.h"
+#include "bimetal/api/session.h"
+#include "bimetal/api/stored_model.h"
 #include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/same_job.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/task/batch_norm.h"
 #include "bimetal/task/exactness.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/segments.h"
 #include "bimetal/train/collective_update.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/setup.h"
 
 namespace bimetal {
+namespace api {
+
+/// What a DataParallel is made of.
+struct Source {
+  std::shared_ptr<const task::Task> task = {};
+  task::Model units = {};
+  std::shared_ptr<torch::nn::Module> owner = {};  ///< of the units, where a module was given
+
+  const char* kind() const { return task ? "task" : "model"; }
+};
+
+}  // namespace api
+
 namespace {
 
-std::shared_ptr<torch::nn::Module> moved(std::shared_ptr<torch::nn::Module> model,
-                                         const torch::Device& device) {
-  model->to(device);
-  return model;
-}
-
-train::UpdateOptions update_options(const ComputeOptions& options) {
-  train::UpdateOptions update{.limits = options.limits};
-  if (options.precision == precision::Precision::float16) update.scaler.emplace();
-  return update;
-}
+using api::Source;
 
 void require_group(std::int64_t of_model, std::int64_t of_batches) {
   if (of_batches % of_model == 0) return;
@@ -44,261 +50,344 @@ void require_group(std::int64_t of_model, std::int64_t of_batches) {
                           of_model, of_batches, of_model));
 }
 
+/// Of what ranks have agreed on.
+void require_possible(const DataParallelOptions& options, const Source& source) {
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorCode::InvalidArgument, "DataParallelOptions: " + why);
+  };
+  if (options.loss_scale != 0 && options.precision != precision::Precision::float16) {
+    refuse("loss_scale goes with precision float16 alone");
+  }
+  const auto scheme = options.parallel.compression.compression.scheme;
+  if (options.zero.level > 0 && scheme != comm::Scheme::none) {
+    refuse("compression goes with zero.level 0 alone");
+  }
+  const auto runs = [](const task::Unit& unit) { return static_cast<bool>(unit.forward); };
+  if (options.zero.level == 3 && !std::ranges::all_of(source.units.units, runs)) {
+    refuse(
+        "zero.level 3 has to know where parameters are used: make DataParallel of a "
+        "bimetal::Model of units, of a torch::nn::Sequential, or of a module holder whose "
+        "forward takes a tensor and gives one");
+  }
+}
+
 /// What all ranks must have alike beside the tensors' shapes.
-std::vector<std::string> facts_of(const char* made_of, std::uint64_t seed,
-                                  const ComputeOptions& options,
-                                  const parallel::ReplicatedModelOptions& parallel) {
-  return {
+std::vector<std::string> facts_of(const char* made_of, const DataParallelOptions& options) {
+  const auto& parallel = options.parallel;
+  auto facts = std::vector<std::string>{
       fmt::format("DataParallel of a {}", made_of),
-      fmt::format("seed = {}", seed),
+      fmt::format("seed = {}", options.seed),
       fmt::format("precision = {}", precision::name_of(options.precision)),
+      fmt::format("loss_scale = {}", options.loss_scale),
       fmt::format("limits.norm = {}", options.limits.norm),
       fmt::format("limits.value = {}", options.limits.value),
       fmt::format("bucket_bytes = {}", parallel.bucket_bytes),
       fmt::format("first_bucket_bytes = {}", parallel.first_bucket_bytes),
       fmt::format("compression = {}", static_cast<int>(parallel.compression.compression.scheme))};
+  for (auto& fact : api::facts_of(options.zero)) facts.push_back(std::move(fact));
+  return facts;
 }
 
-std::shared_ptr<api::Session> agreed(std::shared_ptr<api::Session> session,
-                                     const std::vector<std::string>& facts,
-                                     std::chrono::milliseconds timeout) {
-  job::require_same_facts(session->group(), facts, timeout);
-  return session;
-}
-
-std::vector<task::BatchStatistics> statistics_of(const torch::nn::Module& module) {
-  std::vector<task::BatchStatistics> statistics;
-  for (const auto& part : module.modules()) {
-    const auto* norm = part->as<task::GroupedBatchNorm>();
-    if (!norm) continue;
-    auto& of_one = statistics.emplace_back(norm->statistics());
-    of_one.sums.set_data(of_one.sums.to(of_one.mean.options()));  // no buffer, so that it stayed
+std::vector<task::BatchStatistics> statistics_of(const task::Model& model) {
+  auto statistics = model.statistics();
+  for (auto& one : statistics) {
+    one.sums.set_data(one.sums.to(one.mean.options()));  // no buffer, so that it stayed
   }
   return statistics;
 }
 
+train::UpdateOptions update_options(const DataParallelOptions& options) {
+  train::UpdateOptions update{.limits = options.limits};
+  if (options.precision == precision::Precision::float16) {
+    job::TrainConfig scale;
+    scale.loss_scale = options.loss_scale;
+    update.scaler = precision::scaler_options(scale);
+  }
+  return update;
+}
+
+Source agreed(const api::Session& session, Source source, const DataParallelOptions& options) {
+  job::require_same_facts(session.group(), facts_of(source.kind(), options),
+                          options.parallel.timeout);
+  require_possible(options, source);
+  precision::require_precision(options.precision, session.device());
+  if (source.task) {
+    source.units =
+        train::make_seeded_model(*source.task, options.seed, {.device = session.device()});
+    task::require_exact(source.units);
+    source.units.train();
+  } else if (source.owner) {
+    source.owner->to(session.device());
+  } else {
+    source.units.to(session.device());
+  }
+  return source;
+}
+
 }  // namespace
 
+task::Model layers_of(const std::shared_ptr<torch::nn::SequentialImpl>& module) {
+  task::Model model;
+  auto layer = module->begin();
+  for (const auto& child : module->named_children()) {
+    model.units.push_back(task::make_unit(
+        child.key(), child.value(),
+        [run = *layer++](torch::Tensor x) mutable { return run.forward(std::move(x)); }));
+  }
+  return model;
+}
+
 struct DataParallel::Impl {
-  /// A task, and how this rank computes it.
-  struct Computed {
-    Computed(std::shared_ptr<const task::Task> t, const ComputeOptions& options,
-             const torch::Device& device)
-        : task(std::move(t)),
-          model(train::make_seeded_model(*task, options.seed, {.device = device})),
-          compute(*task, model, device,
-                  {.micro_batch = options.micro_batch,
-                   .precision = options.precision,
-                   .recompute = options.recompute}),
-          seed(options.seed) {
-      model.train();
-    }
-
-    std::shared_ptr<const task::Task> task;
-    task::Model model;
-    train::Compute compute;
-    std::uint64_t seed;
-  };
-
-  Impl(std::shared_ptr<api::Session> s, std::shared_ptr<torch::nn::Module> module,
-       const parallel::ReplicatedModelOptions& options)
-      : session(agreed(std::move(s), facts_of("module", 0, {}, options), options.timeout)),
-        owner(moved(std::move(module), session->device())),
-        statistics(statistics_of(*owner)),
-        model(*owner),
-        parallel(model, session->group(), options),
-        own_tensors(model),
-        update(parallel, options.timeout) {
+  Impl(std::shared_ptr<api::Session> s, Source from, DataParallelOptions o)
+      : session(std::move(s)),
+        options(std::move(o)),
+        source(agreed(*session, std::move(from), options)),
+        statistics(statistics_of(source.units)),
+        stored(source.units, session->group(), session->device(), options),
+        own_tensors("DataParallel", stored.model(), stored.optimized()),
+        update(stored.store(), options.parallel.timeout, update_options(options)),
+        segments(stored.units(),
+                 train::recomputed_at_once(options.recompute, source.units.units.size())),
+        given(/*inputs_only=*/false),
+        compute(source.task ? *source.task : given,
+                source.task ? stored.units() : api::hand_on(source.units), session->device(),
+                {.micro_batch = options.micro_batch,
+                 .precision = options.precision,
+                 .recompute = source.task ? options.recompute : "none"}) {
     update.set_statistics(statistics);
   }
 
-  Impl(std::shared_ptr<api::Session> s, std::shared_ptr<const task::Task> task,
-       const ComputeOptions& options)
-      : session(agreed(std::move(s), facts_of("task", options.seed, options, options.parallel),
-                       options.parallel.timeout)),
-        computed(std::in_place, std::move(task), options, session->device()),
-        statistics(computed->model.statistics()),
-        model(computed->model),
-        parallel(model, session->group(), options.parallel),
-        own_tensors(model),
-        update(parallel, options.parallel.timeout, update_options(options)) {
-    task::require_exact(computed->model);
-    update.set_statistics(statistics);
-  }
-
-  using Work = std::function<double()>;  ///< forward and backward; the sum of the losses
-  void step(const Work& work, torch::optim::Optimizer& optimizer);
-  progress::RankFigures timed(const Work& work, const api::BalancedSteps& steps,
-                              std::int64_t weight);
-  Computed& need_task();
+  using Work = std::function<double(std::int64_t passes)>;  ///< the sum of the losses
+  /// `passes`: in how many this rank would compute its share.
+  void step(const Work& work, std::int64_t passes, torch::optim::Optimizer& optimizer);
+  void step_in_pieces(torch::optim::Optimizer& optimizer);
+  void require_usable(const torch::optim::Optimizer& optimizer) const;
+  progress::RankFigures timed(const Work& work, std::int64_t passes);
+  const task::Task& need_task() const;
+  progress::Evaluation evaluate(const task::Task& task, const task::Model& model,
+                                std::shared_ptr<const task::Dataset> data);
 
   std::shared_ptr<api::Session> session;
-  std::shared_ptr<torch::nn::Module> owner;
-  std::optional<Computed> computed;
+  DataParallelOptions options;
+  api::Source source;
   std::vector<task::BatchStatistics> statistics;
-  task::ModelState model;
-  parallel::ReplicatedModel parallel;
+  api::StoredModel stored;
   api::OwnTensors own_tensors;
   train::CollectiveUpdate update;
+  task::Segments segments;
+  api::GivenLoss given;
+  train::Compute compute;
+  bool computing = false;  ///< in a function that step() or evaluate() was given
 };
 
-DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> model, const Job& job,
-                           parallel::ReplicatedModelOptions options)
-    : impl_(std::make_unique<Impl>(job.session_, std::move(model), options)) {}
-
 DataParallel::DataParallel(std::shared_ptr<const task::Task> task, const Job& job,
-                           ComputeOptions options)
-    : impl_(std::make_unique<Impl>(job.session_, std::move(task), options)) {}
+                           DataParallelOptions options)
+    : impl_(std::make_unique<Impl>(job.session_, Source{.task = std::move(task)},
+                                   std::move(options))) {}
+
+DataParallel::DataParallel(task::Model model, const Job& job, DataParallelOptions options)
+    : DataParallel(std::move(model), nullptr, job, std::move(options)) {}
+
+DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> model, const Job& job,
+                           DataParallelOptions options)
+    : DataParallel(
+          {{task::make_unit("", model, std::function<task::Values(const task::Values&)>())}}, model,
+          job, std::move(options)) {}
+
+DataParallel::DataParallel(task::Model units, std::shared_ptr<torch::nn::Module> owner,
+                           const Job& job, DataParallelOptions options)
+    : impl_(std::make_unique<Impl>(job.session_,
+                                   Source{.units = std::move(units), .owner = std::move(owner)},
+                                   std::move(options))) {}
 
 DataParallel::~DataParallel() = default;
 
 const task::ModelState& DataParallel::model() const noexcept {
-  return impl_->model;
+  return impl_->stored.model();
 }
 
 std::vector<torch::Tensor> DataParallel::parameters() const {
-  return task::tensors_of(impl_->model.parameters);
+  return impl_->stored.optimized();
+}
+
+torch::Tensor DataParallel::forward(const torch::Tensor& x) const {
+  return forward(task::Values{x}).front();
+}
+
+task::Values DataParallel::forward(const task::Values& inputs) const {
+  for (const auto& unit : impl_->source.units.units) {
+    if (unit.forward) continue;
+    throw Error(ErrorCode::InvalidArgument,
+                "DataParallel::forward does not know the forward of this module: call it yourself, "
+                "or make DataParallel of a bimetal::Model of units");
+  }
+  if (impl_->options.zero.level == 3 && !impl_->computing) {
+    throw Error(ErrorCode::InvalidArgument,
+                "at zero.level 3 DataParallel::forward belongs into the function that step() or "
+                "evaluate() is given: all ranks gather the parameters together");
+  }
+  return impl_->segments.run(inputs);
 }
 
 void DataParallel::step(torch::optim::Optimizer& optimizer) {
-  auto& computed = impl_->need_task();
-  auto& steps = impl_->session->steps();
-  const auto compute = [&] {
-    const auto& samples = steps.open_plan().samples;
-    const auto mine = samples.of_rank(impl_->parallel.group().rank());
-    return computed.compute.run(steps.batch().values, train::backward_into(impl_->parallel),
-                                task::Draws::of(computed.seed, samples.epoch, mine));
+  impl_->need_task();
+  impl_->step_in_pieces(optimizer);
+}
+
+void DataParallel::step(torch::optim::Optimizer& optimizer, const MeanLoss& mean_loss) {
+  const api::GivenLoss::Mean mean = [&](const auto&, const Batch& piece) {
+    return mean_loss(piece);
   };
-  impl_->step(compute, optimizer);
+  if (impl_->source.task) {
+    throw Error(ErrorCode::InvalidArgument,
+                "this DataParallel was made of a Task, which has a loss: call step(optimizer)");
+  }
+  impl_->given.begin(impl_->session->steps(), mean);
+  impl_->step_in_pieces(optimizer);
 }
 
 void DataParallel::step(const torch::Tensor& mean_loss, torch::optim::Optimizer& optimizer) {
-  const auto& samples = impl_->session->steps().open_plan().samples;
-  const auto weight = samples.weights[static_cast<std::size_t>(impl_->parallel.group().rank())];
+  const auto& options = impl_->options;
+  if (options.precision != precision::Precision::float32 || options.micro_batch > 0 ||
+      options.zero.level == 3) {
+    throw Error(ErrorCode::InvalidArgument,
+                "precision, micro_batch and zero.level 3 have to do with the forward pass: give "
+                "step() a function, as in step(optimizer, [&](const bimetal::Batch& piece) { "
+                "return the mean loss of piece; })");
+  }
   impl_->step(
-      [&] {
-        impl_->parallel.backward_last(mean_loss, weight);
+      [&](std::int64_t) {
+        const auto weight = impl_->session->steps().own_weight();
+        impl_->stored.store().backward_last(mean_loss, weight);
         device::synchronize(impl_->session->device());
         return mean_loss.item<double>() * static_cast<double>(weight);
       },
-      optimizer);
+      1, optimizer);
 }
 
 progress::Evaluation DataParallel::evaluate() {
-  const auto& computed = impl_->need_task();
-  const auto& group = impl_->parallel.group();
-  const std::vector<double> equally(static_cast<std::size_t>(group.size()), 0.0);
-  return predict::evaluate(*computed.task, computed.model, group, equally,
-                           {.device = impl_->session->device(), .speed = impl_->session->speed()});
+  const auto& task = impl_->need_task();
+  return impl_->evaluate(task, impl_->stored.units(), nullptr);
 }
 
-DataParallel::Impl::Computed& DataParallel::Impl::need_task() {
-  if (computed) return *computed;
+progress::Evaluation DataParallel::evaluate(
+    std::shared_ptr<const task::Dataset> data,
+    const std::function<task::Values(const Batch& batch)>& sums, std::vector<std::string> metrics) {
+  if (!data) throw Error(ErrorCode::InvalidArgument, "DataParallel::evaluate needs a data set");
+  const api::GivenSums task([&](const auto&, const Batch& batch) { return sums(batch); },
+                            std::move(metrics));
+  return impl_->evaluate(task, api::hand_on(impl_->source.units), std::move(data));
+}
+
+std::filesystem::path DataParallel::save(const std::filesystem::path& dir,
+                                         torch::optim::Optimizer& optimizer, std::int64_t keep) {
+  auto state = impl_->session->steps().state();
+  state.step = impl_->session->steps_done();
+  if (const auto& scaler = impl_->update.stages().scaler()) state.loss_scaler = scaler->state();
+  return impl_->stored.save({.dir = dir.string(), .keep = keep}, optimizer, std::move(state));
+}
+
+std::optional<StartingPoint> DataParallel::resume(const std::filesystem::path& dir,
+                                                  torch::optim::Optimizer& optimizer) {
+  impl_->own_tensors.require_all_of(optimizer);
+  const auto state = impl_->stored.resume(dir, optimizer);
+  if (!state) return std::nullopt;
+  auto& scaler = impl_->update.stages().scaler();
+  if (scaler && state->loss_scaler) scaler->restore(*state->loss_scaler);
+  impl_->session->go_on_after(state->step);
+  return StartingPoint{.step = state->step, .position = state->position, .seed = state->seed};
+}
+
+void DataParallel::save_model(const std::filesystem::path& path) {
+  impl_->stored.save_model(path);
+}
+
+const task::Task& DataParallel::Impl::need_task() const {
+  if (source.task) return *source.task;
   throw Error(ErrorCode::InvalidArgument,
-              "this DataParallel was made of a module: make it of a Task, or give step() the loss");
+              "this DataParallel was not made of a Task: give step() and evaluate() a function");
 }
 
-void DataParallel::Impl::step(const Work& work, torch::optim::Optimizer& optimizer) {
+void DataParallel::Impl::step_in_pieces(torch::optim::Optimizer& optimizer) {
   auto& steps = session->steps();
-  const auto& samples = steps.open_plan().samples;
-  for (const auto& of_one : statistics) require_group(of_one.group, steps.sample_group());
-  if (owner) task::require_exact(*owner);
+  const auto samples = std::ssize(steps.own_samples());
+  const auto work = [&](std::int64_t passes) {
+    computing = true;
+    stored.store().expect_passes(static_cast<int>(compute.pieces(samples, passes)));
+    return compute.run(steps.batch().values, train::backward_into(stored.store()),
+                       task::Draws::of(source.task ? options.seed : steps.seed(),
+                                       steps.open_plan().samples.epoch, steps.own_samples()),
+                       passes);
+  };
+  step(work, compute.pieces(samples), optimizer);
+}
+
+void DataParallel::Impl::require_usable(const torch::optim::Optimizer& optimizer) const {
+  session->steps().require_dealt_to(session->group().size());
+  for (const auto& one : statistics) require_group(one.group, session->steps().sample_group());
+  if (source.owner) {
+    task::require_exact(*source.owner);
+  } else {
+    task::require_exact(source.units);
+  }
   own_tensors.require_as_they_were();
   own_tensors.require_all_of(optimizer);
   own_tensors.require_untouched();
-  const api::OwnTensors::AfterStep note(own_tensors);
-  parallel.begin_step(samples.weight(), update.stages().loss_scale());
-  const auto rank = static_cast<std::size_t>(parallel.group().rank());
-  const auto mine = timed(work, steps, samples.weights[rank]);
-  steps.end_step(update.run(steps.step(), mine, optimizer));
+  stored.require_steps_pieces(optimizer);
 }
 
-progress::RankFigures DataParallel::Impl::timed(const Work& work, const api::BalancedSteps& steps,
-                                                std::int64_t weight) {
-  progress::RankFigures mine{.batch = weight};
-  if (weight == 0) return mine;
-  mine.loss_sum = work();
-  device::pause_for_speed(session->speed(), steps.seconds() + update.update_seconds());
-  mine.compute_seconds = steps.seconds() + update.update_seconds();
+void DataParallel::Impl::step(const Work& work, std::int64_t passes,
+                              torch::optim::Optimizer& optimizer) {
+  auto& steps = session->steps();
+  const auto weight = steps.open_plan().samples.weight();
+  const api::OwnTensors::AfterStep note(own_tensors);
+  progress::RankFigures mine{.batch = steps.own_weight()};
+  api::or_end_all(session->group(), [&] {
+    require_usable(optimizer);
+    const Stopwatch waiting;
+    passes = stored.store().agree_on_passes(static_cast<int>(passes));
+    update.has_waited(waiting.seconds());
+    stored.store().begin_step(weight, update.stages().loss_scale());
+    mine = timed(work, passes);
+  });
+  steps.end_step(update.run(steps.step(), mine, optimizer));
+  session->count_step();
+}
+
+progress::RankFigures DataParallel::Impl::timed(const Work& work, std::int64_t passes) {
+  auto& steps = session->steps();
+  progress::RankFigures mine{.batch = steps.own_weight()};
+  if (mine.batch == 0) return mine;
+  const auto ended = [this](void*) { computing = false; };
+  const std::unique_ptr<void, decltype(ended)> end(this, ended);
+  mine.loss_sum = work(passes);
+  const auto spent = [&] {
+    return steps.seconds() - stored.store().wait_seconds() + update.update_seconds();
+  };
+  device::pause_for_speed(session->speed(), spent());
+  mine.compute_seconds = spent();
   return mine;
 }
 
+progress::Evaluation DataParallel::Impl::evaluate(const task::Task& task, const task::Model& model,
+                                                  std::shared_ptr<const task::Dataset> data) {
+  const auto& group = session->group();
+  const std::vector<double> equally(static_cast<std::size_t>(group.size()), 0.0);
+  const predict::EvaluateOptions how{.device = session->device(),
+                                     .speed = session->speed(),
+                                     .waited = [this] { return stored.store().wait_seconds(); },
+                                     .data = std::move(data),
+                                     .computed = [this] { stored.end_passes(); }};
+  const auto ended = [this](void*) { computing = false; };
+  const std::unique_ptr<void, decltype(ended)> end(this, ended);
+  computing = true;
+  const api::EvaluationMode mode(source.units);
+  progress::Evaluation result;
+  api::or_end_all(group, [&] {
+    stored.begin_passes();
+    result = predict::evaluate(task, model, group, equally, how);
+  });
+  return result;
+}
+
 }  // namespace bimetal
-
-namespace bimetal::api {
-namespace {
-
-constexpr auto kMakeIt = "make it of DataParallel::parameters(), after DataParallel was made";
-
-}  // namespace
-
-OwnTensors::OwnTensors(const task::ModelState& model) {
-  task::require_distinct_names(model);  // which nobody would want to hear of at the end alone
-  for (const auto& named : model.parameters) {
-    known_.insert(named.tensor.unsafeGetTensorImpl());
-    (named.tensor.requires_grad() ? trained_ : frozen_).push_back(named);
-  }
-  left_.resize(trained_.size());
-}
-
-// Frozen on one rank alone, a tensor would be moved by the gradient of the others' samples; and of
-// one that is trained only now no rank sends its gradient.
-void OwnTensors::require_as_they_were() const {
-  const auto require = [](const std::vector<task::NamedTensor>& tensors, bool trained,
-                          const char* what) {
-    for (const auto& [name, tensor] : tensors) {
-      if (tensor.requires_grad() == trained) continue;
-      throw Error(ErrorCode::InvalidArgument,
-                  fmt::format("'{}' was {} after DataParallel was made of the model: make another "
-                              "DataParallel of it, on all ranks, and go on with that",
-                              name, what));
-    }
-  };
-  require(trained_, true, "frozen (requires_grad)");
-  require(frozen_, false, "set to be trained (requires_grad)");
-}
-
-void OwnTensors::require_all_of(const torch::optim::Optimizer& optimizer) const {
-  bool trains = false;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const auto& tensor : group.params()) {
-      if (!known_.contains(tensor.unsafeGetTensorImpl())) {
-        throw Error(ErrorCode::InvalidArgument,
-                    fmt::format("the optimizer has a tensor of shape {} that is not the model's, "
-                                "whose gradients no rank would send: {}",
-                                c10::str(tensor.sizes()), kMakeIt));
-      }
-      trains |= tensor.requires_grad();
-    }
-  }
-  if (trains || trained_.empty()) return;
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("the optimizer has none of the model's trained tensors: {}", kMakeIt));
-}
-
-void OwnTensors::require_untouched() const {
-  for (std::size_t i = 0; i < trained_.size(); ++i) {
-    const auto& gradient = trained_[i].tensor.grad();
-    const auto& left = left_[i];
-    if (!gradient.defined()) continue;
-    const bool same = left && left->version == gradient._version() &&
-                      left->gradient._unsafe_get_target() == gradient.unsafeGetTensorImpl();
-    if (same) continue;
-    if (gradient.count_nonzero().item<std::int64_t>() == 0) continue;  // Optimizer::zero_grad
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("'{}' has a gradient that DataParallel::step has not made and would "
-                            "drop: add that loss to the one that step() gets, and leave its "
-                            "backward() to step()",
-                            trained_[i].name));
-  }
-}
-
-void OwnTensors::note_gradients() {
-  for (std::size_t i = 0; i < trained_.size(); ++i) {
-    const auto& gradient = trained_[i].tensor.grad();
-    left_[i].reset();
-    if (gradient.defined()) left_[i].emplace(gradient.getIntrusivePtr(), gradient._version());
-  }
-}
-
-}  // namespace bimetal::api

@@ -1,138 +1,143 @@
 #pragma once
-// Data parallelism for a program's own training loop.
+// Data parallelism for a program's own training loop, whole on every rank or in shards (ZeRO).
 
 #include <torch/csrc/api/include/torch/nn/module.h>
+#include <torch/csrc/api/include/torch/nn/modules/container/sequential.h>
 #include <torch/csrc/api/include/torch/nn/pimpl.h>
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
+#include <concepts>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_set>
+#include <type_traits>
 #include <vector>
 
 #include "bimetal/api/job.h"
-#include "bimetal/optim/clip.h"
-#include "bimetal/parallel/data/replicated_model.h"
-#include "bimetal/precision/precision.h"
+#include "bimetal/api/options.h"
 #include "bimetal/progress/metrics.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/task/task.h"
 
 namespace bimetal {
 
-/// How DataParallel computes a Task's batches.
-struct ComputeOptions {
-  /// Samples that are computed at once: 0 takes what suits the device (64 on a CPU, the whole share
-  /// on an accelerator).
-  std::int64_t micro_batch = 0;
-  /// Activations that are dropped and computed again: as train.recompute (docs/recompute.md).
-  std::string recompute = "none";
-  std::uint64_t seed = 1;  ///< of the model's parameters
-  /// The same on every rank; with float16 the loss is scaled, and steps that overflow are skipped
-  /// by all ranks: docs/precision.md.
-  precision::Precision precision = precision::Precision::float32;
-  optim::GradientLimits limits = {};  ///< of the mean gradient, before each update
-  parallel::ReplicatedModelOptions parallel = {};
-};
+/// The layers of a torch::nn::Sequential, each a unit.
+task::Model layers_of(const std::shared_ptr<torch::nn::SequentialImpl>& module);
 
-/// Owns the gradient hooks of one model on this rank. Use from one thread.
+/// A module as units: layers_of() a torch::nn::Sequential, any other as one unit. Of a module whose
+/// forward does not take a tensor and give one, DataParallel::forward is not known.
+template <typename Contained>
+task::Model units_of(const torch::nn::ModuleHolder<Contained>& holder) {
+  const std::shared_ptr<Contained> module = holder.ptr();
+  if constexpr (std::is_same_v<Contained, torch::nn::SequentialImpl>) {
+    return layers_of(module);
+  } else if constexpr (requires(torch::Tensor x) {
+                         { module->forward(x) } -> std::same_as<torch::Tensor>;
+                       }) {
+    return {
+        {task::make_unit("", module, [module](torch::Tensor x) { return module->forward(x); })}};
+  } else {
+    return {{task::make_unit("", module, std::function<task::Values(const task::Values&)>())}};
+  }
+}
+
+/// Owns the gradients' way to the other ranks of one model on this rank. Use from one thread.
 class DataParallel {
  public:
   /// Makes the task's model on the job's device, with the same parameters on every rank.
   /// Collective. Errors: CallMismatch where ranks have other options; InvalidArgument for two
-  /// tensors of one name, a model in float64, and those of task::require_exact; those of
-  /// Task::make_model and parallel::ReplicatedModel's constructor.
-  DataParallel(std::shared_ptr<const task::Task> task, const Job& job, ComputeOptions options = {});
+  /// tensors of one name, a model in float64, those of task::require_exact, and options that do not
+  /// go together; those of Task::make_model and of the store's constructor
+  /// (parallel::ReplicatedModel, parallel::shard::ShardedModel).
+  DataParallel(std::shared_ptr<const task::Task> task, const Job& job,
+               DataParallelOptions options = {});
 
   /// Moves `model` to the job's device and gives every rank rank 0's parameters. Make the optimizer
-  /// afterwards. Collective. Errors of parallel::ReplicatedModel's constructor.
-  DataParallel(std::shared_ptr<torch::nn::Module> model, const Job& job,
-               parallel::ReplicatedModelOptions options = {});
+  /// of parameters() afterwards. Collective. Errors as above; InvalidArgument at zero.level 3 for a
+  /// model of which forward() is not known.
+  DataParallel(task::Model model, const Job& job, DataParallelOptions options = {});
 
-  /// The same for a module holder, such as TORCH_MODULE makes.
+  /// The same for a module holder, such as TORCH_MODULE makes: units_of(model).
   template <typename Contained>
   DataParallel(const torch::nn::ModuleHolder<Contained>& model, const Job& job,
-               parallel::ReplicatedModelOptions options = {})
-      : DataParallel(std::static_pointer_cast<torch::nn::Module>(model.ptr()), job, options) {}
+               DataParallelOptions options = {})
+      : DataParallel(units_of(model), model.ptr(), job, std::move(options)) {}
+  DataParallel(std::shared_ptr<torch::nn::Module> model, const Job& job,
+               DataParallelOptions options = {});
 
   ~DataParallel();
 
-  /// Of a task alone: forward, loss and backward of the batch that Job::balanced handed out last,
-  /// in micro-batches, then as below. Ranks hold the gradient of the mean over all samples of the
-  /// global batch, or over their tokens where samples have weights. Errors: InvalidArgument without
-  /// a task, and as below; the task's own.
+  /// For an optimizer: the model's parameters, or this rank's pieces of them (zero.level 1 to 3).
+  std::vector<torch::Tensor> parameters() const;
+  /// For bimetal::save and bimetal::load, but at zero.level 3, whose values are not there.
+  const task::ModelState& model() const noexcept;
+
+  /// What the model makes of a batch's tensor, or tensors. At zero.level 3 this is the only way,
+  /// and within the functions that step() and evaluate() are given. Error(InvalidArgument)
+  /// otherwise, and for a model of which it is not known.
+  torch::Tensor forward(const torch::Tensor& x) const;
+  task::Values forward(const task::Values& inputs) const;
+
+  /// The mean loss over some of this rank's samples: over their weight, as of tokens.
+  using MeanLoss = std::function<torch::Tensor(const Batch& piece)>;
+
+  /// The step of the batch that Job::balanced handed out last: `mean_loss` of each piece of this
+  /// rank's share, at most `micro_batch` samples, in the precision of the options; its backward,
+  /// the exchange while the last one runs, then `optimizer`. All ranks hold the gradient of the
+  /// mean over the global batch. It is not called where the share is empty. Collective. Errors:
+  /// InvalidArgument for an optimizer that has tensors which are not parameters(), or none that are
+  /// trained, for parameters frozen or set to be trained since, for gradients of a backward()
+  /// outside of step(), and task::require_exact's; NotFinite, on every rank and before anything is
+  /// updated, naming step and rank; the fabric's. What goes wrong on this rank alone, in
+  /// `mean_loss` or before, ends the job on the others with its text and this rank.
+  void step(torch::optim::Optimizer& optimizer, const MeanLoss& mean_loss);
+
+  /// The same of a loss that has been computed already, in one piece. Errors likewise;
+  /// InvalidArgument with a precision below float32, a micro_batch or zero.level 3, which have to
+  /// do with the forward pass.
+  void step(const torch::Tensor& mean_loss, torch::optim::Optimizer& optimizer);
+
+  /// Of a task alone: the task's loss of each piece. Errors: InvalidArgument without a task, and as
+  /// above; the task's own.
   void step(torch::optim::Optimizer& optimizer);
 
   /// The task's loss and metrics on its evaluation data, computed by all ranks together.
   /// Collective. Error(InvalidArgument) without a task, or without such data.
   progress::Evaluation evaluate();
 
-  /// For an optimizer, and for bimetal::save.
-  const task::ModelState& model() const noexcept;
-  std::vector<torch::Tensor> parameters() const;
+  /// The same of any data: `sums` gives, of a batch, the sum of the losses and of each of `metrics`
+  /// over its samples, one number each, in evaluation mode and without gradients. The result has
+  /// the means over all samples' weight. Collective. Errors: InvalidArgument where `sums` gives
+  /// more or fewer; what goes wrong on this rank alone, as of step().
+  progress::Evaluation evaluate(std::shared_ptr<const task::Dataset> data,
+                                const std::function<task::Values(const Batch& batch)>& sums,
+                                std::vector<std::string> metrics = {});
 
-  /// Ends the step of the batch that Job::balanced handed out last: backward of `mean_loss` (the
-  /// mean over this rank's batch: over its samples' weight), the exchange while it runs, then
-  /// `optimizer`. All ranks hold the gradient of the mean over the global batch. Collective.
-  /// Errors: InvalidArgument, before anything is exchanged, for an optimizer that has tensors which
-  /// are not the model's or none of its trained ones, for parameters frozen or set to be trained
-  /// since, for gradients of a backward() outside of step(), and task::require_exact's; NotFinite,
-  /// on every rank and before anything is updated, naming step and rank; the fabric's.
-  void step(const torch::Tensor& mean_loss, torch::optim::Optimizer& optimizer);
+  /// Saves model, optimizer, loss scale and the place in Job::balanced's data as a checkpoint in
+  /// rank 0's folder `dir`, which keeps the last `keep`; returns its path there. Jobs of any number
+  /// of ranks, any zero.level, and `bimetal train` go on with it: docs/checkpoints.md. After a
+  /// step. Collective. Errors: those of checkpoint::save_checkpoint.
+  std::filesystem::path save(const std::filesystem::path& dir, torch::optim::Optimizer& optimizer,
+                             std::int64_t keep = 2);
+
+  /// Goes on with the last checkpoint in rank 0's folder `dir`: BalancedOptions::from takes what is
+  /// returned. Nothing if there is none. Before the first step. Collective. Errors: those of
+  /// checkpoint::load_checkpoint.
+  std::optional<StartingPoint> resume(const std::filesystem::path& dir,
+                                      torch::optim::Optimizer& optimizer);
+
+  /// The model's parameters and buffers as a safetensors file, which rank 0 writes, whatever
+  /// zero.level. Collective. Errors: those of bimetal::save.
+  void save_model(const std::filesystem::path& path);
 
  private:
+  DataParallel(task::Model units, std::shared_ptr<torch::nn::Module> owner, const Job& job,
+               DataParallelOptions options);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace bimetal
-
-namespace bimetal::api {
-
-// What DataParallel asks of a model's tensors before each step. Private to api.
-
-/// Of one model. Use from one thread.
-class OwnTensors {
- public:
-  /// Error(InvalidArgument) for two tensors of one name.
-  explicit OwnTensors(const task::ModelState& model);
-
-  /// Error(InvalidArgument) for tensors that have been frozen since, or are trained only now.
-  void require_as_they_were() const;
-
-  /// Error(InvalidArgument) for an optimizer with other tensors, or with none that is trained.
-  void require_all_of(const torch::optim::Optimizer& optimizer) const;
-
-  /// Error(InvalidArgument) for gradients that are not those of the last step: it would drop them.
-  void require_untouched() const;
-  /// At a step's end, however it comes: its gradients are known to the next require_untouched().
-  class AfterStep {
-   public:
-    explicit AfterStep(OwnTensors& tensors) : tensors_(tensors) {}
-    ~AfterStep() { tensors_.note_gradients(); }
-    AfterStep(const AfterStep&) = delete;
-    AfterStep& operator=(const AfterStep&) = delete;
-
-   private:
-    OwnTensors& tensors_;
-  };
-
- private:
-  void note_gradients();
-
-  /// Of a gradient whose memory may go.
-  struct Left {
-    Left(const c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>& g, std::int64_t v)
-        : gradient(g), version(v) {}
-    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> gradient;
-    std::int64_t version;
-  };
-
-  std::vector<task::NamedTensor> trained_, frozen_;
-  std::unordered_set<const c10::TensorImpl*> known_;
-  std::vector<std::optional<Left>> left_;  ///< by the last step; as trained_
-};
-
-}  // namespace bimetal::api

@@ -1,6 +1,10 @@
 #pragma once
 // What a program brings of its own: docs/tasks.md.
 
+#include <cstdint>
+#include <span>
+#include <vector>
+
 #include "bimetal/task/task.h"
 #include "bimetal/task/unit.h"
 
@@ -12,5 +16,23 @@ using task::Model;
 using task::Task;
 using task::Unit;
 using task::Values;
+
+/// Rows of tensors in memory, which must not change: sample i is row i of each.
+class TensorDataset : public Dataset {
+ public:
+  /// `weights`: of each sample, as Dataset::weight() has it; empty: 1 each. Error(InvalidArgument)
+  /// for tensors of unequal length or on a device, and for other weights than one for each.
+  explicit TensorDataset(Values tensors, std::vector<std::int64_t> weights = {});
+
+  std::int64_t size() const override { return tensors_.front().size(0); }
+  std::int64_t weight(std::int64_t sample) const override {
+    return weights_.empty() ? 1 : weights_.at(static_cast<std::size_t>(sample));
+  }
+  Values batch(std::span<const std::int64_t> samples) const override;
+
+ private:
+  Values tensors_;
+  std::vector<std::int64_t> weights_;
+};
 
 }  // namespace bimetal

@@ -234,7 +234,7 @@ TEST(Preconditions, RanksThatWantUnlikeThingsAreToldWhat) {
     std::string named;
     BalancedOptions options = {.global_batch = 4};
     std::int64_t size = 8;
-    std::optional<ComputeOptions> compute = {};
+    std::optional<DataParallelOptions> compute = {};
   };
   const std::vector<Unlike> cases = {
       {"global_batch = 2", {.global_batch = 2}},
@@ -243,17 +243,20 @@ TEST(Preconditions, RanksThatWantUnlikeThingsAreToldWhat) {
       {"weights = [1, 3]",
        {.global_batch = 4, .balance = balance::Policy::Auto, .weights = {1, 3}}},
       {"9 samples", {.global_batch = 4}, 9},
-      {"precision = bfloat16", {.global_batch = 4}, 8,
-       ComputeOptions{.precision = precision::Precision::bfloat16}},
-      {"limits.norm = 1", {.global_batch = 4}, 8, ComputeOptions{.limits = {.norm = 1}}},
-      {"seed = 3", {.global_batch = 4}, 8, ComputeOptions{.seed = 3}}};
+      {"precision = bfloat16",
+       {.global_batch = 4},
+       8,
+       DataParallelOptions{.precision = precision::Precision::bfloat16}},
+      {"limits.norm = 1", {.global_batch = 4}, 8, DataParallelOptions{.limits = {.norm = 1}}},
+      {"seed = 3", {.global_batch = 4}, 8, DataParallelOptions{.seed = 3}}};
   for (const auto& unlike : cases) {
     const auto statuses = test::run_forked_ranks(2, [&](int rank) {
       const char* arguments[] = {"program", "--worker=cpu:threads=1"};
       auto job = init(2, arguments);
       const auto told = refusal(
           [&] {
-            const auto compute = rank == 1 && unlike.compute ? *unlike.compute : ComputeOptions();
+            const auto compute =
+                rank == 1 && unlike.compute ? *unlike.compute : DataParallelOptions();
             DataParallel trainer(std::make_shared<Line>(line), job, compute);
             job.balanced(std::make_shared<Rows>(rank == 1 ? unlike.size : 8),
                          rank == 1 ? unlike.options : BalancedOptions{.global_batch = 4});

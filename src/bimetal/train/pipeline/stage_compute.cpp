@@ -200,7 +200,9 @@ parallel::pipeline::StageWork StageCompute::work_on(const task::Values& share,
     const precision::Autocast cast(options_.device.type(), options_.precision);
     return segments_[static_cast<std::size_t>(chunk)].run(inputs);
   };
-  work.loss_sum = [this, piece](int micro_batch, const task::Values& outputs) {
+  work.loss_sum = [this, &draws, begins, piece](int micro_batch, const task::Values& outputs) {
+    const auto i = static_cast<std::size_t>(micro_batch);
+    const task::DrawScope scope(draws.slice(begins[i], begins[i + 1]));
     const precision::Autocast cast(options_.device.type(), options_.precision);
     const auto loss = task_.loss_sum(outputs, piece(micro_batch));
     // As Compute has it: a sum may exceed what float16 can hold.

@@ -1,0 +1,90 @@
+#pragma once
+// The state of a loop over BalancedBatches, between the range that hands out batches and the
+// DataParallel that ends steps. Private to api.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "bimetal/api/balanced_batches.h"
+#include "bimetal/balance/balancer.h"
+#include "bimetal/base/deadline.h"
+#include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/comm/group.h"
+#include "bimetal/data/prefetch.h"
+#include "bimetal/task/task.h"
+#include "bimetal/train/rank_journal.h"
+
+namespace bimetal::api {
+
+/// Ends the job on all other ranks, with what goes wrong in `work` here, and rethrows it: an error
+/// that names a rank is known to them.
+void or_end_all(comm::Group group, const std::function<void()>& work);
+
+class BalancedSteps {
+ public:
+  /// `lanes`: who computes which part of a batch together. Collective: Error(CallMismatch) where
+  /// the ranks' options or data sets differ; InvalidArgument for another seed than `from` has.
+  BalancedSteps(std::shared_ptr<const task::Dataset> dataset, const BalancedOptions& options,
+                std::int64_t first_epoch, const comm::Group& group, const train::Lanes& lanes,
+                const torch::Device& device);
+
+  /// Where a loop that comes after this one begins.
+  std::int64_t next_epoch() const noexcept { return next_epoch_; }
+
+  // For the range.
+  void advance();
+  bool finished() const noexcept { return finished_; }
+  Batch& batch() noexcept { return batch_; }
+
+  // For who ends steps, once per batch.
+  /// The step that the batch handed out belongs to. Error(InvalidArgument) if it has ended already.
+  const data::BatchFeed::Plan& open_plan() const;
+  /// Of that batch.
+  std::span<const std::int64_t> own_samples() const {
+    return open_plan().samples.of_rank(lanes_.mine());
+  }
+  std::int64_t own_weight() const {
+    return open_plan().samples.weights[static_cast<std::size_t>(lanes_.mine())];
+  }
+  /// Error(InvalidArgument) unless batches are dealt to so many: ranks, or replicas of stages.
+  void require_dealt_to(int lanes) const;
+  std::int64_t step() const noexcept { return batch_.step; }
+  std::uint64_t seed() const noexcept { return state_.seed; }
+  std::int64_t sample_group() const noexcept { return sample_group_; }
+  const task::Dataset& dataset() const noexcept { return *dataset_; }
+  /// Seconds since the batch was handed out.
+  double seconds() const { return since_handed_out_.seconds(); }
+  void end_step(const train::StepResult& result);
+
+  const progress::Progress& progress() const noexcept { return progress_; }
+  /// What a checkpoint has to say of this loop; its steps are those of the loop. Error
+  /// (InvalidArgument) while a batch's step has not ended.
+  checkpoint::TrainingState state() const;
+
+ private:
+  BalancedSteps(std::shared_ptr<const task::Dataset> dataset, const data::EpochSampler& sampler,
+                const BalancedOptions& options, std::int64_t first_epoch, const comm::Group& group,
+                const train::Lanes& lanes, const torch::Device& device);
+
+  std::shared_ptr<const task::Dataset> dataset_;
+  comm::Group group_;
+  train::Lanes lanes_;
+  checkpoint::TrainingState state_;
+  std::int64_t planned_;
+  std::int64_t next_epoch_;
+  std::int64_t sample_group_;
+  balance::Balancer balancer_;
+  data::BatchFeed feed_;
+  train::RunJournal run_;
+  train::RankJournal journal_;
+  std::optional<data::BatchFeed::Plan> open_;
+  Batch batch_;
+  Stopwatch since_handed_out_;
+  progress::Progress progress_;
+  bool begun_ = false, finished_ = false;
+};
+
+}  // namespace bimetal::api

@@ -1,0 +1,65 @@
+#pragma once
+// A pipeline of a program's own units, for its own training loop: each rank keeps one stage of the
+// model.
+
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/api/job.h"
+#include "bimetal/api/options.h"
+#include "bimetal/progress/metrics.h"
+#include "bimetal/task/unit.h"
+
+namespace bimetal {
+
+/// Of one model on this rank. Use from one thread. Ranks go stage by stage; with more ranks than
+/// stages each stage has replicas, which compute a part of each global batch.
+class Pipeline {
+ public:
+  /// Cuts `model` (the same on every rank, with rank 0's values) into stages and moves this rank's
+  /// to the job's device. Before Job::balanced, whose batches are those of this rank's replica from
+  /// then on. Collective. Errors: CallMismatch where ranks have other options; InvalidArgument for
+  /// stages that the ranks or the units do not come to, and options that make no sense; Unsupported
+  /// for task::GroupedBatchNorm; task::require_exact's.
+  Pipeline(task::Model model, const Job& job, PipelineOptions options = {});
+  ~Pipeline();
+
+  /// Of this rank's stage, for an optimizer.
+  std::vector<torch::Tensor> parameters() const;
+
+  /// The mean loss over a piece's samples, by their weight, of what the last stage gives.
+  using MeanLoss = std::function<torch::Tensor(const task::Values& outputs, const Batch& piece)>;
+
+  /// The step of the batch that Job::balanced handed out last, in micro-batches through the stages;
+  /// then `optimizer`, on every rank. The first stage takes all tensors of a batch but the last;
+  /// `mean_loss` is called on the last stage alone. All ranks hold the gradient of the mean over
+  /// the global batch. Collective. Errors: as DataParallel::step(optimizer, mean_loss) has them;
+  /// OutOfMemory, on every rank, where a stage has no room for the smallest micro-batch.
+  void step(torch::optim::Optimizer& optimizer, const MeanLoss& mean_loss);
+
+  /// As DataParallel::evaluate has it, of what the last stage gives.
+  progress::Evaluation evaluate(
+      std::shared_ptr<const task::Dataset> data,
+      const std::function<task::Values(const task::Values& outputs, const Batch& batch)>& sums,
+      std::vector<std::string> metrics = {});
+
+  /// As DataParallel has them; either goes on with the other's checkpoints.
+  std::filesystem::path save(const std::filesystem::path& dir, torch::optim::Optimizer& optimizer,
+                             std::int64_t keep = 2);
+  std::optional<StartingPoint> resume(const std::filesystem::path& dir,
+                                      torch::optim::Optimizer& optimizer);
+  void save_model(const std::filesystem::path& path);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace bimetal
