@@ -32,12 +32,14 @@ constexpr const char* kService = "_bimetal._tcp";
 constexpr std::chrono::milliseconds kLookEvery{20};
 constexpr std::chrono::milliseconds kForFurtherOnes{700};
 constexpr std::size_t kMaxJobs = 64;
+constexpr int kMostOfOneName = 16;
 
 // The part of dns_sd.h that is used: the same binary interface in Bonjour and Avahi.
 using Ref = struct Service*;
 using Flags = std::uint32_t;
 using Failure = std::int32_t;
 constexpr Flags kAdded = 2;
+constexpr Failure kNameConflict = -65548;
 
 using Registered = void (*)(Ref, Flags, Failure, const char* name, const char* type,
                             const char* domain, void* context);
@@ -176,14 +178,8 @@ std::vector<SharedJob> told_apart(const Search& search) {
 
 struct Announcement::Impl {
   explicit Impl(const SharedJob& job) {
-    const auto name = printable(fmt::format("{} on {}", job.name, job.machine));
-    const auto txt = txt_record(job);
-    const Registered ignore = [](Ref, Flags, Failure, const char*, const char*, const char*,
-                                 void*) {};
-    require(Responder::get().register_service(
-        query.ref(), 0, 0, name.c_str(), kService, nullptr, nullptr, htons(job.port),
-        static_cast<std::uint16_t>(txt.size()), txt.data(), ignore, nullptr));
-    // Else a later job of the same name would go without another one.
+    register_as(fmt::format("{} on {}", job.name, job.machine), job);
+    // Another machine may have announced that name meanwhile.
     thread = std::thread([this] {
       while (!stopping && query.process_for(std::chrono::milliseconds(200))) {
       }
@@ -192,6 +188,21 @@ struct Announcement::Impl {
   ~Impl() {
     stopping = true;
     thread.join();
+  }
+
+  /// Bonjour finds another name where this machine has announced that one already, Avahi does not.
+  void register_as(const std::string& name, const SharedJob& job) {
+    const auto txt = txt_record(job);
+    const Registered ignore = [](Ref, Flags, Failure, const char*, const char*, const char*,
+                                 void*) {};
+    Failure failure = kNameConflict;
+    for (int number = 1; failure == kNameConflict && number <= kMostOfOneName; ++number) {
+      const auto full = printable(number == 1 ? name : fmt::format("{}. {}", number, name));
+      failure = Responder::get().register_service(
+          query.ref(), 0, 0, full.c_str(), kService, nullptr, nullptr, htons(job.port),
+          static_cast<std::uint16_t>(txt.size()), txt.data(), ignore, nullptr);
+    }
+    require(failure);
   }
 
   Query query;

@@ -84,8 +84,11 @@ struct Host::Impl {
 
   void take(tcp::socket socket) {
     const auto from = address_of(socket);
-    spawn(io, serve(guests.admit(std::move(socket))), [from](const Error& error) {
-      log(LogLevel::info, "{} wanted to join: {}", from, error.what());
+    spawn(io, serve(guests.admit(std::move(socket))), [this, from](const Error& error) {
+      const auto text = fmt::format("{} wanted to join: {}", from, error.what());
+      // A key of this machine's that cannot be used is for its user to mend.
+      if (error.code() == ErrorCode::InvalidArgument) return options.say(text);
+      log(LogLevel::info, "{}", text);
     });
   }
 
