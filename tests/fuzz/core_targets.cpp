@@ -16,6 +16,7 @@ std::span<const Target> targets() {
       {"mailbox", mailbox},
       {"member_record", member_record},
       {"noise", noise},
+      {"pairing_message", pairing_message},
       {"server_message", server_message},
       {"serving_message", serving_message},
       {"shm_offer", shm_offer},

@@ -1,13 +1,16 @@
-// Targets of net: frames, the handshake, the encryption handshake.
+// Targets of net: frames, the handshake, the encryption handshake, pairing.
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/net/discovery/shared_job.h"
 #include "bimetal/net/frame.h"
 #include "bimetal/net/handshake.h"
 #include "bimetal/net/noise.h"
+#include "bimetal/net/pairing/machines.h"
+#include "bimetal/net/pairing/message.h"
 #include "fuzz/targets.h"
 
 namespace bimetal::fuzz {
@@ -102,6 +105,41 @@ void noise(Bytes bytes) {
   } catch (const Error& error) {
     promise(error.code() == ErrorCode::CorruptData);
   }
+}
+
+void pairing_message(Bytes bytes) {
+  using namespace net::pairing;
+  const auto read_or_refused = [](auto action, ErrorCode code = ErrorCode::CorruptData) {
+    try {
+      action();
+    } catch (const Error& error) {
+      promise(error.code() == code);
+    }
+  };
+  const auto comes_back = [&](const Body& again) { promise(std::ranges::equal(again, bytes)); };
+  const auto whole = head<kHeadBytes>(bytes);
+  read_or_refused([&] { promise(body_bytes(whole) <= kMaxBodyBytes); });
+  read_or_refused([&] {
+    const auto introduction = decode_introduction(bytes);
+    promise(net::is_machine_name(introduction.name));
+    comes_back(encode(introduction));
+  });
+  read_or_refused([&] { comes_back(encode(decode_refused(bytes))); });
+  read_or_refused([&] { promise(encode(decode_grant(bytes)).size() == bytes.size()); });
+  namespace discovery = net::discovery;
+  const auto job =
+      discovery::parse_txt_record({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  promise(discovery::printable(job.name) == job.name && job.addresses.size() <= 16);
+  // Nobody confirms a key by chance, whatever point he sends.
+  namespace cpace = net::cpace;
+  cpace::Exchange exchange(cpace::Exchange::Role::responder, {"a code", {}, {}}, {},
+                           some_key(std::byte{3}));
+  read_or_refused(
+      [&] {
+        exchange.receive(head<cpace::kShareBytes>(bytes), bytes);
+        promise(!exchange.confirms(head<sizeof(cpace::Tag)>(bytes)));
+      },
+      ErrorCode::Unauthorized);
 }
 
 }  // namespace bimetal::fuzz

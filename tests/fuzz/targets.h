@@ -23,7 +23,8 @@ void http_message(Bytes bytes);    ///< net/http: heads of requests and answers
 void mailbox(Bytes bytes);         ///< comm: frames with good checksums and any contents
 void member_record(Bytes bytes);   ///< rendezvous: what a rank publishes about itself
 void noise(Bytes bytes);           ///< net: the encryption handshake and records after it
-void server_message(Bytes bytes);  ///< parallel: bodies of servers and workers
+void pairing_message(Bytes bytes);  ///< net/pairing: bodies of host and guest, shares of the code
+void server_message(Bytes bytes);   ///< parallel: bodies of servers and workers
 void serving_message(Bytes bytes);  ///< serving: every body of both sides
 void slurm_list(Bytes bytes);       ///< launch: Slurm's lists of nodes and tasks
 void shm_offer(Bytes bytes);        ///< comm: where a rank says that its shared memory is

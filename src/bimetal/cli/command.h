@@ -51,6 +51,8 @@ void add_launch(CLI::App& app, Action& action);
 std::vector<std::string> with_command_apart(const CLI::App& app, std::vector<std::string> words);
 /// The shared secret of a job on several machines.
 void add_token(CLI::App& app, Action& action);
+/// Those that are let into shared jobs without a code.
+void add_machines(CLI::App& app, Action& action);
 /// How a running job gets on, live.
 void add_top(CLI::App& app, Action& action);
 /// One model on unequal workers.

@@ -97,6 +97,7 @@ int run(int argc, char** argv) {
   add_demo(app, action);
   add_top(app, action);
   add_token(app, action);
+  add_machines(app, action);
   add_python_commands(app, action);
   add_rank(app, action);
   const auto words = with_command_apart(app, {argv + 1, argv + argc});

@@ -32,7 +32,13 @@ inline constexpr std::uint32_t kHandshakeMagic = 0x53484d42;  // "BMHS"
 
 /// What the client wants of the server. Part of the proof: a port of one kind can't be taken for
 /// one of another.
-enum class Service : std::uint8_t { Mesh = 1, Store = 2, Parameters = 3, Predictions = 4 };
+enum class Service : std::uint8_t {
+  Mesh = 1,
+  Store = 2,
+  Parameters = 3,
+  Predictions = 4,
+  Pairing = 5,  ///< net/pairing/pairing.h
+};
 
 enum class Message : std::uint8_t { Hello = 1, Challenge = 2, Proof = 3, Accept = 4, Reject = 5 };
 

@@ -98,8 +98,8 @@ int plan_command(const PlanArguments& arguments) {
   request.job = read_job(
       {arguments.job, arguments.deepspeed, arguments.set}, [&](const job::JobConfig& so_far) {
         if (env) return env->world_size;
-        if (!arguments.host.listen.empty()) return arguments.host.world_size;
-        return static_cast<int>(choose_workers(arguments.workers, so_far).size());
+        const auto here = static_cast<int>(choose_workers(arguments.workers, so_far).size());
+        return arguments.host.expects_others() ? arguments.host.all_workers(here) : here;
       });
   job::require_possible(request.job, {});
   if (env) {
@@ -109,7 +109,8 @@ int plan_command(const PlanArguments& arguments) {
   }
   ranks.workers = choose_workers(arguments.workers, request.job);
   launch::SignalWatch signals;
-  if (!arguments.host.listen.empty()) return run_host_job(ranks, arguments.host, signals);
+  if (arguments.host.expects_others()) return run_host_job(ranks, arguments.host, signals);
+  refuse_without_others(arguments.host);
   if (!arguments.host.token_file.empty()) {
     throw Error(ErrorCode::InvalidArgument, "--token-file goes with --listen");
   }

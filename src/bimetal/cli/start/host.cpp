@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/quantity.h"
@@ -12,6 +14,7 @@
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/start/run_job.h"
+#include "bimetal/cli/start/share.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/rendezvous/store.h"
@@ -37,28 +40,58 @@ std::unique_ptr<rendezvous::StoreServer> serve_meeting(const net::Endpoint& list
   }
 }
 
+/// A shared job needs one that nobody has to carry.
+net::Token token_of(const HostOptions& options) {
+  auto token = read_token(options.token_file);
+  return token.empty() && options.share ? net::Token::generate() : token;
+}
+
+/// Whom the code lets in is told the store's port.
+net::Endpoint store_endpoint(const HostOptions& options) {
+  if (!options.share) return net::parse_endpoint(options.listen);
+  return {share_endpoint(options).host, 0};
+}
+
+std::string address_of(const HostOptions& options, const std::string& host) {
+  const bool any = options.share && options.listen.empty();
+  return any ? addresses_to_share().front() : net::reachable_address(host);
+}
+
+/// As people know the job: checkpoints are in runs/ and the job file's name unless it says
+/// otherwise.
+std::string name_of(const job::JobConfig& job) {
+  const auto folder = std::filesystem::path(job.checkpoint.dir).filename().string();
+  return folder.empty() ? job.model.name : folder;
+}
+
 /// The host's part in the rendezvous.
 class Host {
  public:
   Host(const LocalRanks& ranks, const HostOptions& options, launch::SignalWatch& signals)
       : ranks_(ranks),
-        options_(options),
         signals_(signals),
-        token_(read_token(options.token_file)),
-        server_(serve_meeting(net::parse_endpoint(options.listen), token_)),
+        world_size_(options.all_workers(static_cast<int>(ranks.workers.size()))),
+        token_(token_of(options)),
+        server_(serve_meeting(store_endpoint(options), token_)),
         // The ranks here go by the address that others use, too: it is what they publish.
-        address_{net::reachable_address(server_->endpoint().host), server_->endpoint().port},
+        address_{address_of(options, server_->endpoint().host), server_->endpoint().port},
         store_(
             rendezvous::connect_store(address_, token_, Deadline::after(std::chrono::seconds(10)))),
-        board_(store_) {}
+        board_(store_) {
+    if (options.share) share_.emplace(options, token_, address_.port);
+  }
 
   ~Host() { wait_until_others_left(); }
 
   int run() {
     const auto servers_here = static_cast<int>(ranks_.servers.size());
-    board_.offer({std::string(release()), to_text(for_other_machines(ranks_.request)),
-                  options_.world_size, servers_here},
+    board_.offer({std::string(release()), to_text(for_other_machines(ranks_.request)), world_size_,
+                  servers_here},
                  own_workers());
+    if (share_) {
+      say(share_->invitation());
+      share_->announce(name_of(ranks_.request.job), own_workers());
+    }
     const bool with_servers = has_servers(ranks_.request);
     if (with_servers) {
       const int elsewhere = train::server_processes(ranks_.request.job.servers) - servers_here;
@@ -78,7 +111,7 @@ class Host {
       say(fmt::format("workers may join later, too: {}", how_to_join()));
     }
     auto plan = plan_of(ranks_);
-    plan.world_size = with_servers ? static_cast<int>(plan.ranks.size()) : options_.world_size;
+    plan.world_size = with_servers ? static_cast<int>(plan.ranks.size()) : world_size_;
     plan.only_these = !with_servers;
     plan.store = address_;
     plan.token = token_;
@@ -99,6 +132,7 @@ class Host {
   }
 
   std::string how_to_join(std::string_view as = "") const {
+    if (share_) return fmt::format("on the other machine run: {}{}", share_->how_to_join(), as);
     return fmt::format("on the other machine run: bimetal join {}{}{}", net::to_string(address_),
                        as, token_.empty() ? "" : " --token-file FILE (the same token)");
   }
@@ -111,7 +145,7 @@ class Host {
     board_.withdraw(own_host_name());
     throw Error(ErrorCode::Timeout,
                 fmt::format("{} of {} there after {:g} s (cluster.join_timeout_s); {}", claimed,
-                            counted(options_.world_size, "worker"),
+                            counted(world_size_, "worker"),
                             ranks_.request.job.cluster.join_timeout_s, how_to_join()));
   }
 
@@ -121,7 +155,7 @@ class Host {
     const auto deadline = Deadline::after(milliseconds_of(patience_s));
     for (int last_missing = 0;;) {
       const int claimed = board_.claimed();
-      const int missing = options_.world_size - claimed;
+      const int missing = world_size_ - claimed;
       if (missing <= 0) return true;
       if (missing != last_missing) {
         say(fmt::format("waiting for {}; {}", counted(missing, "more worker"), how_to_join()));
@@ -152,29 +186,37 @@ class Host {
   }
 
   const LocalRanks& ranks_;
-  const HostOptions& options_;
   launch::SignalWatch& signals_;
+  const int world_size_;
   net::Token token_;
   std::unique_ptr<rendezvous::StoreServer> server_;
   net::Endpoint address_;
   launch::JobStore store_;
   launch::JobBoard board_;
+  std::optional<Share> share_;
   Terminal terminal_;
 };
 
 }  // namespace
 
-CLI::Option* add_host_options(CLI::App& command, HostOptions& options) {
+void add_host_options(CLI::App& command, HostOptions& options) {
   constexpr const char* kGroup = "Several machines";
-  auto* listen = command
-                     .add_option("--listen", options.listen,
-                                 "Wait here for workers of other machines (`bimetal join`)")
-                     ->type_name("ADDR:PORT")
-                     ->group(kGroup);
   command
-      .add_option("--world-size", options.world_size, "Workers over all machines, these included")
+      .add_flag("--share", options.share,
+                "Let other machines in by a code that is shown here (`bimetal join`); encrypted, "
+                "with a token that nobody has to carry")
+      ->group(kGroup);
+  command
+      .add_option("--listen", options.listen,
+                  "Wait here for workers of other machines (`bimetal join`); with --share anywhere "
+                  "by default")
+      ->type_name("ADDR:PORT")
+      ->group(kGroup);
+  command
+      .add_option("--world-size", options.world_size,
+                  "Workers over all machines, these included; with --share one more than here by "
+                  "default")
       ->type_name("N")
-      ->needs(listen)
       ->group(kGroup);
   command
       .add_option("--token-file", options.token_file,
@@ -182,15 +224,20 @@ CLI::Option* add_host_options(CLI::App& command, HostOptions& options) {
       ->type_name("FILE")
       ->group(kGroup);
   add_encrypt(command, kGroup);
-  return listen;
+}
+
+void refuse_without_others(const HostOptions& options) {
+  if (options.expects_others() || options.world_size == 0) return;
+  throw Error(ErrorCode::InvalidArgument, "--world-size goes with --share or --listen");
 }
 
 void refuse_in_rank(const HostOptions& options) {
-  if (!options.listen.empty()) {
-    throw Error(ErrorCode::InvalidArgument,
-                "--listen starts a job, but RANK is set (or mpirun or srun is at work): this "
-                "process is one rank of a job that another launcher has started; unset RANK, or "
-                "leave --listen out");
+  if (options.expects_others()) {
+    throw Error(
+        ErrorCode::InvalidArgument,
+        "--share and --listen start a job, but RANK is set (or mpirun or srun is at work): this "
+        "process is one rank of a job that another launcher has started; unset RANK, or "
+        "leave them out");
   }
   if (!options.token_file.empty()) {
     throw Error(
@@ -202,16 +249,18 @@ void refuse_in_rank(const HostOptions& options) {
 
 int run_host_job(const LocalRanks& ranks, const HostOptions& options,
                  launch::SignalWatch& signals) {
+  if (options.share) encrypt_unless_told();
   if (has_servers(ranks.request)) return Host(ranks, options, signals).run();
-  if (options.world_size == 0) {
+  const int workers = static_cast<int>(ranks.workers.size());
+  if (options.all_workers(workers) == 0) {
     throw Error(ErrorCode::InvalidArgument,
                 "--listen needs --world-size: the workers over all machines");
   }
-  if (options.world_size < static_cast<int>(ranks.workers.size())) {
+  if (options.all_workers(workers) < workers) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("--world-size {} counts the workers of all machines, and this one "
                             "alone has {}",
-                            options.world_size, ranks.workers.size()));
+                            options.world_size, workers));
   }
   return Host(ranks, options, signals).run();
 }

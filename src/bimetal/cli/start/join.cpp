@@ -15,6 +15,7 @@
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/start/run_job.h"
+#include "bimetal/cli/start/share.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/parallel/server/directory/directory.h"
@@ -25,6 +26,8 @@ namespace bimetal::cli {
 namespace {
 
 constexpr const char* kJoinExamples = R"(Examples:
+  bimetal join                                                         (shows jobs of train --share)
+  bimetal join mac.local                                                            (train --share)
   bimetal join 192.168.1.5:29400 --token-file token
   bimetal join mac.local:29400 --token-file token --worker cuda:0 --worker cuda:1
   bimetal join mac.local:29400 --token-file token --server                          (no worker)
@@ -221,17 +224,43 @@ int GuestWatch::run(launch::LaunchPlan plan, launch::SignalWatch& signals) {
   return kSuccess;
 }
 
-int join_command(const JoinArguments& arguments) {
+/// Where the job's store is, and how one is let in there.
+struct WayIn {
+  net::Endpoint store;
+  net::Token token;
+};
+
+/// Without a token the job's machine is asked to let this one in. Without a machine, `arguments`
+/// gets the one that the user chooses.
+WayIn find_way_in(JoinArguments& arguments, Deadline deadline, Terminal& terminal) {
+  std::vector<net::Endpoint> places;
+  if (arguments.host.empty()) {
+    const auto job = choose_job(terminal);
+    arguments.host = job.machine;
+    for (const auto& address : job.addresses) places.push_back({address, job.port});
+  } else {
+    places.push_back(parse_host(arguments.host));
+    terminal.print(fmt::format("connecting to {}", arguments.host));
+    const auto token = read_token(arguments.token_file);
+    if (!token.empty()) return {places.front(), token};
+  }
+  const auto admission = ask_to_be_let_in(places, arguments.host, deadline);
+  if (!admission) return {places.front(), {}};
+  encrypt_unless_told(admission->grant.encrypted);
+  terminal.print(fmt::format("{} lets this machine in{}", admission->host,
+                             admission->remembered ? "" : ": the two remember each other"));
+  return {admission->store, admission->grant.token};
+}
+
+int join_command(JoinArguments arguments) {
   require_data_path(arguments.data_path);
-  const auto host = net::parse_endpoint(arguments.host);
-  const auto token = read_token(arguments.token_file);
   // A machine that gives a parameter server gives workers if that is said, too.
   const auto workers = arguments.server && arguments.workers.empty()
                            ? std::vector<std::string>()
                            : choose_workers(arguments.workers, {});
   Terminal terminal;
-  terminal.print(fmt::format("connecting to {}", arguments.host));
   const auto deadline = deadline_after(arguments.join_timeout_s);
+  const auto [host, token] = find_way_in(arguments, deadline, terminal);
   launch::JobStore store(find_job(host, token, deadline, arguments.host, terminal));
   launch::JobBoard board(store);
   const auto offer = board.read_offer(deadline);
@@ -285,11 +314,14 @@ void add_join(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<JoinArguments>();
   auto* command = app.add_subcommand("join", "Join a job that waits on another machine");
   command
-      ->add_option("host", arguments->host,
-                   "Where the job waits: see `bimetal train --listen` and `plan --listen`")
-      ->required()
-      ->type_name("ADDR:PORT");
-  command->add_option("--token-file", arguments->token_file, "The job's shared secret")
+      ->add_option(
+          "host", arguments->host,
+          "The machine on which the job was started with --share or --listen; the port may "
+          "be left out with --share")
+      ->type_name("HOST[:PORT]");
+  command
+      ->add_option("--token-file", arguments->token_file,
+                   "The job's shared secret, if it was not started with --share")
       ->type_name("FILE");
   add_workers(*command, arguments->workers,
               "A worker of this machine; may be repeated (default: one on the best device; with "

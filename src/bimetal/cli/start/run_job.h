@@ -66,10 +66,18 @@ struct HostOptions {
   std::string listen;      ///< ADDR:PORT; empty: the job is on this machine alone
   int world_size = 0;      ///< workers over all machines
   std::string token_file;  ///< may be empty on loopback
+  bool share = false;      ///< others are let in by a code (share.h)
+
+  bool expects_others() const { return share || !listen.empty(); }
+  /// Workers over all machines, of which `here` are this one's. 0: the user has to say.
+  int all_workers(int here) const { return world_size == 0 && share ? here + 1 : world_size; }
 };
 
-/// --listen, --world-size, --token-file and --encrypt. Returns --listen.
-CLI::Option* add_host_options(CLI::App& command, HostOptions& options);
+/// --share, --listen, --world-size, --token-file and --encrypt.
+void add_host_options(CLI::App& command, HostOptions& options);
+
+/// Error(InvalidArgument) for an option that needs others, in a job that is on this machine alone.
+void refuse_without_others(const HostOptions& options);
 
 /// Error(InvalidArgument) for any of them in a process that another launcher has started as a rank.
 void refuse_in_rank(const HostOptions& options);

@@ -33,6 +33,7 @@ constexpr const char* kTrainExamples = R"(Examples:
   mpirun -n 4 bimetal train job.toml
   srun -n 4 bimetal train job.toml
   bimetal launch -H pc1:2,pc2:2 -- bimetal train job.toml
+  bimetal train job.toml --share
   bimetal train job.toml --listen 192.168.1.5:29400 --world-size 2 --token-file token
 
 Exit status: 0 trained, 130 interrupted (with a checkpoint, if the job has them), others: docs/errors.md.)";
@@ -57,8 +58,8 @@ void enter_python_as_rank(const job::JobConfig& job) {
 /// Over all machines; 0 if that is not known.
 int ranks_of(const TrainArguments& arguments, const job::JobConfig& job) {
   if (const auto env = find_rank(job)) return env->world_size;
-  if (!arguments.host.listen.empty()) return arguments.host.world_size;
-  return static_cast<int>(choose_workers_or_none(arguments.workers, job).size());
+  const auto here = static_cast<int>(choose_workers_or_none(arguments.workers, job).size());
+  return arguments.host.expects_others() ? arguments.host.all_workers(here) : here;
 }
 
 job::JobConfig load(const TrainArguments& arguments) {
@@ -84,7 +85,7 @@ job::JobConfig load(const TrainArguments& arguments) {
 /// anything starts.
 net::Token token_for_monitor(const TrainArguments& arguments, const job::JobConfig& job) {
   if (job.monitor.listen.empty()) {
-    if (arguments.host.listen.empty() && !arguments.host.token_file.empty()) {
+    if (!arguments.host.expects_others() && !arguments.host.token_file.empty()) {
       throw Error(ErrorCode::InvalidArgument, "--token-file goes with --listen or --monitor");
     }
     return {};
@@ -98,7 +99,7 @@ net::Token token_for_monitor(const TrainArguments& arguments, const job::JobConf
 
 /// Whether workers may come and go.
 bool is_elastic(const TrainArguments& arguments, const job::JobConfig& job) {
-  const bool asked = job.elastic.min_workers > 0 || !arguments.host.listen.empty();
+  const bool asked = job.elastic.min_workers > 0 || arguments.host.expects_others();
   return asked && !arguments.no_elastic && job::may_be_elastic(job);
 }
 
@@ -179,14 +180,13 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
 }
 
 void add_several_machines(CLI::App& command, TrainArguments& arguments) {
-  auto* listen = add_host_options(command, arguments.host);
+  add_host_options(command, arguments.host);
   command
       .add_option("--servers-here", arguments.servers_here,
                   "So many of the parameter servers run here; the others join (bimetal join "
                   "--server)")
       ->type_name("N")
       ->check(CLI::PositiveNumber)
-      ->needs(listen)
       ->group("Several machines");
 }
 
@@ -197,6 +197,9 @@ std::vector<int> servers_here(const TrainArguments& arguments, const job::JobCon
     throw Error(ErrorCode::InvalidArgument, "--servers-here is for parallel.mode = \"server\"");
   }
   const int all = train::server_processes(job.servers);
+  if (arguments.servers_here > 0 && !arguments.host.expects_others()) {
+    throw Error(ErrorCode::InvalidArgument, "--servers-here goes with --share or --listen");
+  }
   if (arguments.servers_here == 0 || arguments.servers_here == all) return first_servers(all);
   if (arguments.servers_here > all) {
     throw Error(ErrorCode::InvalidArgument,
@@ -209,10 +212,11 @@ std::vector<int> servers_here(const TrainArguments& arguments, const job::JobCon
 /// `--worker none` makes sense where workers come from elsewhere.
 void require_work(const LocalRanks& ranks, const TrainArguments& arguments) {
   if (!ranks.workers.empty()) return;
-  if (has_servers(ranks.request) && !arguments.host.listen.empty()) return;
-  throw Error(ErrorCode::InvalidArgument,
-              "--worker none is for a machine with parameter servers alone: it needs --listen and "
-              "parallel.mode = \"server\"");
+  if (has_servers(ranks.request) && arguments.host.expects_others()) return;
+  throw Error(
+      ErrorCode::InvalidArgument,
+      "--worker none is for a machine with parameter servers alone: it needs --share or --listen "
+      "and parallel.mode = \"server\"");
 }
 
 int train_command(const TrainArguments& arguments) {
@@ -222,6 +226,7 @@ int train_command(const TrainArguments& arguments) {
   if (!request.profile.empty()) require_profile(request.profile, job);
   request.profile_trace = trace_of(request.profile_trace, request.report, job);
   if (const auto env = find_rank(job)) return run_as_rank(*env, request, arguments);
+  refuse_without_others(arguments.host);
   const auto token = token_for_monitor(arguments, job);
   ranks.workers = choose_workers_or_none(arguments.workers, job);
   ranks.servers = servers_here(arguments, job);
@@ -231,7 +236,7 @@ int train_command(const TrainArguments& arguments) {
   require_work(ranks, arguments);
   request.elastic = is_elastic(arguments, job);
   launch::SignalWatch signals;
-  if (!arguments.host.listen.empty()) return run_host_job(ranks, arguments.host, signals);
+  if (arguments.host.expects_others()) return run_host_job(ranks, arguments.host, signals);
   job.cluster.workers = ranks.workers;
   return run_local_job(ranks, signals, token);
 }

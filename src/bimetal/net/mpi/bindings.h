@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/mpi/dynamic_library.h"
+#include "bimetal/net/dynamic_library.h"
 #include "bimetal/net/mpi/library.h"
 
 namespace bimetal::net::mpi {

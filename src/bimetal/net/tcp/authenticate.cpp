@@ -19,6 +19,7 @@ std::string_view name_of(Service service) {
     case Service::Store: return "rendezvous store";
     case Service::Parameters: return "parameter server";
     case Service::Predictions: return "server of predictions";
+    case Service::Pairing: return "shared job";
     case Service::Mesh: break;
   }
   return "rank of a mesh";

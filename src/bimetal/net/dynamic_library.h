@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace bimetal::net::mpi {
+namespace bimetal::net {
 
 /// Stays loaded until the process ends: what it has registered with the system must not vanish.
 class DynamicLibrary {
@@ -25,4 +25,4 @@ class DynamicLibrary {
   void* handle_ = nullptr;
 };
 
-}  // namespace bimetal::net::mpi
+}  // namespace bimetal::net

@@ -1,9 +1,9 @@
 #include <dlfcn.h>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/mpi/dynamic_library.h"
+#include "bimetal/net/dynamic_library.h"
 
-namespace bimetal::net::mpi {
+namespace bimetal::net {
 
 bool DynamicLibrary::supported() noexcept {
   return true;
@@ -21,4 +21,4 @@ void* DynamicLibrary::find(const char* symbol) const noexcept {
   return ::dlsym(handle_, symbol);
 }
 
-}  // namespace bimetal::net::mpi
+}  // namespace bimetal::net

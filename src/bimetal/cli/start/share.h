@@ -1,0 +1,65 @@
+#pragma once
+// Machines that find each other without a token file and without a port: what `--share` does on the
+// first machine of a job, and `join` on the others.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bimetal/cli/start/run_job.h"
+#include "bimetal/cli/terminal.h"
+#include "bimetal/net/discovery/dns_sd.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/pairing/guest.h"
+#include "bimetal/net/pairing/host.h"
+#include "bimetal/net/token.h"
+
+namespace bimetal::cli {
+
+/// Where a shared job is found unless the user says otherwise.
+inline constexpr std::uint16_t kSharePort = 29400;
+
+/// Connections of the job are encrypted from now on, unless BIMETAL_ENCRYPTION says otherwise.
+void encrypt_unless_told(bool encrypted = true);
+
+/// The addresses by which others reach this machine, the one to prefer first.
+/// Error(InvalidArgument) where it has no network.
+std::vector<std::string> addresses_to_share();
+
+/// Where `--share` listens for machines that want to join; `--listen` may say it.
+net::Endpoint share_endpoint(const HostOptions& options);
+
+/// A shared job, for as long as others may join it.
+class Share {
+ public:
+  /// `store`: the job's. The code is not shown yet.
+  Share(const HostOptions& options, const net::Token& token, std::uint16_t store);
+
+  /// Others see it by `bimetal join` alone. Says what is missing, if that can't be.
+  void announce(const std::string& job, int workers);
+
+  /// What the user is to do on the other machine, and the code.
+  std::string invitation() const;
+  /// "bimetal join 192.168.1.5", with the port where it is another one.
+  std::string how_to_join() const;
+
+ private:
+  std::string address_;
+  std::optional<net::pairing::Host> host_;
+  std::optional<net::discovery::Announcement> announcement_;
+};
+
+/// Shows the jobs that are shared on the network, and lets the user choose one. Error(Unsupported)
+/// where this machine can't see any; Timeout where there is none: both say what to type instead.
+net::discovery::SharedJob choose_job(Terminal& terminal);
+
+/// Asks to be let into the job at one of these addresses, by the code or because both remember each
+/// other. Nothing where a job is that is not shared. `place`: the host, as the user calls it.
+std::optional<net::pairing::Admission> ask_to_be_let_in(std::vector<net::Endpoint> addresses,
+                                                        const std::string& place,
+                                                        Deadline deadline);
+
+/// HOST or HOST:PORT.
+net::Endpoint parse_host(const std::string& text);
+
+}  // namespace bimetal::cli
