@@ -73,8 +73,8 @@ class Requests(unittest.TestCase):
         job = JobFile("job.toml", "", [], pathlib.Path("."), _keeps=True)
         for text in ("checkpoint /tmp/x/step-00000012",
                      "checkpoint /tmp/x/step-00000012; go on with --resume /tmp/x/step-00000012"):
-            self.assertIsNone(job.event(0, {"kind": "line", "text": text}))
-        said = job.event(0, {"kind": "line", "text": "checkpoint of yours: nowhere"})
+            self.assertIsNone(job.event(0, 0, {"kind": "line", "text": text}))
+        said = job.event(0, 0, {"kind": "line", "text": "checkpoint of yours: nowhere"})
         self.assertEqual(said.text, "checkpoint of yours: nowhere")
 
     def test_arguments_that_do_not_go_together(self):
@@ -116,6 +116,9 @@ class Requests(unittest.TestCase):
         for other in (Place(1, 2, 1, 2, ("cpu", "cpu"), "127.0.0.1", 7, None),
                       Place(1, 3, 1, 2, ("cpu", "cpu"), "10.0.0.1", 7, "10.0.0.2")):
             self.assertIs(other.apart(8), other)
+        newcomer = Place(1, 2, 1, 2, ("cpu", "cpu"), "127.0.0.1", 7, None, door="127.0.0.1:7").apart(8)
+        self.assertEqual((newcomer.local_rank, newcomer.local_world_size, newcomer.workers), (0, 1, ("cpu:threads=4",)))
+        self.assertEqual(newcomer.variables("")["BIMETAL_DOOR"], "127.0.0.1:7")
 
     def test_labels(self):
         for value, rule, fits in (("Linux", "Linux", True), ("Linux", "!Linux", False), (None, "!Linux", True),
@@ -128,6 +131,21 @@ class Requests(unittest.TestCase):
         gone = Failure(2, "gone", "peer_lost", 2, died=True)
         self.assertIs(root_cause([lost, memory]), memory)
         self.assertIs(root_cause([lost, memory, gone]), gone)
+
+    def test_what_an_elastic_job_survives(self):
+        from bimetal.ray.watch import Losses
+
+        gone = [Failure(rank, "gone", "peer_lost", rank, died=True) for rank in range(2)]
+        own = Failure(1, "ValueError", "aborted", own=True)
+        for elastic, come, failures, fatal in ((False, (), gone[:1], True), (True, (), gone[:1], False), (True, (), gone, True),
+                                               (True, (), [own], True), (True, (1,), [own], False), (True, (1,), [gone[0], own], True)):
+            losses = Losses(2, 0)
+            losses.elastic = elastic
+            for rank in come:
+                losses.come(rank)
+            for failure in failures:
+                losses.add(failure)
+            self.assertIs(losses.fatal(), fatal, (elastic, come, failures))
 
     def test_tokens_are_private_and_kept(self):
         with tempfile.TemporaryDirectory() as place:

@@ -100,6 +100,12 @@ def doors() -> list[str]:
     return [member.door for member in _present.epoch.members] if _present is not None and _present.epoch is not None else []
 
 
+def leave() -> None:
+    """This process leaves its run, if it is in one, after the next commit."""
+    if _present is not None:
+        _present.leaves = True
+
+
 _present: _Run | None = None
 
 

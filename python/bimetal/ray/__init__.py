@@ -14,7 +14,7 @@ from bimetal.ray import token_file
 token_file.require_ray()
 
 from bimetal.ray.loop import get_checkpoint, report  # noqa: E402
-from bimetal.ray.result import Event, Restart, Result, print_event  # noqa: E402
+from bimetal.ray.result import Change, Event, Restart, Result, print_event  # noqa: E402
 from bimetal.ray.trainer import Trainer  # noqa: E402
 
-__all__ = ["Event", "Restart", "Result", "Trainer", "get_checkpoint", "print_event", "report"]
+__all__ = ["Change", "Event", "Restart", "Result", "Trainer", "get_checkpoint", "print_event", "report"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -18,7 +20,8 @@ from bimetal._errors import Error
 from bimetal.ray import cluster
 from bimetal.ray.cluster import WorkerRequest
 from bimetal.ray.head import News
-from bimetal.ray.result import AttemptFailed, Failure, error, root_cause
+from bimetal.ray.result import AttemptFailed, Change, Failure, error, root_cause
+from bimetal.ray.vacancies import Vacancies
 from bimetal.ray.watch import POLL_SECONDS, Departures, Losses, Watched
 from bimetal.ray.worker import Place, Worker
 
@@ -27,6 +30,7 @@ _CALL_SECONDS = 60.0  # for any other call of an actor
 _SILENCE_SECONDS = 45.0  # beyond that, after which a rank counts as lost
 _END_SECONDS = 10.0  # for workers to end after the parameter servers have
 _DEATH_SECONDS = 2.0  # within which Ray tells that a process is gone whose node is alive
+_UNSURE_SECONDS = 30.0  # by then Ray itself has noticed that a node is gone
 _THREADS = 16  # of an actor, for calls at the same time
 
 
@@ -40,13 +44,22 @@ class Attempt:
         resource_timeout: seconds to wait for resources in use.
         tell: is told what is waited for.
         news: of the cluster.
+        least: members that an elastic job needs; 0: what the job says.
+        replacements: actors to start in the places of those that an elastic job has lost.
+
+    Attributes:
+        order: places of the workers that are there, by the ranks that they have now.
+        changes: how the workers have changed while the job went on.
     """
 
     def __init__(self, requests: Sequence[WorkerRequest], servers: Sequence[WorkerRequest], without: Collection[str],
-                 resource_timeout: float, tell: Callable[[str], None], news: News):
+                 resource_timeout: float, tell: Callable[[str], None], news: News, least: int = 0, replacements: int = 0):
         self.requests = [*requests, *servers]
         self.workers = len(requests)
+        self.order = list(range(self.workers))
         self.facts: list[dict[str, Any]] = []
+        self.changes: list[Change] = []
+        self.vacancies = Vacancies(self._begin_again, replacements)
         self._without = without
         self._resource_timeout = resource_timeout
         self._tell = tell
@@ -59,6 +72,10 @@ class Attempt:
         self._stopped = False  # by the user
         self._told_to_end = False
         self._served_until: float | None = None  # since when the parameter servers have had the result
+        self._least = least
+        self._newcomers: set[int] = set()
+        self._ended = False  # a worker has come to the end
+        self._unsure: dict[str, float] = {}  # nodes that did not answer, until when they are not used
 
     @property
     def servers(self) -> range:
@@ -67,14 +84,21 @@ class Attempt:
 
     @property
     def lead(self) -> int:
-        """The rank that saves checkpoints and has the figures: 0, or parameter server 0's."""
-        return self.workers if self.servers else 0
+        """Whose checkpoints and figures count: of the worker that is rank 0, or parameter server 0."""
+        return self.workers if self.servers or not self.order else self.order[0]
+
+    def number_of(self, rank: int) -> int | None:
+        """The rank that it has now; None for parameter server 0."""
+        if self.servers and rank == self.lead:
+            return None
+        return self.order.index(rank) if rank in self.order else rank
 
     def __enter__(self) -> Attempt:
         try:
             self._group = cluster.set_aside(self.requests, self._without, self._resource_timeout, self._tell,
                                             self._news)
-            self._make_actors(self._group)
+            for index in range(len(self.requests)):  # one by one: those that have been made are ended in any case
+                self.actors.append(self._make_actor(index))
             self.facts = self._ask_who()
             self._departures = Departures([fact["node"] for fact in self.facts], self._news)
         except BaseException:
@@ -91,23 +115,35 @@ class Attempt:
 
     def places(self) -> list[Place]:
         """Ranks, addresses and devices; the leading rank's machine is asked for a free port."""
-        hosts = [(fact["host"], fact["address"]) for fact in self.facts]
-        one_machine = len(set(hosts)) == 1
-        address, port = self.call(self.lead, "free_port", one_machine)
+        hosts = {(fact["host"], fact["address"]) for fact in self.facts}
+        self._one_machine = len(hosts.union((node.name, node.address) for node in cluster.living_nodes())) == 1
+        return self._places(*self.call(self.lead, "free_port", self._one_machine))
+
+    def place_of_newcomer(self, rank: int) -> Place | None:
+        """Beside those who are there; None: none of them can be joined any more."""
+        doors = self._doors([rank])
+        if not doors:
+            self._losses.add(Failure(rank, f"{self._name(rank)}: nobody is left whom it could join", "aborted", rank))
+            return None
+        address, _, port = doors[0].rpartition(":")
+        return replace(self._places(address.strip("[]"), int(port))[rank], door=doors[0])
+
+    def _places(self, address: str, port: int) -> list[Place]:
         # By machine, not by address: nodes of one machine share its processors. Containers have names of their own.
         machines = [(fact["host"], fact["machine"]) for fact in self.facts]
+        world = len(self.facts)
         sizes = Counter(machines[:self.workers])  # servers are no rivals for the processors
         local: dict[tuple[str, str], list[str]] = {machine: [] for machine in machines}
         places = []
         for rank, (machine, fact) in enumerate(zip(machines, self.facts)):
-            own_address = None if one_machine else fact["address"]
+            own_address = None if self._one_machine else fact["address"]
             if rank in self.servers:
-                places.append(Place(rank, len(hosts), 0, 1, (), address, port, own_address, rank - self.workers, True))
+                places.append(Place(rank, world, 0, 1, (), address, port, own_address, rank - self.workers, True))
                 continue
             here = local[machine]
             here.append(fact["worker"])
-            places.append(Place(rank, len(hosts), len(here) - 1, sizes[machine], tuple(here), address, port,
-                                own_address, None, bool(self.servers)))
+            places.append(Place(rank, world, len(here) - 1, sizes[machine], tuple(here), address, port, own_address, None,
+                                bool(self.servers), self._least))
         return places
 
     @staticmethod
@@ -115,9 +151,9 @@ class Attempt:
         """A secret for this try alone. It goes to the ranks as an argument of Ray's calls."""
         return secrets.token_hex(32)
 
-    def on_all(self, calls: Sequence[Any]) -> None:
-        """Waits for one call of each rank."""
-        for rank, call in enumerate(calls):
+    def on_all(self, calls: Mapping[int, Any]) -> None:
+        """Waits for one call of each of these ranks."""
+        for rank, call in calls.items():
             self._answer(rank, call, _CALL_SECONDS)
 
     def _answer(self, rank: int, call: Any, seconds: float) -> Any:
@@ -138,14 +174,14 @@ class Attempt:
     def _save_and_end(self) -> None:
         if not self._told_to_end:  # twice would be at once
             self._told_to_end = True
-            for actor in self.actors[self.lead:]:
+            for actor in self.actors[self.workers if self.servers else 0:]:
                 actor.stop.remote()
 
     def watch(self, stoppable: bool) -> Iterator[tuple[int, dict[str, Any]]]:
         """What the ranks say, as (rank, event), until all have ended; may be called again where it was left.
 
-        A worker that parameter servers do without is an event of kind ``given_up``, a rank whose node is being ended
-        one of kind ``leaving``: of all at once if that is the cluster's end.
+        A worker that the others do without is an event of kind ``given_up``, a rank whose node is being ended one of kind
+        ``leaving``: of all at once if that is the cluster's end. ``vacant`` is a place in which a new actor runs.
 
         Args:
             stoppable: whether ``stop`` lets the ranks save; else the next checkpoint is waited for where a node leaves.
@@ -157,18 +193,25 @@ class Attempt:
         while watched.open and not self._losses.decided() and not self._served_out():
             for rank, said in watched.hear(1.0):
                 if failure := self._failure_in(rank, said):
-                    self._losses.add(failure)
+                    self._lose(failure)
                     continue
+                if said["kind"] == "leads" or said.get("leads"):
+                    self.order = [rank, *(other for other in self.order if other != rank)]
+                if said["kind"] == "ended" and rank not in self._departures.ranks:
+                    self._ended = self._ended or not said.get("left")
                 if self.servers and rank == self.lead and said["kind"] == "ended":
                     self._served_until = time.monotonic()
                     yield from self._given_up(at_the_end=True)
                 yield rank, said
                 self._after_departure(rank, said, stoppable)
             for rank in watched.silent(_SILENCE_SECONDS + POLL_SECONDS):
-                self._losses.add(self._gone(rank, None))
+                self._lose(self._gone(rank, None))
             if self._served_until is None:
                 yield from self._given_up()
             yield from self._departing(stoppable)
+            yield from self._filled()
+            if self._served_until is None and self._ended and watched.open <= self._newcomers:
+                self._served_until = time.monotonic()  # who has come too late
         if self._served_until is None and self._losses.fatal():
             raise self._failed(self._losses.open)
 
@@ -180,18 +223,20 @@ class Attempt:
             else:
                 for rank in new:
                     yield rank, {"kind": "leaving", "text": f"{self._name(rank)}: its node is being ended"}
+            self._find_out_elastic()
             if not self._goes_on():
                 self._save_and_end()
             else:
                 for rank in new:
-                    self.actors[rank].stop.remote()
-        if self._departures.overdue(stoppable):
+                    self.actors[rank].stop.remote(alone=True)
+        if not self._goes_on() and self._departures.overdue(stoppable):
             raise self._departed()
 
     def _goes_on(self) -> bool:
         """Whether the job can do without those that leave."""
         leaving = self._departures.ranks
-        return bool(self.servers) and len(leaving) < self.workers and not leaving.intersection(self.servers)
+        there = self.workers - len(leaving | self._losses.gone)
+        return bool(self.servers or self._losses.elastic) and there >= max(self._least, 1) and not leaving.intersection(self.servers)
 
     def _after_departure(self, rank: int, said: dict[str, Any], stoppable: bool) -> None:
         """AttemptFailed if that was the last word that is waited for before the job leaves a node."""
@@ -200,6 +245,7 @@ class Attempt:
         if self._goes_on():
             if rank in self._departures.ranks and said["kind"] == "ended":
                 self._losses.leave(rank)
+                self._vacate("left", rank, f"{self._name(rank)} has left: its node was ended")
         elif rank == self.lead and (said["kind"] == "ended" and said["interrupted"]
                                     or said["kind"] == "checkpoint" and not stoppable):
             raise self._departed()
@@ -209,7 +255,68 @@ class Attempt:
 
     def _given_up(self, at_the_end: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
         for failure in self._losses.survived(at_the_end):
+            self._vacate("lost", failure.rank, failure.text)
             yield failure.rank, {"kind": "given_up", "text": failure.text}
+
+    def _lose(self, failure: Failure) -> None:
+        self._find_out_elastic()
+        self._losses.add(failure)
+
+    def can_lose(self, rank: int) -> bool:
+        """Whether the others would go on without that rank."""
+        self._find_out_elastic()
+        return self._losses.elastic and bool(self._doors([rank]))
+
+    def _find_out_elastic(self) -> None:
+        if not self.servers and not self._losses.elastic:
+            self._losses.elastic = bool(self._doors())
+
+    def _doors(self, without: Collection[int] = ()) -> list[str]:
+        """Where living workers of an elastic job can be joined."""
+        there = self._watched.open if self._watched else ()
+        asked = [self.actors[rank].door.remote() for rank in sorted(there) if rank not in without]
+        doors = []
+        for call in ray.wait(asked, num_returns=len(asked), timeout=_DEATH_SECONDS)[0] if asked else ():
+            with contextlib.suppress(RayError):
+                doors.append(ray.get(call))
+        return [door for door in doors if door]
+
+    def _vacate(self, what: str, rank: int, text: str) -> None:
+        """Another actor may take that worker's place, where the job is elastic."""
+        self.changes.append(Change(what, rank, text))
+        self._newcomers.discard(rank)
+        if not self._losses.elastic:
+            return
+        self.order.remove(rank)
+        if not self._stopped:
+            until = time.monotonic() + _UNSURE_SECONDS
+            self._unsure.update(dict.fromkeys(self._dead_nodes([rank]), until))
+            self._dismiss([self.actors[rank]])
+            self.vacancies.add(rank, counts=what == "lost")
+
+    def _begin_again(self, rank: int) -> tuple[Any, Any] | None:
+        """An actor in that place, which Ray has moved if its node is gone; None: there is no room just now."""
+        if self._ended or self._stopped or self._departures.of_all or not self._news.answers:
+            return None
+        table = placement_group_table(self._group)
+        unsure = {node for node, end in self._unsure.items() if end > time.monotonic()}
+        nodes = {node.id for node in cluster.living_nodes({*unsure, *self._news.leaving})}
+        if table["state"] != "CREATED" or table["bundles_to_node_id"].get(rank) not in nodes:
+            return None
+        actor = self._make_actor(rank)
+        return actor, actor.describe.remote(self.requests[rank].worker)
+
+    def _filled(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        for rank, actor, fact, seconds in self.vacancies.filled():
+            self.actors[rank], self.facts[rank] = actor, fact
+            self._losses.come(rank)
+            self._departures.come(rank, fact["node"])
+            self._newcomers.add(rank)
+            self.order.append(rank)
+            self._watched.watch(rank)
+            text = f"{self._name(rank)} comes in the place of one that was lost"
+            self.changes.append(Change("came", rank, text, seconds))
+            yield rank, {"kind": "vacant", "text": text}
 
     def _served_out(self) -> bool:
         """Whether the job is done, for so long that nobody needs to be waited for."""
@@ -267,13 +374,12 @@ class Attempt:
         fact = self.facts[rank]
         return f"rank {rank} ({fact['worker']} on {fact['host']}, {fact['address']}, pid {fact['pid']})"
 
-    def _make_actors(self, group: PlacementGroup) -> None:
-        for index, request in enumerate(self.requests):
-            resources = dict(request.resources)
-            options = {"num_cpus": resources.pop("CPU", 0), "num_gpus": resources.pop("GPU", 0), "resources": resources}
-            strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=index)
-            self.actors.append(ray.remote(Worker).options(
-                **options, scheduling_strategy=strategy, max_restarts=0, max_concurrency=_THREADS).remote())
+    def _make_actor(self, index: int) -> Any:
+        resources = dict(self.requests[index].resources)
+        options = {"num_cpus": resources.pop("CPU", 0), "num_gpus": resources.pop("GPU", 0), "resources": resources}
+        strategy = PlacementGroupSchedulingStrategy(placement_group=self._group, placement_group_bundle_index=index)
+        return ray.remote(Worker).options(
+            **options, scheduling_strategy=strategy, max_restarts=0, max_concurrency=_THREADS).remote()
 
     def _ask_who(self) -> list[dict[str, Any]]:
         asked = [actor.describe.remote(request.worker) for actor, request in zip(self.actors, self.requests)]
@@ -319,13 +425,16 @@ class Attempt:
         """Whatever interrupts it, a second Ctrl-C say: no actor is left, and no resources are kept."""
         self._news.look()
         try:
-            leaving = [actor.leave.remote() for actor in self.actors]
+            self._dismiss([*self.actors, *self.vacancies.coming])
+        finally:
+            if self._group is not None:
+                cluster.give_back(self._group, self._news)
+
+    def _dismiss(self, actors: Sequence[Any]) -> None:
+        try:
+            leaving = [actor.leave.remote() for actor in actors]
             ray.wait(leaving, num_returns=len(leaving), timeout=1.0) if leaving else None
         finally:
-            try:
-                for actor in self.actors:
-                    # Ray's kill goes by way of the head node, if it still is there.
-                    ray.kill(actor) if self._news.answers else actor.__ray_terminate__.remote()
-            finally:
-                if self._group is not None:
-                    cluster.give_back(self._group, self._news)
+            for actor in actors:
+                # Ray's kill goes by way of the head node, if it still is there.
+                ray.kill(actor) if self._news.answers else actor.__ray_terminate__.remote()

@@ -40,30 +40,19 @@ class Checkpoints:
             except OSError as bad:
                 raise error(f"cannot make the folder for checkpoints {self.folder}: {bad}", "system") from bad
 
-    def begin_attempt(self, attempt: Attempt) -> None:
-        """Finds out which ranks see the folder."""
-        ranks = range(len(attempt.actors))
+    def look(self, attempt: Attempt, ranks: Sequence[int]) -> None:
+        """Finds out which of these see the folder."""
         if self.folder is None or self._shared is not None:
-            self._sees = {rank: bool(self._shared) for rank in ranks}
+            self._sees.update({rank: bool(self._shared) for rank in ranks})
             return
         with folders.Aside(self.folder / _MARK) as folder:
             mark, content = folder / "mark", os.urandom(8).hex()
             mark.write_text(content)
-            self._sees = {rank: attempt.call(rank, "sees", str(mark), content) for rank in ranks}
+            self._sees.update({rank: attempt.call(rank, "sees", str(mark), content) for rank in ranks})
 
-    def shared(self, attempt: Attempt) -> bool:
-        """Whether the leading rank writes into the folder itself."""
-        return self.folder is not None and self._sees[attempt.lead]
-
-    def folder_at_work(self, attempt: Attempt) -> str:
-        """Where the leading rank's program writes checkpoints."""
-        return str(self.folder) if self.shared(attempt) else _scratch(attempt, attempt.lead, "checkpoints")
-
-    def next_number(self) -> int:
-        """Of the checkpoint that a train loop makes next."""
-        if self.folder is None:
-            return 1
-        return _next_place(saved.of_loop(self.folder))
+    def folder_at_work(self, attempt: Attempt, rank: int, name: str) -> str:
+        """Where a rank writes checkpoints if it is the one that leads."""
+        return str(self.folder) if self.folder is not None and self._sees[rank] else _scratch(attempt, rank, name)
 
     def place(self, attempt: Attempt, ranks: Sequence[int]) -> list[str | None]:
         """Brings what the job goes on from to these ranks, once per machine; the path that each finds it under."""
@@ -108,11 +97,13 @@ class Checkpoints:
 
     def _fetch(self, attempt: Attempt, rank: int, path: str) -> pathlib.Path | None:
         target = self.folder / pathlib.PurePath(path).name
+        if not saved.is_of_job(target):
+            target = saved.next_of_loop(self.folder)
 
         def adopt(arrived: pathlib.Path) -> None:
             # Its place where it was made says nothing here: that may be a folder that was empty an hour ago.
             if saved.is_of_job(target):
-                saved.adopt(arrived, _next_place(saved.of_job(self.folder)))
+                saved.adopt(arrived, saved.next_place(saved.of_job(self.folder)))
 
         def piece(name: str, offset: int) -> bytes:
             return attempt.call(rank, "read_file", path, name, offset, seconds=_PIECE_SECONDS)
@@ -139,10 +130,6 @@ class Checkpoints:
 
 def _scratch(attempt: Attempt, rank: int, name: str) -> str:
     return f"{attempt.facts[rank]['scratch']}/{name}"
-
-
-def _next_place(in_order: list[tuple[int, pathlib.Path]]) -> int:
-    return in_order[0][0] + 1 if in_order else 1
 
 
 def newest_in(source: pathlib.Path, what: str) -> pathlib.Path:

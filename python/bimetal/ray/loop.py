@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from bimetal._asked_store import AskedStore
 from bimetal._devices import usable_cores
+from bimetal.elastic import Left
 from bimetal.ray.result import code_in, error
 from bimetal.runs import folders, saved
 from bimetal.runs.job_process import Mailbox
@@ -36,11 +37,10 @@ class LoopRun:
         rank, world_size: of this process.
         worker: what it runs on: ``cuda:0``, ``cpu:threads=2``.
         timeout: of the process group.
-        store: where the ranks meet.
+        store: where the ranks meet; None: this one comes later, to a job by bimetal.elastic.
         mailbox: where reports go.
         resume: a checkpoint on this machine to go on from, or None.
         outbox: where rank 0 puts checkpoints.
-        number: of the next checkpoint.
     """
 
     function: Callable[..., Any]
@@ -49,11 +49,10 @@ class LoopRun:
     world_size: int
     worker: str
     timeout: datetime.timedelta
-    store: AskedStore
+    store: AskedStore | None
     mailbox: Mailbox
     resume: pathlib.Path | None
     outbox: pathlib.Path
-    number: int
     finished: bool = field(default=False, init=False)
 
     def start(self) -> None:
@@ -67,6 +66,8 @@ class LoopRun:
             with passed_on(self.mailbox):
                 self._call()
             self.mailbox.put("ended", interrupted=False, report=None)
+        except Left:
+            self.mailbox.put("ended", interrupted=False, report=None, left=True)
         except BaseException as failure:  # of any kind: a loop may call sys.exit(), and the driver waits for a word
             self.mailbox.put("failed", died=False, **_describe(failure))
         finally:
@@ -74,8 +75,8 @@ class LoopRun:
 
     def _call(self) -> None:
         self._set_threads()
-        dist.init_process_group("bimetal", store=self.store, rank=self.rank, world_size=self.world_size,
-                                timeout=self.timeout)
+        if self.store is not None:
+            dist.init_process_group("bimetal", store=self.store, rank=self.rank, world_size=self.world_size, timeout=self.timeout)
         parameters = inspect.signature(self.function).parameters
         self.function(dict(self.config)) if parameters else self.function()
         if dist.is_initialized():
@@ -119,17 +120,18 @@ def report(metrics: dict[str, Any], checkpoint_dir: str | os.PathLike[str] | Non
                     "invalid_argument", run.rank) from None
     if not isinstance(plain, dict):
         raise error("bimetal.ray.report: metrics must be a dictionary", "invalid_argument", run.rank)
-    run.mailbox.put("report", metrics=plain)
-    if checkpoint_dir is None or run.rank != 0:
+    # With bimetal.elastic ranks change, and who comes later has none yet.
+    leads = dist.get_rank() == 0 if dist.is_initialized() else run.rank == 0 and run.store is not None
+    run.mailbox.put("report", metrics=plain, leads=leads)
+    if checkpoint_dir is None or not leads:
         return
     source = pathlib.Path(checkpoint_dir)
     if not source.is_dir():
         raise error(f"bimetal.ray.report: there is no folder {source}", "invalid_argument", run.rank)
     try:
-        path = folders.copy_whole(source, run.outbox / saved.loop_name(run.number))
+        path = folders.copy_whole(source, saved.next_of_loop(run.outbox))
     except OSError as bad:
         raise error(f"the checkpoint {source} could not be copied to {run.outbox}: {bad}", "system", run.rank) from bad
-    run.number += 1
     run.mailbox.put("checkpoint", path=str(path), step=None)
 
 

@@ -34,8 +34,25 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A worker that the others have gone on without, or that has come to them.
+
+    Attributes:
+        what: ``"lost"``, ``"left"`` in good order, or ``"came"`` into the place of one that was lost or has left.
+        rank: whose place among the workers that were asked for.
+        text: how, for people.
+        seconds: of ``came``: since the loss, until it was started.
+    """
+
+    what: str
+    rank: int
+    text: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class Restart:
-    """One failure that the job has survived.
+    """One failure after which all workers were started anew.
 
     Attributes:
         cause: what had happened, for people.
@@ -62,7 +79,8 @@ class Result:
             reported last. With parameter servers a worker that was lost is among them, without figures if it never
             joined.
         checkpoint: the newest one, on the driver's machine (or where its ``storage`` is); None: there is none.
-        restarts: failures survived, oldest first.
+        restarts: failures after which all began anew, oldest first.
+        changes: workers that were lost, have left or come while the others went on, oldest first.
         history: of a job file: the points of docs/report.md; of a train loop: all that rank 0 reported.
     """
 
@@ -70,6 +88,7 @@ class Result:
     workers: list[dict[str, Any]]
     checkpoint: pathlib.Path | None
     restarts: list[Restart]
+    changes: list[Change]
     history: list[dict[str, Any]]
 
 
@@ -106,6 +125,10 @@ class Failure:
     died: bool = False
     own: bool = False
 
+    @property
+    def worth_another_try(self) -> bool:
+        return self.died or (not self.own and self.code in _WORTH_ANOTHER_TRY)
+
 
 class AttemptFailed(Exception):
     """One try has failed."""
@@ -115,10 +138,6 @@ class AttemptFailed(Exception):
         self.cause = cause
         self.lost_nodes = lost_nodes  # where ranks were of which nothing was heard any more
         self.in_order = in_order  # nothing is lost: a node was ended, and the job has saved and left it
-
-    @property
-    def worth_another_try(self) -> bool:
-        return self.cause.died or (not self.cause.own and self.cause.code in _WORTH_ANOTHER_TRY)
 
 
 def root_cause(failures: Sequence[Failure]) -> Failure:

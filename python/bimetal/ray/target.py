@@ -38,7 +38,6 @@ class JobFile:
     directory: pathlib.Path
     _table: dict[str, Any] = field(repr=False, default_factory=dict)
     _report: dict[str, Any] = field(repr=False, default_factory=dict)
-    _lead: int = 0
     _keeps: bool = False
 
     @classmethod
@@ -86,38 +85,37 @@ class JobFile:
         return [WorkerRequest({cluster.HEAD: 0.001}, worker=f"parameter server {index}", text="on the head node",
                               role="server") for index in range(_count(number or 1))]
 
-    def start(self, attempt: Attempt, places: Sequence[Place], token: str, checkpoints: Checkpoints) -> None:
-        self._lead = attempt.lead
+    def start(self, attempt: Attempt, places: Sequence[Place], token: str, checkpoints: Checkpoints) -> dict[int, Any]:
+        """Calls that start the ranks of these places: all of a job, or one that comes later."""
         settings = list(self.settings)
         data = self._value("data", "path")
         if data and (self.directory / data).exists():
             settings.append(f"data.path={self.directory / data}")
-        readers = attempt.servers or [0]
+        readers = [place.rank for place in places if place.rank in (attempt.servers or [0]) and not place.door]
         resume = dict(zip(readers, checkpoints.place(attempt, readers)))
         self._keeps = checkpoints.folder is not None
-        if self._keeps:
-            settings.append(f"checkpoint.dir={checkpoints.folder_at_work(attempt)}")
-        attempt.on_all([
-            actor.start_job.remote(place, token, self.name, self.text, settings, resume.get(place.rank))
-            for actor, place in zip(attempt.actors, places)])
 
-    def event(self, rank: int, said: Mapping[str, Any]) -> Event | None:
-        leads = rank == self._lead
-        who = None if leads and self._lead > 0 else rank
+        def own(rank: int) -> list[str]:
+            folder = checkpoints.folder_at_work(attempt, attempt.lead if attempt.servers else rank, "checkpoints")
+            return [*settings, f"checkpoint.dir={folder}"] if self._keeps else settings
+
+        return {place.rank: attempt.actors[place.rank].start_job.remote(place, token, self.name, self.text, own(place.rank),
+                                                                        resume.get(place.rank)) for place in places}
+
+    def event(self, place: int, rank: int | None, said: Mapping[str, Any]) -> Event | None:
+        """Args: place: of the worker. rank: 0 for the one that leads, None for the parameter server that does."""
         if said["kind"] == "line":
             # The driver names each checkpoint itself, and where it is kept.
-            if self._keeps and leads and _CLOSING_CHECKPOINT.match(said["text"]):
+            if self._keeps and not rank and _CLOSING_CHECKPOINT.match(said["text"]):
                 return None
-            return Event("line", who, said["text"])
-        if said["kind"] == "given_up":
-            return Event("notice", None, f"bimetal.ray: {said['text']}; the job goes on without it")
-        if said["kind"] == "ended" and leads:
-            self._report = said["report"] or {}
+            return Event("line", rank, said["text"])
+        if said["kind"] == "ended" and said["report"] is not None:
+            self._report = said["report"]
             return None
-        return Event(said["kind"], who, "", said["metrics"]) if "metrics" in said else None
+        return Event(said["kind"], rank, "", said["metrics"]) if "metrics" in said else None
 
-    def figures(self, facts: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
-        """Metrics, workers and history of a Result."""
+    def figures(self, facts: Sequence[Mapping[str, Any]], order: Sequence[int]) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
+        """Metrics, workers and history of a Result; of the workers that are there at the end, and their places."""
         report = dict(self._report)
         figures = {worker["rank"]: worker for worker in report.pop("workers", [])}
         history = report.pop("history", [])
@@ -144,6 +142,7 @@ class TrainLoop:
     function: Callable[..., Any]
     config: dict[str, Any]
     timeout_s: float
+    _lead: int = 0
     _last: dict[int, dict[str, Any]] = field(default_factory=dict)
     _history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -158,32 +157,33 @@ class TrainLoop:
             raise error("servers= is for job files, not for a train loop", "invalid_argument")
         return []
 
-    def start(self, attempt: Attempt, places: Sequence[Place], token: str, checkpoints: Checkpoints) -> None:
-        resume = checkpoints.place(attempt, range(len(places)))
-        outbox = str(checkpoints.folder) if checkpoints.shared(attempt) else None
-        attempt.on_all([
-            actor.start_loop.remote(place, token, self.function, self.config, min(self.timeout_s, _LONGEST_TIMEOUT_S),
-                                    attempt.actors[0] if place.rank else None, resume[place.rank], outbox,
-                                    checkpoints.next_number())
-            for actor, place in zip(attempt.actors, places)])
+    def start(self, attempt: Attempt, places: Sequence[Place], token: str, checkpoints: Checkpoints) -> dict[int, Any]:
+        """Calls that start the ranks of these places: all of a job, or one that comes later."""
+        ranks = [place.rank for place in places if not place.door]  # who comes later gets all from the others
+        resume = checkpoints.place(attempt, ranks) or [None]
+        return {place.rank: attempt.actors[place.rank].start_loop.remote(
+            place, token, self.function, self.config, min(self.timeout_s, _LONGEST_TIMEOUT_S), attempt.actors[0] if place.rank else None,
+            found, checkpoints.folder_at_work(attempt, place.rank, "outbox")) for place, found in zip(places, resume)}
 
-    def event(self, rank: int, said: Mapping[str, Any]) -> Event | None:
+    def event(self, place: int, rank: int | None, said: Mapping[str, Any]) -> Event | None:
+        """Args: place: of the worker. rank: 0 for the one that leads."""
         if said["kind"] == "line":
             return Event("line", rank, said["text"])
         if said["kind"] != "report":
             return None
         metrics = said["metrics"]
-        self._last[rank] = metrics
+        self._last[place] = metrics
         if rank == 0:
+            self._lead = place
             self._history.append(metrics)
         text = "  ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
                          for name, value in metrics.items())
         return Event("report", rank, text, metrics)
 
-    def figures(self, facts: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
-        """Metrics, workers and history of a Result."""
-        workers = [{**who, "metrics": self._last.get(rank, {})} for rank, who in enumerate(facts)]
-        return self._last.get(0, {}), workers, self._history
+    def figures(self, facts: Sequence[Mapping[str, Any]], order: Sequence[int]) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
+        """Metrics, workers and history of a Result; of the workers that are there at the end, and their places."""
+        workers = [{**who, "metrics": self._last.get(place, {})} for place, who in zip(order, facts)]
+        return self._last.get(self._lead, {}), workers, self._history
 
 
 def _parse(text: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from bimetal.ray.attempt import Attempt
 from bimetal.ray.checkpoints import Checkpoints, newest_in
 from bimetal.ray.cluster import WorkerRequest, parse_all
 from bimetal.ray.head import News
-from bimetal.ray.result import AttemptFailed, Event, Restart, Result, error, print_event
+from bimetal.ray.result import AttemptFailed, Change, Event, Restart, Result, error, print_event
 from bimetal.ray.target import JobFile, TrainLoop
 
 _LOOK_EVERY = 0.5  # seconds between two looks for nodes that are missing
@@ -70,6 +70,7 @@ class Trainer:
         if not 1 <= self._least <= len(self._requests):
             raise error(f"min_workers={min_workers}: from 1 to the {len(self._requests)} workers there are",
                         "invalid_argument")
+        self._least_elastic = min_workers or 0
         self._target: JobFile | TrainLoop
         if callable(target):
             _not_both("settings", settings, "a train loop", "pass config=")
@@ -110,23 +111,29 @@ class Trainer:
 
     def _fit(self, checkpoints: Checkpoints, news: News) -> Result:
         restarts: list[Restart] = []
+        changes: list[Change] = []
         suspects: dict[str, float] = {}  # nodes that did not answer, until when they are not used
         failures, failed_at = 0, 0.0
         cause: str | None = None  # of the failure that is to be survived just now
         while True:
             try:
                 requests = self._choose(suspects, news, checkpoints, first=cause is None)
-                with Attempt(requests, self._servers, suspects, self._resource_timeout, self._notice, news) as attempt:
-                    checkpoints.begin_attempt(attempt)
-                    self._target.start(attempt, attempt.places(), attempt.make_token(), checkpoints)
+                attempt = Attempt(requests, self._servers, suspects, self._resource_timeout, self._notice, news,
+                                  self._least_elastic, self._max_failures - failures)
+                with attempt:
+                    checkpoints.look(attempt, range(len(attempt.actors)))
+                    self._token = attempt.make_token()
+                    attempt.on_all(self._target.start(attempt, attempt.places(), self._token, checkpoints))
                     if cause is not None:
                         restarts.append(Restart(cause, checkpoints.newest, time.monotonic() - failed_at, len(requests)))
                         self._notice(f"{_workers(len(requests))} again after {restarts[-1].seconds:.1f} s")
                         cause = None
                     self._follow(attempt, checkpoints)
-                    return self._result(attempt, checkpoints, restarts)
+                    return self._result(attempt, checkpoints, restarts, [*changes, *attempt.changes])
             except AttemptFailed as failed:
                 _require(news, checkpoints)
+                changes += attempt.changes
+                failures += attempt.vacancies.started
                 now = time.monotonic()
                 failed_at = failed_at if cause is not None else now  # another try may have failed to start
                 cause = self._after(failed, failures, checkpoints)
@@ -136,7 +143,7 @@ class Trainer:
     def _after(self, failed: AttemptFailed, survived: int, checkpoints: Checkpoints) -> str:
         """What to do about a failure: the cause, to go on with, or the error that ends it all."""
         cause, where = failed.cause, _where(checkpoints)
-        if not failed.worth_another_try:
+        if not cause.worth_another_try:
             raise error(cause.text + where, cause.code, cause.rank) from None
         if survived >= self._max_failures and not failed.in_order:
             raise error(f"{cause.text}{where}\n  The job has survived {survived} failures, as many as max_failures= "
@@ -187,20 +194,36 @@ class Trainer:
         for rank, said in attempt.watch(stoppable=isinstance(self._target, JobFile)):
             if said["kind"] == "leaving":
                 self._notice(said["text"])
-            elif said["kind"] == "checkpoint":
-                kept = checkpoints.take(attempt, rank, said["path"])
-                if kept:
-                    self._on_event(Event("checkpoint", rank, f"checkpoint {kept}", checkpoint=kept))
-            elif event := self._target.event(rank, said):
+            elif said["kind"] == "given_up":
+                self._notice(f"{said['text']}; the job goes on without it")
+            elif said["kind"] in ("checkpoint", "vacant"):
+                try:
+                    self._keep(attempt, checkpoints, rank, said) if said["kind"] == "checkpoint" else \
+                        self._bring_in(attempt, checkpoints, rank, said)
+                except AttemptFailed:
+                    if not attempt.can_lose(rank):
+                        raise
+            elif event := self._target.event(rank, attempt.number_of(rank), said):
                 self._on_event(event)
             if time.monotonic() > until:
                 raise error(f"the ranks did not end within {_STOP_SECONDS:.0f} s", "timeout")
 
-    def _result(self, attempt: Attempt, checkpoints: Checkpoints, restarts: list[Restart]) -> Result:
-        facts = [{"rank": rank, **{name: fact[name] for name in ("host", "address", "node", "worker")}}
-                 for rank, fact in enumerate(attempt.facts[:attempt.workers])]
-        metrics, workers, history = self._target.figures(facts)
-        return Result(metrics, workers, checkpoints.newest, restarts, history)
+    def _keep(self, attempt: Attempt, checkpoints: Checkpoints, rank: int, said: Mapping[str, Any]) -> None:
+        if kept := checkpoints.take(attempt, rank, said["path"]):
+            self._on_event(Event("checkpoint", attempt.number_of(rank), f"checkpoint {kept}", checkpoint=kept))
+
+    def _bring_in(self, attempt: Attempt, checkpoints: Checkpoints, rank: int, said: Mapping[str, Any]) -> None:
+        """Starts the rank of a new actor, which joins the others."""
+        if place := attempt.place_of_newcomer(rank):
+            self._notice(said["text"])
+            checkpoints.look(attempt, [rank])
+            attempt.on_all(self._target.start(attempt, [place], self._token, checkpoints))
+
+    def _result(self, attempt: Attempt, checkpoints: Checkpoints, restarts: list[Restart], changes: list[Change]) -> Result:
+        facts = [{"rank": rank, **{name: attempt.facts[place][name] for name in ("host", "address", "node", "worker")}}
+                 for rank, place in enumerate(attempt.order)]
+        metrics, workers, history = self._target.figures(facts, attempt.order)
+        return Result(metrics, workers, checkpoints.newest, restarts, changes, history)
 
     def _notice(self, text: str) -> None:
         self._on_event(Event("notice", None, f"bimetal.ray: {text}"))

@@ -22,12 +22,19 @@ class Watched:
         self._actors = actors
         self._next = [0] * len(actors)
         self._heard = [time.monotonic()] * len(actors)
-        self._open = set(range(len(actors)))  # ranks that have more to say
+        self._open = set(range(len(actors)))
         self._asked: dict[Any, int] = {}
 
     @property
-    def open(self) -> bool:
-        return bool(self._open)
+    def open(self) -> frozenset[int]:
+        """Ranks that have more to say."""
+        return frozenset(self._open)
+
+    def watch(self, rank: int) -> None:
+        """Another actor is in that rank's place."""
+        self._next[rank], self._heard[rank] = 0, time.monotonic()
+        self._asked = {call: other for call, other in self._asked.items() if other != rank}
+        self._open.add(rank)
 
     def hear(self, seconds: float) -> Iterator[tuple[int, Any]]:
         """Events, and a RayActorError in the place of those of a rank that is gone."""
@@ -64,18 +71,22 @@ _GRACE_SECONDS = 2.0  # for the others to say why, after one has failed
 class Losses:
     """Failures of a job of ``workers`` ranks and then ``servers`` parameter servers.
 
-    Without servers every failure is the job's. With them the job is lost with a server, or with its last worker.
+    Every failure is the job's unless it is elastic, or has servers. Then the job is lost with a server, with its last worker,
+    or by an error that others would make, too.
 
     Attributes:
         open: failures by rank that nobody has been told of.
+        elastic: whether the workers that are left go on.
     """
 
     def __init__(self, workers: int, servers: int):
         self.open: dict[int, Failure] = {}
+        self.elastic = False
         self._workers = workers
         self._servers = servers
         self._since: dict[int, float] = {}
         self._told: set[int] = set()
+        self._newcomers: set[int] = set()
 
     def add(self, failure: Failure) -> None:
         self.open.setdefault(failure.rank, failure)
@@ -83,9 +94,12 @@ class Losses:
 
     def fatal(self) -> bool:
         """Whether the job cannot go on."""
+        if not self.open or not (self._servers or self.elastic):
+            return bool(self.open)
         lost_workers = sum(rank < self._workers for rank in self.open) + len(self._told)
-        return bool(self.open) and (not self._servers or lost_workers == self._workers
-                                    or any(rank >= self._workers for rank in self.open))
+        return (lost_workers == self._workers or any(rank >= self._workers for rank in self.open)
+                or self.elastic and any(not failure.worth_another_try and rank not in self._newcomers
+                                        for rank, failure in self.open.items()))
 
     def decided(self) -> bool:
         """Whether it cannot, and nothing that is still to come would change what the user is told; or has come in
@@ -95,6 +109,11 @@ class Losses:
         cause = root_cause(list(self.open.values()))
         everyone = len(self.open) + len(self._told) == self._workers + self._servers
         return cause.died or cause.own or everyone or self._age() > _GRACE_SECONDS
+
+    @property
+    def gone(self) -> frozenset[int]:
+        """Workers that the job goes on without."""
+        return frozenset(self._told)
 
     def survived(self, at_the_end: bool = False) -> list[Failure]:
         """Those that the job goes on without, each once: nothing has turned up meanwhile that they follow from, or will,
@@ -111,6 +130,12 @@ class Losses:
     def leave(self, rank: int) -> None:
         """A worker has gone in good order, and the job goes on without it."""
         self._told.add(rank)
+
+    def come(self, rank: int) -> None:
+        """Another worker is in that place. If the others refuse it, that is its loss alone."""
+        self._told.discard(rank)
+        self._newcomers.add(rank)
+        self._since.pop(rank, None)
 
     def _age(self) -> float:
         return time.monotonic() - min(self._since[rank] for rank in self.open)
@@ -135,7 +160,7 @@ class Departures:
     def __init__(self, nodes: Sequence[str], news: News):
         self.ranks: set[int] = set()
         self.of_all: str | None = None
-        self._nodes = nodes
+        self._nodes = list(nodes)
         self._news = news
         self._since = 0.0
 
@@ -152,6 +177,11 @@ class Departures:
             self._since = time.monotonic()
         self.ranks.update(new)
         return new
+
+    def come(self, rank: int, node: str) -> None:
+        """Another actor is in that rank's place, on that node."""
+        self._nodes[rank] = node
+        self.ranks.discard(rank)
 
     def overdue(self, stoppable: bool) -> bool:
         """Whether the ranks have had their time to save; those that can be told to take it where the cluster lasts."""

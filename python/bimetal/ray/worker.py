@@ -19,6 +19,7 @@ from bimetal import _build
 from bimetal._asked_store import AskedStore
 from bimetal._devices import usable_cores
 from bimetal.command import program
+from bimetal.elastic.run import doors, leave
 from bimetal.ray.loop import LoopRun
 from bimetal.ray.store import Shelf, at_hand, through_ray
 from bimetal.runs import folders
@@ -39,6 +40,8 @@ class Place:
         own_address: of this node, for the others; None: stay on loopback.
         server: number among the job's parameter servers; None: a worker.
         served: whether there are any: then number 0 is met at that port, else rank 0.
+        least: members that an elastic job needs; 0: what the job says.
+        door: of a member of the job, or several, where this rank comes to a job that trains already.
     """
 
     rank: int
@@ -51,6 +54,8 @@ class Place:
     own_address: str | None
     server: int | None = None
     served: bool = False
+    least: int = 0
+    door: str = ""
 
     def variables(self, token: str) -> dict[str, str]:
         """For the environment of the rank."""
@@ -59,6 +64,8 @@ class Place:
                  "BIMETAL_TOKEN": token}
         if self.served:
             named["BIMETAL_STORE"] = "parameter_server"
+        if self.door:
+            named["BIMETAL_DOOR"] = self.door
         if self.own_address:
             named["BIMETAL_ADDRESS"] = self.own_address
             named["BIMETAL_INTERFACE"] = os.environ.get("BIMETAL_INTERFACE") or self.own_address
@@ -69,9 +76,9 @@ class Place:
 
     def apart(self, cores: int) -> Place:
         """The same for a rank that may not take the others for neighbours: told that all are on one machine, ranks meet
-        on loopback, which nodes of one machine with addresses of their own (containers, namespaces) do not share. What
-        it may use of the machine's cores is said in its worker then."""
-        if self.own_address is None or self.local_world_size != self.world_size:
+        on loopback, which nodes of one machine with addresses of their own (containers, namespaces) do not share; and
+        whoever comes later has no place among them. What it may use of the machine's cores is said in its worker then."""
+        if not self.door and (self.own_address is None or self.local_world_size != self.world_size):
             return self
         worker = self.workers[-1]
         if worker.partition(":")[0] == "cpu" and "threads=" not in worker:
@@ -135,16 +142,16 @@ class Worker:
         self._process = JobProcess(command, place.variables(token), report, self._mailbox)
 
     def start_loop(self, place: Place, token: str, function: Callable[..., Any], config: dict[str, Any],
-                   timeout_s: float, first: Any, resume: str | None, outbox: str | None, number: int) -> None:
-        """Starts a train loop. ``first`` is rank 0's actor; None: this is it."""
+                   timeout_s: float, first: Any, resume: str | None, outbox: str) -> None:
+        """Starts a train loop. ``first`` is rank 0's actor; None: this is it, or one that comes later."""
         place = place.apart(usable_cores())
-        for name in ("BIMETAL_TOKEN_FILE", "BIMETAL_ADDRESS"):
+        for name in ("BIMETAL_TOKEN_FILE", "BIMETAL_ADDRESS", "BIMETAL_DOOR"):
             os.environ.pop(name, None)
         os.environ.update(place.variables(token), BIMETAL_WORKER=place.workers[-1])
-        store = AskedStore(at_hand(self._shelf) if first is None else through_ray(first))
+        store = None if place.door else AskedStore(at_hand(self._shelf) if first is None else through_ray(first))
         LoopRun(function, config, place.rank, place.world_size, place.workers[-1],
                 datetime.timedelta(seconds=timeout_s), store, self._mailbox, pathlib.Path(resume) if resume else None,
-                pathlib.Path(outbox) if outbox else self._scratch / "outbox", number).start()
+                pathlib.Path(outbox)).start()
 
     def events(self, after: int, seconds: float) -> tuple[int, list[dict[str, Any]]]:
         """What has happened since event ``after``; see Mailbox.take."""
@@ -154,10 +161,16 @@ class Worker:
         """Rank 0's store, for the others."""
         return getattr(self._shelf, method)(*arguments)
 
-    def stop(self) -> None:
-        """Asks a job file's rank to save and end."""
+    def stop(self, alone: bool = False) -> None:
+        """Asks a job file's rank to save and end, or to leave if it is elastic; a train loop only where it is ``alone`` in that."""
         if self._process:
             self._process.stop()
+        elif alone:
+            leave()
+
+    def door(self) -> str:
+        """Where another worker may come to the job; empty where it is not elastic."""
+        return self._process.door if self._process else ",".join(doors())
 
     def list_files(self, folder: str) -> list[tuple[str, int]]:
         return folders.listing(pathlib.Path(folder))

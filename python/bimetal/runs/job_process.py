@@ -16,7 +16,8 @@ from bimetal._errors import EXIT_STATUSES, INTERRUPTED
 
 # What this process may have inherited (from Ray, from whoever started the node), and the rank must not see.
 _NOT_PASSED_ON = ("OMP_NUM_THREADS", "BIMETAL_TOKEN_FILE", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID",
-                  "TORCHELASTIC_RESTART_COUNT", "BIMETAL_STORE", "BIMETAL_REQUEST", "BIMETAL_SERVER")
+                  "TORCHELASTIC_RESTART_COUNT", "BIMETAL_STORE", "BIMETAL_REQUEST", "BIMETAL_SERVER", "BIMETAL_ELASTIC", "BIMETAL_DOOR",
+                  "BIMETAL_BOARD")
 # A world of one rank: it meets nobody and listens nowhere, so the port is a formality.
 SOLO = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 _CODES = {status: code for code, status in EXIT_STATUSES.items()}
@@ -34,10 +35,14 @@ class JobProcess:
         report: where rank 0 writes its figures.
         mailbox: where all goes.
         folder: in which it runs; None: this process's.
+
+    Attributes:
+        door: where another process may join the job; empty: it is not elastic, or over.
     """
 
     def __init__(self, command: Sequence[str], variables: dict[str, str], report: pathlib.Path, mailbox: Mailbox,
                  folder: pathlib.Path | None = None):
+        self.door = ""
         self._report = report
         self._mailbox = mailbox
         self._rank = int(variables["RANK"])
@@ -94,6 +99,10 @@ class JobProcess:
                 event = said.pop("event")
                 if event == "error":
                     self._failure = said
+                elif event == "door":
+                    self.door = said["address"]
+                elif event == "leads":
+                    self._mailbox.put("leads")
                 elif event == "checkpoint":
                     self._mailbox.put("checkpoint", path=said["path"], step=said["step"])
                 else:
@@ -104,6 +113,7 @@ class JobProcess:
         os.close(self._lifeline)
         for reader in readers:
             reader.join(5)  # pipes end with the process, unless somebody inherited them
+        self.door = ""
         if status in (0, INTERRUPTED):
             report = json.loads(self._report.read_text()) if self._report.exists() else None
             self._mailbox.put("ended", interrupted=status == INTERRUPTED, report=report)

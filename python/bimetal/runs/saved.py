@@ -41,6 +41,16 @@ def loop_name(number: int) -> str:
     return f"checkpoint_{number:06d}"
 
 
+def next_of_loop(folder: pathlib.Path) -> pathlib.Path:
+    """Where the train loop's checkpoint that comes next is to be."""
+    return folder / loop_name(next_place(of_loop(folder)))
+
+
+def next_place(in_order: list[tuple[int, pathlib.Path]]) -> int:
+    """After those of ``of_job`` or ``of_loop``."""
+    return in_order[0][0] + 1 if in_order else 1
+
+
 def is_of_job(checkpoint: pathlib.Path) -> bool:
     """Whether that is a job file's, by its name."""
     return _PROGRAM.fullmatch(checkpoint.name) is not None
