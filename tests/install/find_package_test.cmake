@@ -1,4 +1,6 @@
-# cmake -DBUILD=… -DSCRATCH=… -DEXAMPLE=… -DTORCH_DIR=… -P find_package_test.cmake
+# cmake -DBUILD=… -DSCRATCH=… -DSOURCES=… -DTORCH_DIR=… -DPYTHON=… -DCC=… -P find_package_test.cmake
+
+set(EXAMPLE ${SOURCES}/examples/cpp)
 
 file(REMOVE_RECURSE ${SCRATCH})
 function(run)
@@ -11,7 +13,29 @@ function(run)
 endfunction()
 
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/prefix)
-run(${CMAKE_COMMAND} -S ${EXAMPLE} -B ${SCRATCH}/build -G Ninja -DCMAKE_BUILD_TYPE=Release
+
+# The program finds its torch, and no header is there that is not public.
+run(${SCRATCH}/prefix/bin/bimetal token)
+file(GLOB_RECURSE headers ${SCRATCH}/prefix/include/*.h)
+list(LENGTH headers count)
+if(count GREATER 80 OR NOT EXISTS ${SCRATCH}/prefix/include/bimetal/version.h)
+  message(FATAL_ERROR "${count} headers were installed, or no version.h")
+endif()
+
+# The C interface's own example.
+file(READ ${SOURCES}/docs/capi.md page)
+string(REGEX MATCH "```c\n([^`]*)```" block "${page}")
+file(WRITE ${SCRATCH}/sum.c "${CMAKE_MATCH_1}")
+file(GLOB library ${SCRATCH}/prefix/lib*/libbimetal_core.*)
+get_filename_component(folder ${library} DIRECTORY)
+run(${CC} -Wall -Wextra -Werror -DRANK=0 -DRANKS=1 -I${SCRATCH}/prefix/include ${SCRATCH}/sum.c ${library} -Wl,-rpath,${folder}
+    -o ${SCRATCH}/sum)
+run(${SCRATCH}/sum)
+if(NOT output STREQUAL "rank 0 of 1: 1 2 3\n")
+  message(FATAL_ERROR "docs/capi.md's example says: ${output}")
+endif()
+
+run(${CMAKE_COMMAND} -S ${EXAMPLE} -B ${SCRATCH}/build -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O0
     -DCMAKE_PREFIX_PATH=${SCRATCH}/prefix -DTorch_DIR=${TORCH_DIR})
 run(${CMAKE_COMMAND} --build ${SCRATCH}/build)
 
@@ -34,4 +58,5 @@ run(${SCRATCH}/build/train_text --steps 60 --output ${SCRATCH}/text.safetensors)
 if(NOT EXISTS ${SCRATCH}/text.safetensors OR NOT output MATCHES "perplexity [0-9]+")
   message(FATAL_ERROR "the example ended well but saved no model, or told no perplexity:\n${output}")
 endif()
+run(${PYTHON} ${CMAKE_CURRENT_LIST_DIR}/cpp_examples.py ${SCRATCH}/build ${SCRATCH}/runs)
 file(REMOVE_RECURSE ${SCRATCH})
