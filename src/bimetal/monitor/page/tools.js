@@ -46,7 +46,11 @@ function bytes(value) {
   for (; value >= 1024 && unit + 1 < units.length; ++unit) value /= 1024;
   return `${unit > 0 && value < 100 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
 }
-const megabits = bytesPerS => known(bytesPerS) ? `${number(8e-6 * bytesPerS, 2)} Mbit/s` : UNKNOWN;
+function megabits(bytesPerS) {
+  if (!known(bytesPerS)) return UNKNOWN;
+  const bits = 8 * bytesPerS;
+  return bits < 1e5 ? `${number(bits / 1e3, 1)} kbit/s` : `${number(bits / 1e6, 2)} Mbit/s`;
+}
 
 function clock(seconds) {
   if (!known(seconds)) return UNKNOWN;
