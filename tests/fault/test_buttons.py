@@ -85,7 +85,7 @@ class Buttons(FaultTest):
         browser.event("worker 1 was asked to leave: it is gone")
         browser.press(ask="leave", worker=2)  # by its number: among the ranks that are left it is 1
         browser.event("1 worker goes on")
-        self.assertEqual(len(self.ranks_of(job)), 1)
+        harness.wait_until(lambda: len(self.ranks_of(job)) == 1, "the ends of their processes", job)
         job.end()
 
     def test_the_first_worker_leaves_and_the_next_one_has_a_page(self):

@@ -177,7 +177,7 @@ class Page(TwoMachines):
         browser.wait(lambda: "(gone)" in self.rows()[1], "its row")
         self.assertNotIn("lost: ", browser.text("#events"))
         job.wait_for_output("2 workers go on")
-        self.assertEqual(len(self.ranks_of(job)), 2)
+        harness.wait_until(lambda: len(self.ranks_of(job)) == 2, "the end of its process", job)
         job.end()
 
     # ---- who may do what -------------------------------------------------------------------------
