@@ -291,6 +291,9 @@ class LoopMonitor:
 
     @property
     def address(self) -> str: ...
+    def link(self) -> str:
+        """For a browser, once; empty where there are no pages."""
+
     def set_workers(self, host_and_device: list[tuple[str, str]]) -> None: ...
     def start(self) -> None:
         """Time counts from here on."""

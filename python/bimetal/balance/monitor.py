@@ -31,7 +31,7 @@ _LIVE_EVERY, _PLAIN_EVERY = 0.1, 5.0  # seconds between two lines
 
 def monitor(sampler: BalancedBatchSampler, *, loss: Callable[[], Any], epochs: int | None = None, listen: str | None = "127.0.0.1:0",
             tensorboard: str | os.PathLike[str] | None = None, progress: bool = True) -> Monitor:
-    """Shows how a loop gets on: a line on rank 0's terminal, pages for ``bimetal top`` and Prometheus, and TensorBoard's scalars.
+    """Shows how a loop gets on: a line on rank 0's terminal, pages for browsers, ``bimetal top`` and Prometheus, and TensorBoard's scalars.
 
     To be called on every rank, before the loop, once for each sampler::
 
@@ -87,6 +87,7 @@ class Monitor:
             self._core = _made(listen, tensorboard, sampler.counts_in)
             if self.address:
                 self._line.say(f"monitor at {self.address}; watch it with: bimetal top {self.address}")
+                self._line.say(f"page at {self._core.link()} (a link for one browser)")
         if sampler.watch is not None:
             sampler.watch.close()
         sampler.watch = self

@@ -187,6 +187,7 @@ struct FabricConfig {
 
 struct MonitorConfig {
   std::string listen;           ///< ADDR:PORT of the monitor; empty: none
+  std::string page = "auto";    ///< "on", "off", or on loopback where rank 0 has a terminal
   std::string tensorboard_dir;  ///< empty: no scalars for TensorBoard
   bool operator==(const MonitorConfig&) const = default;
 };

@@ -138,6 +138,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"fabric", "peer_timeout_s", kAlike, number(fabric.peer_timeout_s, kSecondsOrNone)},
       {"fabric", "transport", kMayDiffer, one_of(fabric.transport, {"auto", "tcp", "shm", "mpi"})},
       {"monitor", "listen", kMayDiffer, endpoint(monitor.listen)},
+      {"monitor", "page", kMayDiffer, one_of(monitor.page, {"auto", "on", "off"})},
       {"monitor", "tensorboard_dir", kMayDiffer, text(monitor.tensorboard_dir)},
   };
 }

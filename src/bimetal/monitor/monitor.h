@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/monitor/access.h"
+#include "bimetal/monitor/history.h"
+#include "bimetal/monitor/page.h"
 #include "bimetal/monitor/recorder.h"
 #include "bimetal/monitor/scalar_log.h"
 #include "bimetal/net/endpoint.h"
@@ -22,6 +25,7 @@ struct MonitorOptions {
   net::Token job_token = {};                 ///< needed beyond loopback, and asked for there alone
   std::filesystem::path tensorboard_dir = {};  ///< empty: no scalars
   std::string host_name = {};
+  Buttons buttons = {};  ///< of the page
 };
 
 /// Error(Unauthorized) for an address beyond loopback and no token: anyone could watch the job.
@@ -40,20 +44,30 @@ class Monitor final : public progress::Observer {
   std::optional<net::Endpoint> endpoint() const;
   /// The same as other machines reach it, HOST:PORT; empty if nobody asked for them.
   std::string address() const;
+  /// Where a browser opens the page, once: it may press buttons then. Empty likewise.
+  std::string link();
+  /// Its path alone, which is another one each time.
+  std::string link_path() { return access_.new_link(); }
 
   void on_phase(const std::string& what) override;
   void on_data(const progress::DataProgress& progress) override;
   void on_workers(const std::vector<progress::WorkerPlace>& places) override;
   void on_step(const progress::Progress& progress) override;
   void on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) override;
+  void on_checkpoint(const std::string& path, std::int64_t step) override;
+  void on_rescue(const progress::Rescue& rescue) override;
+  void on_profile(const progress::StepTimes& times) override;
   void on_notice(const std::string& text) override;
   void on_members(const progress::MembersChange& change) override;
 
  private:
   void log_step();
-  net::HttpAnswer page(std::string_view path) const;
+  net::HttpAnswer answer(const net::HttpRequest& request, std::string_view body);
 
   Recorder recorder_;
+  History history_;
+  Access access_;
+  Page page_;
   std::optional<ScalarLog> scalars_;
   std::int64_t step_ = 0, logged_step_ = 0;
   std::optional<net::HttpServer> server_;  // last: it asks the recorder

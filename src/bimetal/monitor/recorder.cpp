@@ -24,6 +24,7 @@ void add_totals(const progress::WorkerTotals& now, WorkerStatus& worker) {
   worker.communicate_s = if_finite(now.communicate_s);
   worker.wait_s = if_finite(now.wait_s);
   worker.bytes_sent = now.bytes_sent;
+  if (now.memory_bytes > 0) worker.memory_bytes = now.memory_bytes;
   if (now.staleness) worker.staleness_max = now.staleness->max;
 }
 
@@ -130,6 +131,8 @@ Status Recorder::status() const {
   status.since_step_s = since_step_.seconds();
   status.loss = if_finite(progress_.loss);
   status.samples_per_s = if_finite(progress_.samples_per_s);
+  status.learning_rate = progress_.learning_rate;
+  status.loss_scale = progress_.loss_scale;
   status.counts = progress_.counts;
   status.efficiency = if_finite(progress_.efficiency);
   status.seconds_left = if_finite(progress_.seconds_left);

@@ -79,6 +79,7 @@ void visit_worker(Visitor visit, Worker& worker) {
   visit("device", worker.device);
   visit("stage", worker.stage);
   visit("share", worker.share);
+  visit("memory_bytes", worker.memory_bytes);
   visit("samples_per_s_alone", worker.samples_per_s_alone);
   visit("samples_per_s", worker.samples_per_s);
   visit("wait_part", worker.wait_part);
@@ -105,6 +106,8 @@ void visit_job(Visitor visit, AnyStatus& status) {
   visit("since_step_s", status.since_step_s);
   visit("loss", status.loss);
   visit("samples_per_s", status.samples_per_s);
+  visit("learning_rate", status.learning_rate);
+  visit("loss_scale", status.loss_scale);
   visit("counts", status.counts);
   visit("efficiency", status.efficiency);
   visit("seconds_left", status.seconds_left);

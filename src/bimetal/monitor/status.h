@@ -19,6 +19,7 @@ struct WorkerStatus {
   std::string host = {}, device = {};
   std::optional<std::string> stage = {};           ///< where the model is cut: its part of the mesh
   std::int64_t share = 0;                          ///< samples of the next global batch
+  std::optional<double> memory_bytes = {};         ///< that its process has
   double samples_per_s_alone = 0;                  ///< of its own computation
   std::optional<double> samples_per_s = {};        ///< what it adds to the job's rate
   std::optional<double> wait_part = {};            ///< of the time, 0…1
@@ -38,6 +39,7 @@ struct Status {
   double elapsed_s = 0;                     ///< time of the training steps alone
   std::optional<double> since_step_s = {};  ///< how long ago the last step ended
   std::optional<double> loss = {}, samples_per_s = {}, efficiency = {}, seconds_left = {};
+  std::optional<double> learning_rate = {}, loss_scale = {};
   std::string counts = "samples";              ///< what rates count: "images", "tokens"
   progress::Metrics test_metrics = {};         ///< of the last evaluation, in JSON "test_<name>"
   std::optional<double> test_loss = {};        ///< likewise

@@ -36,6 +36,7 @@ struct WorkerTotals {
   double communicate_s = 0, wait_s = 0;     ///< up to the step before
   std::uint64_t bytes_sent = 0;             ///< over the network or loopback; up to the step before
   std::optional<Staleness> staleness = {};  ///< none in all-reduce mode
+  double memory_bytes = 0;                  ///< that its process has now; 0: not known
 };
 
 /// How the samples of a step go through the stages of a model.
@@ -59,6 +60,15 @@ struct Progress {
   std::vector<double> rank_samples_per_s = {};  ///< each one's compute rate
   std::vector<WorkerTotals> workers = {};       ///< empty where they are not known
   std::optional<PipelineProgress> pipeline = {};
+  std::optional<double> learning_rate = {};  ///< of this step
+  std::optional<double> loss_scale = {};     ///< where a worker computes in float16
+};
+
+/// Where the time of some steps went: of each rank the seconds in each phase (docs/profile.md).
+struct StepTimes {
+  std::int64_t first_step = 0, last_step = 0;
+  std::vector<std::string> phases = {};           ///< "data", "forward"…
+  std::vector<std::vector<double>> seconds = {};  ///< by rank, one for each phase
 };
 
 /// How far the ranks are with data that must be read, fetched or sent before training.
@@ -92,6 +102,7 @@ class Observer {
   /// Whether this rank leads, as rank 0 does: told when members have met, in their first epoch and
   /// each later one.
   virtual void on_leading(bool /*leads*/) {}
+  virtual void on_profile(const StepTimes&) {}
   virtual void on_notice(const std::string& /*text*/) {}  ///< shares capped, worker of no use…
   virtual void on_members(const MembersChange& change) {
     for (const auto& line : lines_of(change)) on_notice(line);
@@ -131,6 +142,9 @@ class Observers : public Observer {
   }
   void on_leading(bool leads) override {
     for (auto* one : all_) one->on_leading(leads);
+  }
+  void on_profile(const StepTimes& times) override {
+    for (auto* one : all_) one->on_profile(times);
   }
   void on_notice(const std::string& text) override {
     for (auto* one : all_) one->on_notice(text);

@@ -10,13 +10,26 @@
 namespace bimetal::progress {
 namespace {
 
+// The flags' bits, a rank's number in the next twenty, and so many steps: below 2^53.
+constexpr unsigned kDismissBit = 4, kProfileBit = 24;
+
 double encode(const Wishes& wishes) {
-  return wishes.stop + 2 * wishes.save + 4 * wishes.leave + 8 * wishes.change;
+  const std::uint64_t flags =
+      wishes.stop + 2U * wishes.save + 4U * wishes.leave + 8U * wishes.change;
+  const auto who = static_cast<std::uint64_t>(wishes.dismiss + 1) << kDismissBit;
+  const auto steps = static_cast<std::uint64_t>(wishes.profile) << kProfileBit;
+  return static_cast<double>(flags | who | steps);
 }
 
 Wishes decode_wishes(double number) {
-  const auto bits = static_cast<unsigned>(number);
-  return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0};
+  const auto bits = static_cast<std::uint64_t>(number);
+  const std::uint64_t who = (bits >> kDismissBit) & ((1U << (kProfileBit - kDismissBit)) - 1);
+  return {.stop = (bits & 1) != 0,
+          .save = (bits & 2) != 0,
+          .leave = (bits & 4) != 0,
+          .change = (bits & 8) != 0,
+          .dismiss = static_cast<int>(who) - 1,
+          .profile = static_cast<int>(bits >> kProfileBit)};
 }
 
 // Every figure travels as a float64: exact for counts up to 2^53, and one array for the fabric.
@@ -31,6 +44,7 @@ RankFigures decode(std::span<const double> numbers) {
           .communicate_seconds = numbers[6],
           .wait_seconds = numbers[7],
           .bytes_sent = static_cast<std::uint64_t>(numbers[8]),
+          .memory_bytes = numbers[12],
           .shadow = {.batch = static_cast<std::int64_t>(numbers[9]), .seconds = numbers[10]}};
 }
 
@@ -41,6 +55,8 @@ Wishes& Wishes::operator|=(const Wishes& other) {
   save |= other.save;
   leave |= other.leave;
   change |= other.change;
+  dismiss = std::max(dismiss, other.dismiss);
+  profile = std::max(profile, other.profile);
   return *this;
 }
 
@@ -64,7 +80,8 @@ void FigureExchange::start(const RankFigures& mine, Deadline deadline) {
          static_cast<double>(mine.bytes_sent),
          static_cast<double>(mine.shadow.batch),
          mine.shadow.seconds,
-         mine.sum_seconds};
+         mine.sum_seconds,
+         mine.memory_bytes};
   work_ = group_.all_gather(comm::buffer(std::span<const double>(own)),
                             comm::buffer(std::span<double>(gathered)), deadline);
   // Whoever unwinds in the middle of a step does not wait for it.

@@ -36,6 +36,8 @@ struct Wishes {
   bool save = false;    ///< a checkpoint: one is due by its clock
   bool leave = false;   ///< to be without it from then on
   bool change = false;  ///< a new epoch of members: somebody waits to come in
+  int dismiss = -1;     ///< a rank is to leave, as if it had asked to
+  int profile = 0;      ///< so many of the next steps are to be profiled
 
   /// Of those that count as one.
   Wishes& operator|=(const Wishes& other);
@@ -55,6 +57,7 @@ struct RankFigures {
   /// Of this rank since the run's start, up to the step before: for those who watch.
   double communicate_seconds = 0, wait_seconds = 0;
   std::uint64_t bytes_sent = 0;
+  double memory_bytes = 0;  ///< that its process has now
   ShadowFigures shadow = {};
 };
 
@@ -76,7 +79,7 @@ class FigureExchange {
   std::span<const RankFigures> take(std::span<const double> numbers);
 
  private:
-  static constexpr std::size_t kNumbers = 12;
+  static constexpr std::size_t kNumbers = 13;
 
   std::span<const RankFigures> decode_all();
 

@@ -48,6 +48,9 @@ class LoopMonitor {
   /// Empty where nobody asked for pages.
   std::string address() const { return monitor_ ? monitor_->address() : ""; }
 
+  /// Where a browser opens the page, once; empty likewise.
+  std::string link() { return monitor_ ? monitor_->link() : ""; }
+
   void set_workers(const std::vector<std::pair<std::string, std::string>>& host_and_device) {
     std::vector<progress::WorkerPlace> places;
     for (const auto& [host, device] : host_and_device) places.push_back({host, device});
@@ -129,6 +132,7 @@ void bind_monitor(py::module_& module) {
       .def(py::init<const std::string&, const std::string&, const std::string&, std::string>(),
            py::arg("listen"), py::arg("tensorboard"), py::arg("host_name"), py::arg("counts"))
       .def_property_readonly("address", &LoopMonitor::address)
+      .def("link", &LoopMonitor::link)
       .def("set_workers", &LoopMonitor::set_workers, py::arg("host_and_device"))
       .def("start", &LoopMonitor::start)
       .def("stop", &LoopMonitor::stop)

@@ -11,6 +11,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/comm/exchange.h"
+#include "bimetal/device/host.h"
 #include "bimetal/optim/fused.h"
 #include "bimetal/parallel/data/batch_statistics.h"
 #include "bimetal/train/profile/phase.h"
@@ -71,12 +72,22 @@ CollectiveUpdate::CollectiveUpdate(parallel::Sync sync, std::chrono::millisecond
       exchange_(comm::group_of_its_own(sync_.group())),
       stages_(options, sync_.in_parts() ? Norms::OfShards : Norms::OfWhole) {}
 
+/// Asking the system takes as long as a very small step.
+double CollectiveUpdate::memory_now() {
+  constexpr double kAskEvery = 1.0;
+  if (memory_bytes_ > 0 && since_memory_.seconds() < kAskEvery) return memory_bytes_;
+  since_memory_ = Stopwatch();
+  memory_bytes_ = static_cast<double>(device::process_memory().resident_bytes);
+  return memory_bytes_;
+}
+
 StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
                                  torch::optim::Optimizer& optimizer) {
   require_trained(optimizer, sync_.store());
   mine.communicate_seconds = communicate_seconds_;
   mine.wait_seconds = wait_seconds_;
   mine.bytes_sent = sync_.group().bytes_sent();
+  mine.memory_bytes = memory_now();
   // Travels beside the gradients and has arrived by the time that they have, unless it is to tell
   // of them.
   // With copies whoever knows the figures knows, too, that every rank has what the update takes.

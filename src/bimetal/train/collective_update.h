@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/parallel/sync.h"
 #include "bimetal/progress/worker_summary.h"
 #include "bimetal/task/batch_norm.h"
@@ -68,12 +69,15 @@ class CollectiveUpdate {
   bool update(std::int64_t step, std::span<const progress::RankFigures> figures,
               torch::optim::Optimizer& optimizer);
   double spread_update();
+  double memory_now();
 
   parallel::Sync sync_;
   std::chrono::milliseconds timeout_;
   progress::FigureExchange exchange_;
   GradientStages stages_;
   std::vector<task::BatchStatistics> statistics_;
+  Stopwatch since_memory_;
+  double memory_bytes_ = 0;
   std::int64_t updated_ = 0, complete_ = 0;  // steps: the last update; all gradients are here
   double update_seconds_ = 0, waited_before_ = 0;
   double communicate_seconds_ = 0, wait_seconds_ = 0;  // of all steps so far

@@ -48,7 +48,7 @@ Epoch::Epoch(Run& run, comm::Group group)
       feed_(run_.task->training(), run_.sampler_here(), lanes_.mine(), job_.train.global_batch,
             job_.train.epochs, run_.place.device),
       shadow_(job_.train, *run_.task, probe_options()),
-      profiler_(group_, options_.profile, run_.place.device,
+      profiler_(group_, profile_request(), run_.place.device,
                 fmt::format("{}{}, {}", stages_.mesh ? stages_.name_of(group_.rank()) + ", " : "",
                             options_.host_name, run_.place.device.str()),
                 run_.timeout()),
@@ -109,6 +109,7 @@ void Epoch::introduce_workers() {
     if (stages_.mesh) place.stage = stages_.name_of(static_cast<int>(rank));
   }
   run_.number = numbers[static_cast<std::size_t>(group.rank())];
+  numbers_ = numbers;
   journal_.emplace(balancer_, lanes_, job_.parallel.balance, *run_.journal, numbers);
   std::vector<progress::WorkerPlace> all;
   for (const auto& member : members) all.push_back(member.place);

@@ -109,7 +109,10 @@ class Epoch {
   void test_now();
   progress::Evaluation evaluate_with(std::shared_ptr<const task::Dataset> data, std::string name);
   bool save_due() const;
-  progress::Wishes wishes() const;
+  progress::Wishes wishes();
+  void add_requests(progress::Wishes& wishes);
+  void heed_requests(std::span<const progress::RankFigures> figures, std::vector<int>& leaving);
+  std::optional<ProfileRequest> profile_request() const;
   void note_change(std::span<const progress::RankFigures> figures);
   void settle_debts();
   void share_buffers();
@@ -146,6 +149,7 @@ class Epoch {
   data::BatchFeed feed_;
   ShadowBatch shadow_;
   StepProfiler profiler_;
+  std::vector<int> numbers_;            ///< of the replicas, among the members
   std::optional<RankJournal> journal_;  ///< once the members have numbers
   std::vector<std::string> hosts_;      ///< by replica
   DrawsApart apart_;

@@ -20,6 +20,16 @@
 #include "bimetal/train/notices.h"
 
 namespace bimetal::train {
+namespace {
+
+progress::StepTimes times_of(const Profile& profile) {
+  progress::StepTimes times{.first_step = profile.first_step, .last_step = profile.last_step};
+  for (const auto& phase : profile.phases) times.phases.push_back(phase.name);
+  times.seconds = profile.seconds_of;
+  return times;
+}
+
+}  // namespace
 
 progress::Report Epoch::train() {
   try {
@@ -93,12 +103,64 @@ bool Epoch::next_step() {
   return true;
 }
 
-progress::Wishes Epoch::wishes() const {
+progress::Wishes Epoch::wishes() {
   const auto asks = [](const auto& question) { return question && question(); };
-  return {.stop = asks(options_.stop_requested),
-          .save = save_due(),
-          .leave = options_.members != nullptr && asks(options_.leave_requested),
-          .change = options_.members != nullptr && options_.members->somebody_waits()};
+  progress::Wishes wishes{
+      .stop = asks(options_.stop_requested),
+      .save = save_due(),
+      .leave = options_.members != nullptr && asks(options_.leave_requested),
+      .change = options_.members != nullptr && options_.members->somebody_waits()};
+  if (options_.requests != nullptr && group_.rank() == 0) add_requests(wishes);
+  return wishes;
+}
+
+/// What people who watch have asked of the rank that leads, and that can be done.
+void Epoch::add_requests(progress::Wishes& wishes) {
+  const auto asked = options_.requests->take();
+  wishes.profile = asked.profile;
+  if (asked.stop) observer_.on_notice("asked to stop: the job ends after this step");
+  wishes.stop |= asked.stop;
+  if (asked.save && job_.checkpoint.dir.empty()) {
+    observer_.on_notice("asked to save, but the job has no checkpoint.dir");
+  } else {
+    wishes.save |= asked.save;
+  }
+  if (asked.leave < 0) return;
+  const auto rank = std::ranges::find(numbers_, asked.leave) - numbers_.begin();
+  if (options_.members == nullptr || !run_.whole() || rank == std::ssize(numbers_)) {
+    observer_.on_notice(
+        fmt::format("worker {} was asked to leave: it is gone, or the job cannot go on without it "
+                    "(docs/elastic.md)",
+                    asked.leave));
+    return;
+  }
+  observer_.on_notice(fmt::format("worker {} was asked to leave after this step", asked.leave));
+  wishes.dismiss = static_cast<int>(rank);
+}
+
+/// The same, as all ranks have agreed on it.
+void Epoch::heed_requests(std::span<const progress::RankFigures> figures,
+                          std::vector<int>& leaving) {
+  const auto& [dismiss, profile] = std::pair(figures[0].wishes.dismiss, figures[0].wishes.profile);
+  if (dismiss >= 0 && std::ranges::find(leaving, dismiss) == leaving.end()) {
+    leaving.push_back(dismiss);
+  }
+  if (profile == 0) return;
+  const auto tell = [this](const Profile& done) { observer_.on_profile(times_of(done)); };
+  if (!profiler_.ask(state().step, profile, tell)) {
+    observer_.on_notice("asked for a profile, but one is under way, or planned");
+  }
+}
+
+/// Whoever watches is told of a profile, too.
+std::optional<ProfileRequest> Epoch::profile_request() const {
+  auto request = options_.profile;
+  if (!request) return request;
+  request->done = [done = request->done, &observer = observer_](const Profile& profile) {
+    if (done) done(profile);
+    observer.on_profile(times_of(profile));
+  };
+  return request;
 }
 
 /// Who has asked for an end of the job, or of this epoch.
@@ -108,9 +170,11 @@ void Epoch::note_change(std::span<const progress::RankFigures> figures) {
   for (std::size_t rank = 0; rank < figures.size(); ++rank) {
     const auto& asked = figures[rank].wishes;
     interrupted_ |= asked.stop;
-    change |= asked.change || asked.leave;
+    change |= asked.change;
     if (asked.leave) leaving.push_back(static_cast<int>(rank));
   }
+  heed_requests(figures, leaving);
+  change |= !leaving.empty();
   interrupted_ |= leaving.size() == figures.size();
   if (interrupted_) {
     tell_who_ended_it(figures);
@@ -164,6 +228,8 @@ void Epoch::record(const data::BatchFeed::Plan& plan, const StepResult& result) 
     const auto most = *std::ranges::max_element(plan.samples.counts);
     done.pipeline = {job_.mesh.schedule, stage_->micro_batches(most)};
   }
+  done.learning_rate = optim::learning_rate_at(job_.train, state().step, run_.planned_steps);
+  if (const auto& scaler = step_.stages().scaler()) done.loss_scale = scaler->scale();
   progress::tell_step(done, *run_.loss_trend, observer_);
   apart_.look(observer_);
 }

@@ -91,6 +91,7 @@ progress::Progress RankJournal::add(std::int64_t step, const data::BatchFeed::Pl
     totals.communicate_s = before.communicate_s + figures.communicate_seconds;
     totals.wait_s = before.wait_s + figures.wait_seconds;
     totals.bytes_sent = before.bytes_sent + figures.bytes_sent;
+    totals.memory_bytes = figures.memory_bytes;
     done.loss_sum += figures.loss_sum;
     done.shares[number] = shares[rank];
     workers[number] = {.totals = totals, .expected_alone = alone[rank]};

@@ -17,6 +17,7 @@
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/progress/report.h"
+#include "bimetal/progress/requests.h"
 #include "bimetal/train/profile/profile.h"
 
 namespace bimetal::train {
@@ -40,6 +41,8 @@ struct TrainerOptions {
   bool goes_on = true;
   /// Of a rank that comes to a job which trains already: where members are to be found.
   std::vector<net::Endpoint> doors = {};
+  /// What people ask of the run; the rank that leads takes it between steps. Must outlive the run.
+  progress::Requests* requests = nullptr;
   data::Fetch fetch = {};                      ///< for data at a URL; empty: that is Unsupported
   std::optional<ProfileRequest> profile = {};  ///< rank 0's counts
 };

@@ -92,7 +92,8 @@ TEST(HttpServer, AsksForItsToken) {
 
 TEST(HttpServer, NothingListensBeyondLoopbackWithoutAToken) {
   expect_error(ErrorCode::Unauthorized, {}, [&] {
-    net::HttpServer server({.listen = {"0.0.0.0", 0}}, page);
+    const net::HttpServerOptions options{.listen = {"0.0.0.0", 0}};
+    net::HttpServer server(options, page);
   });
 }
 

@@ -1,3 +1,5 @@
+#include "bimetal/monitor/prometheus.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +12,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
-#include "bimetal/monitor/prometheus.h"
 #include "bimetal/monitor/status.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"

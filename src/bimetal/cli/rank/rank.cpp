@@ -120,6 +120,7 @@ class TrainingRank {
     StopWhen stop(request_.stop_after_s);  // not before: Ctrl-C may just end who waits for others
     auto how = options(stop);
     how.members = members.get();
+    how.requests = &voice_.requests();
     how.doors = doors;
     if (!request_.profile.empty() && voice_.terminal()) {
       how.profile = profile_request(request_.profile, request_.profile_trace, *voice_.terminal());

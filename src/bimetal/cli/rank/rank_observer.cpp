@@ -70,18 +70,33 @@ void print_if_slower(Terminal& terminal, const progress::Report& report) {
 
 }  // namespace
 
-monitor::MonitorOptions monitor_options(const job::MonitorConfig& config) {
+void start_monitor(std::optional<monitor::Monitor>& monitor, const job::JobConfig& job,
+                   const monitor::Buttons& buttons, Terminal& terminal) {
+  const auto& config = job.monitor;
   monitor::MonitorOptions options{.job_token = net::Token::from_environment(),
                                   .tensorboard_dir = config.tensorboard_dir,
-                                  .host_name = asio::ip::host_name()};
+                                  .host_name = asio::ip::host_name(),
+                                  .buttons = buttons};
+  options.buttons.save = !job.checkpoint.dir.empty();
   if (!config.listen.empty()) options.listen = net::parse_endpoint(config.listen);
-  return options;
-}
-
-void announce(const monitor::Monitor& monitor, Terminal& terminal) {
-  const auto address = monitor.address();
+  // A link on a terminal is for whoever sits there; in a file it would be for all who read that.
+  const bool unasked = config.page == "auto" && terminal.live();
+  const bool here = !options.listen || net::is_loopback(options.listen->host);
+  const bool page = config.page == "on" || (unasked && here);
+  if (page && !options.listen) options.listen = {"127.0.0.1", 0};
+  try {
+    monitor.emplace(options);
+  } catch (const Error&) {
+    if (!unasked || !config.listen.empty()) throw;
+    options.listen.reset();
+    monitor.emplace(options);
+  }
+  const auto address = monitor->address();
   if (address.empty()) return;
-  terminal.print(fmt::format("monitor at {0}; watch it with: bimetal top {0}", address));
+  if (!config.listen.empty()) {
+    terminal.print(fmt::format("monitor at {0}; watch it with: bimetal top {0}", address));
+  }
+  if (page) terminal.print(fmt::format("page at {} (a link for one browser)", monitor->link()));
 }
 
 void print_summary(Terminal& terminal, const progress::Report& report) {
@@ -145,9 +160,9 @@ void RankVoice::on_leading(bool leads) {
     monitor_.reset();
     return;
   }
-  monitor_.emplace(monitor_options(request_.job.monitor));
+  start_monitor(monitor_, request_.job, {.requests = &requests_, .leave = request_.elastic},
+                terminal_);
   tell({&lead_, &*monitor_});
-  announce(*monitor_, terminal_);
   if (request_.summary) print_if_kept_nowhere(terminal_, request_.job);
   if (places_.empty()) return;  // from the start
   monitor_->on_workers(places_);

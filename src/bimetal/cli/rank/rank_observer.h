@@ -19,6 +19,7 @@
 #include "bimetal/launch/local/status_pipe.h"
 #include "bimetal/monitor/monitor.h"
 #include "bimetal/progress/report.h"
+#include "bimetal/progress/requests.h"
 
 namespace bimetal::cli {
 
@@ -74,6 +75,9 @@ class RankVoice final : public progress::Observers {
   /// nullptr: it shows nothing.
   Terminal* terminal() { return leads_ || guest_ ? &terminal_ : nullptr; }
 
+  /// What people ask of the run by the page, while this rank leads.
+  progress::Requests& requests() noexcept { return requests_; }
+
   void on_leading(bool leads) override;
   void on_workers(const std::vector<progress::WorkerPlace>& places) override;
   void on_rescue(const progress::Rescue& rescue) override;
@@ -85,6 +89,7 @@ class RankVoice final : public progress::Observers {
   Terminal terminal_;
   RankObserver lead_;
   ProgressPrinter printer_;
+  progress::Requests requests_;
   std::optional<monitor::Monitor> monitor_;
   std::vector<progress::WorkerPlace> places_;
   std::string door_;
@@ -112,11 +117,10 @@ class StopWhen {
   int steps_ = 0;
 };
 
-/// What [monitor] asks for, with this job's token.
-monitor::MonitorOptions monitor_options(const job::MonitorConfig& config);
-
-/// Says where it is, if it listens.
-void announce(const monitor::Monitor& monitor, Terminal& terminal);
+/// What [monitor] asks for, with this job's token and buttons, and said where it is. A page that is
+/// there because of the terminal alone is left out where it cannot be.
+void start_monitor(std::optional<monitor::Monitor>& monitor, const job::JobConfig& job,
+                   const monitor::Buttons& buttons, Terminal& terminal);
 
 /// Before training: that nothing of it will be kept, where that is so.
 void print_if_kept_nowhere(Terminal& terminal, const job::JobConfig& job);

@@ -102,8 +102,7 @@ int serve(const launch::RankEnvironment& env, const RankRequest& request,
   const bool may_lead = request.server % static_cast<int>(job.servers.weights.size()) == 0;
   if (may_lead) watching.push_back(&observer);
   if (request.server == 0) {
-    monitor.emplace(monitor_options(job.monitor));
-    announce(*monitor, terminal);
+    start_monitor(monitor, job, {}, terminal);  // no buttons: workers have no steps in common
     watching.push_back(&*monitor);
   }
   if (request.server == 0 && request.summary) print_if_kept_nowhere(terminal, job);

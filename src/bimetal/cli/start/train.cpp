@@ -29,6 +29,7 @@ constexpr const char* kTrainExamples = R"(Examples:
   bimetal train job.toml --profile 10:20
   bimetal train job.toml --deepspeed ds_config.json
   bimetal train job.toml --monitor 127.0.0.1:9100 --tensorboard runs/scalars
+  bimetal train job.toml --page
   torchrun --no-python --nproc-per-node 2 bimetal train job.toml
   mpirun -n 4 bimetal train job.toml
   srun -n 4 bimetal train job.toml
@@ -38,12 +39,16 @@ constexpr const char* kTrainExamples = R"(Examples:
 
 Exit status: 0 trained, 130 interrupted (with a checkpoint, if the job has them), others: docs/errors.md.)";
 
+constexpr const char* kPageAnywhere = "anywhere";  // --page without an address
+
 struct TrainArguments {
   std::string job, deepspeed;
   std::vector<std::string> set;      ///< "section.key=value"
   std::vector<std::string> workers;  ///< worker specs
   std::optional<double> join_timeout_s;
   std::string monitor, tensorboard;  ///< monitor.listen and monitor.tensorboard_dir
+  std::string page;                  ///< ADDR:PORT, which monitor.listen becomes
+  bool no_page = false;
   HostOptions host;
   int servers_here = 0;  ///< 0: all
   bool no_elastic = false;
@@ -62,6 +67,22 @@ int ranks_of(const TrainArguments& arguments, const job::JobConfig& job) {
   return arguments.host.expects_others() ? arguments.host.all_workers(here) : here;
 }
 
+/// The page is the monitor's, and where that is.
+void set_page(const TrainArguments& arguments, job::MonitorConfig& monitor) {
+  if (arguments.no_page) monitor.page = "off";
+  if (arguments.page.empty()) return;
+  monitor.page = "on";
+  if (arguments.page == kPageAnywhere) return;
+  const auto listen = net::to_string(net::parse_endpoint(arguments.page));
+  if (!arguments.monitor.empty() && listen != monitor.listen) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("the page is at the monitor's address: --page {} and --monitor {} name "
+                            "two; leave one out",
+                            arguments.page, arguments.monitor));
+  }
+  monitor.listen = listen;
+}
+
 job::JobConfig load(const TrainArguments& arguments) {
   auto job = read_job({arguments.job, arguments.deepspeed, arguments.set},
                       [&](const job::JobConfig& so_far) {
@@ -77,6 +98,7 @@ job::JobConfig load(const TrainArguments& arguments) {
   if (!arguments.monitor.empty()) {
     job.monitor.listen = net::to_string(net::parse_endpoint(arguments.monitor));
   }
+  set_page(arguments, job.monitor);
   if (!arguments.tensorboard.empty()) job.monitor.tensorboard_dir = arguments.tensorboard;
   return job;
 }
@@ -171,6 +193,16 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
                   "Show how the job gets on here, for `bimetal top` and Prometheus; port 0 takes a "
                   "free one")
       ->type_name("ADDR:PORT");
+  auto* page = command
+                   .add_option("--page", arguments.page,
+                               "Show it to a browser, too, which may save, stop and profile: here, "
+                               "or at a free port of this machine alone; without this where "
+                               "standard output is a terminal")
+                   ->type_name("[ADDR:PORT]")
+                   ->expected(0, 1)
+                   ->default_str(kPageAnywhere);
+  command.add_flag("--no-page", arguments.no_page, "No page, not at a terminal either")
+      ->excludes(page);
   command.add_flag(
       "--no-elastic", arguments.no_elastic,
       "The job ends when a worker is lost (default: of several machines' workers those "

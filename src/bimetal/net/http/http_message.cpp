@@ -81,6 +81,7 @@ bool names_loopback(std::string_view authority) {
 std::string_view reason_of(int status) {
   switch (status) {
     case 200: return "OK";
+    case 303: return "See Other";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
     case 403: return "Forbidden";
@@ -116,6 +117,12 @@ std::optional<HttpRequest> parse_request(std::string_view head) {
     if (equal_but_for_case(name, "Origin") && !set_once(request.origin, trimmed(line))) {
       return std::nullopt;
     }
+    if (equal_but_for_case(name, "Cookie") && !set_once(request.cookie, trimmed(line))) {
+      return std::nullopt;
+    }
+    if (equal_but_for_case(name, "X-Bimetal-Press") && !set_once(request.press, trimmed(line))) {
+      return std::nullopt;
+    }
     if (equal_but_for_case(name, "Expect")) {
       request.awaits_continue = newer && equal_but_for_case(trimmed(line), "100-continue");
     }
@@ -136,21 +143,30 @@ bool is_local(const HttpRequest& request) {
   return names_loopback(authority);
 }
 
+std::optional<std::string_view> cookie_of(const HttpRequest& request, std::string_view name) {
+  auto cookies = request.cookie.value_or("");
+  while (!cookies.empty()) {
+    auto cookie = trimmed(next_part(cookies, ";"));
+    if (next_part(cookie, "=") == name) return cookie;
+  }
+  return std::nullopt;
+}
+
 std::string encode_answer(const HttpAnswer& answer, bool with_body) {
-  std::string more;
-  if (answer.status == 401) more = "WWW-Authenticate: Bearer realm=\"bimetal\"\r\n";
-  if (answer.status == 405) more = fmt::format("Allow: {}\r\n", answer.allow);
+  auto more = answer.more_head;
+  if (!answer.stream) more += fmt::format("Content-Length: {}\r\n", answer.body.size());
+  if (answer.status == 401) more += "WWW-Authenticate: Bearer realm=\"bimetal\"\r\n";
+  if (answer.status == 405) more += fmt::format("Allow: {}\r\n", answer.allow);
   return fmt::format(
       "HTTP/1.1 {} {}\r\n"
       "Content-Type: {}\r\n"
-      "Content-Length: {}\r\n"
       "Cache-Control: no-store\r\n"
       "X-Content-Type-Options: nosniff\r\n"
       "{}"
       "Connection: close\r\n"
       "\r\n"
       "{}",
-      answer.status, reason_of(answer.status), answer.content_type, answer.body.size(), more,
+      answer.status, reason_of(answer.status), answer.content_type, more,
       with_body ? answer.body : "");
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,6 +27,8 @@ struct HttpRequest {
   std::optional<std::uint64_t> length = {};     ///< of the body, where the client tells it
   std::optional<std::string_view> host = {};    ///< whom the client thinks that it asks
   std::optional<std::string_view> origin = {};  ///< of a browser: whose page makes it ask
+  std::optional<std::string_view> cookie = {};  ///< NAME=VALUE; NAME=VALUE…
+  std::optional<std::string_view> press = {};   ///< "X-Bimetal-Press", of a page's buttons
   bool awaits_continue = false;                 ///< it sends its body once kContinue is there
 };
 
@@ -41,6 +44,10 @@ struct HttpAnswer {
   std::string content_type = "text/plain; charset=utf-8";
   std::string body = {};
   std::string_view allow = "GET, HEAD";  ///< of status 405
+  std::string more_head = {};            ///< lines of its head, each with its end
+  /// In place of the body: what is to be sent next, asked now and then until the client goes; an
+  /// empty text is nothing as yet. Called on the server's thread.
+  std::function<std::string()> stream = {};
 };
 
 /// Whether a client of this machine asks, by a name that is always this machine's, and no page from
@@ -49,7 +56,10 @@ struct HttpAnswer {
 /// requests, whose answers their browser keeps from them.
 bool is_local(const HttpRequest& request);
 
-/// The whole message; `with_body` is false for an answer to HEAD.
+/// The value of a cookie of that name, as browsers send it back; nothing where there is none.
+std::optional<std::string_view> cookie_of(const HttpRequest& request, std::string_view name);
+
+/// The whole message, or the head of a stream; `with_body` is false for an answer to HEAD.
 std::string encode_answer(const HttpAnswer& answer, bool with_body = true);
 
 /// "GET PATH HTTP/1.1 …". An empty bearer is left out.

@@ -153,6 +153,7 @@ struct HttpServer::Impl {
   struct Answering;
 
   asio::awaitable<void> serve(std::shared_ptr<tcp::socket> socket);
+  asio::awaitable<void> stream(tcp::socket& socket, const HttpAnswer& told);
   asio::awaitable<HttpAnswer> answer(const HttpRequest& request, std::string_view body);
   std::optional<HttpAnswer> refusal_of(const std::optional<HttpRequest>& request) const;
   void take(tcp::socket socket);
@@ -167,6 +168,7 @@ struct HttpServer::Impl {
   Newcomers connections;
   std::list<std::shared_ptr<tcp::socket>> answering;
   std::list<std::shared_ptr<HttpReply>> waiting;
+  std::list<std::shared_ptr<asio::steady_timer>> pauses;  ///< of the streams
   bool stopping = false;
   std::thread thread;
 };
@@ -223,6 +225,12 @@ asio::awaitable<void> HttpServer::Impl::serve(std::shared_ptr<tcp::socket> socke
     told = co_await answer(*request, body);
   }
   body = {};
+  if (!error && told->stream && request->method == "GET") {
+    if (pauses.size() < options.max_streams) {
+      co_return co_await stream(*socket, *told);
+    }
+    told = HttpAnswer{503, "text/plain", "too many watch at once\n"};
+  }
   if (!error) {
     const Watchdog watchdog(*socket, Deadline::after(options.patience));
     const auto message = encode_answer(*told, !request || request->method != "HEAD");
@@ -233,11 +241,43 @@ asio::awaitable<void> HttpServer::Impl::serve(std::shared_ptr<tcp::socket> socke
   connections.remove(socket);
 }
 
+/// Whoever does not read is hung up on: here alone somebody waits for it.
+asio::awaitable<void> HttpServer::Impl::stream(tcp::socket& socket, const HttpAnswer& told) {
+  constexpr int kSilentPauses = 10;  // then something is sent that shows whether anybody is there
+  constexpr const char* kAlive = ":\n\n";
+  const auto pause = std::make_shared<asio::steady_timer>(io);
+  const auto place = pauses.insert(pauses.end(), pause);
+  std::error_code error, ignored;
+  auto message = encode_answer(told);
+  for (int silent = 0; !error && !stopping; ++silent) {
+    try {
+      message += told.stream();
+    } catch (const std::exception& failure) {
+      log(LogLevel::warning, "the {} cannot go on telling: {}", options.name, failure.what());
+      break;
+    }
+    if (message.empty() && silent >= kSilentPauses) message = kAlive;
+    if (!message.empty()) {
+      silent = 0;
+      const Watchdog watchdog(socket, Deadline::after(options.patience));
+      co_await asio::async_write(socket, asio::buffer(message),
+                                 asio::redirect_error(asio::use_awaitable, error));
+      message.clear();
+    }
+    pause->expires_after(options.stream_every);
+    if (!error && !stopping) {
+      co_await pause->async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    }
+  }
+  pauses.erase(place);
+}
+
 /// What a request is told without being looked into.
 std::optional<HttpAnswer> HttpServer::Impl::refusal_of(
     const std::optional<HttpRequest>& request) const {
   if (!request) return HttpAnswer{400, "text/plain", "this is no request of HTTP/1.1\n"};
-  if (!check.admits(request->bearer.value_or(""))) {
+  if (!check.admits(request->bearer.value_or("")) &&
+      !(options.admits && options.admits(*request))) {
     return HttpAnswer{
         401, "text/plain",
         fmt::format("the {}'s token is missing or wrong: {}\n", options.name, options.manual)};
@@ -286,6 +326,7 @@ void HttpServer::Impl::stop() {
   connections.close_all();
   for (const auto& socket : answering) socket->close(ignored);
   for (const auto& reply : waiting) reply->timer->cancel();
+  for (const auto& pause : pauses) pause->cancel();
 }
 
 namespace {

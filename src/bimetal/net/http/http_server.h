@@ -26,6 +26,10 @@ struct HttpServerOptions {
   std::chrono::milliseconds patience{5000};
   /// Longest that an answer may take to be made; then it is one of status 504.
   std::chrono::milliseconds answer_patience{5000};
+  /// Whom else the token lets in, as by a cookie; none: nobody.
+  std::function<bool(const HttpRequest& request)> admits = {};
+  std::chrono::milliseconds stream_every{500};  ///< how often a stream is asked for more
+  std::size_t max_streams = 16;                 ///< whoever else wants one gets status 503
   std::size_t max_body_bytes = 0;    ///< longer bodies are status 413; 0: bodies are not read
   std::size_t max_connections = 32;  ///< whoever else comes takes an older one's place
   std::string name = "monitor";      ///< what it is, for those whom it refuses

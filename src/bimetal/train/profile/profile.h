@@ -28,9 +28,10 @@ struct PhaseTime {
 struct Profile {
   std::int64_t first_step = 0, last_step = 0;
   int ranks = 0;
-  double seconds = 0;                      ///< of all steps, added up over the ranks
-  std::vector<Operation> operations = {};  ///< the most expensive first
-  std::vector<PhaseTime> phases = {};      ///< added up over the ranks
+  double seconds = 0;                                ///< of all steps, added up over the ranks
+  std::vector<Operation> operations = {};            ///< the most expensive first
+  std::vector<PhaseTime> phases = {};                ///< added up over the ranks
+  std::vector<std::vector<double>> seconds_of = {};  ///< by rank, of each of `phases`
   std::filesystem::path trace = {};  ///< of all ranks, for chrome://tracing and ui.perfetto.dev
   double clock_error_s = 0;          ///< most that the ranks' clocks may be apart in it
 };

@@ -275,6 +275,7 @@ void add_to(Profile& profile, const RankProfile& rank) {
     profile.phases[i].name = kPhases[i];
     profile.phases[i].seconds += rank.phases[i];
   }
+  profile.seconds_of.emplace_back(rank.phases.begin(), rank.phases.end());
   merge(profile.operations, rank.operations);
 }
 

@@ -122,6 +122,13 @@ StepProfiler::StepProfiler(comm::Group group, std::optional<ProfileRequest> requ
 
 StepProfiler::~StepProfiler() = default;
 
+bool StepProfiler::ask(std::int64_t step, int steps, std::function<void(const Profile&)> done) {
+  if (!done_) return false;
+  request_ = {.first_step = step + 1, .last_step = step + steps, .done = std::move(done)};
+  done_ = false;
+  return true;
+}
+
 void StepProfiler::begin(std::int64_t step) {
   if (done_ || step < request_->first_step) return;
   if (!recording_) {

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,10 @@ class StepProfiler {
   ~StepProfiler();
   StepProfiler(const StepProfiler&) = delete;
   StepProfiler& operator=(const StepProfiler&) = delete;
+
+  /// The next `steps` steps, behind `step`, are to be profiled; false while others are, or are to
+  /// be. `done`: rank 0's, as ProfileRequest has it; no trace is written. On all ranks alike.
+  bool ask(std::int64_t step, int steps, std::function<void(const Profile&)> done);
 
   /// Around each step of the training. The last one of the profile gathers it from all ranks, which
   /// is collective, writes the trace and tells who has asked for it. True if this has taken time

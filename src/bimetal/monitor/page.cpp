@@ -1,0 +1,157 @@
+#include "bimetal/monitor/page.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "bimetal/base/release.h"
+#include "bimetal/monitor/page_file.h"
+#include "bimetal/net/noise.h"
+
+namespace bimetal::monitor {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::chrono::milliseconds kStatusEvery{200};
+constexpr const char* kJson = "application/json";
+
+/// As browsers name a script or a style that they may use: 'sha256-…'.
+std::string source_of(std::string_view text) {
+  net::ensure_sodium();
+  std::array<unsigned char, crypto_hash_sha256_BYTES> hash;
+  crypto_hash_sha256(hash.data(), reinterpret_cast<const unsigned char*>(text.data()), text.size());
+  constexpr auto kVariant = sodium_base64_VARIANT_ORIGINAL;
+  std::array<char, sodium_base64_ENCODED_LEN(hash.size(), kVariant)> code;
+  sodium_bin2base64(code.data(), code.size(), hash.data(), hash.size(), kVariant);
+  return fmt::format("'sha256-{}'", code.data());
+}
+
+/// Nothing from anywhere else, no script and no style but the page's own, and in nobody's frame.
+std::string policy() {
+  return fmt::format(
+      "Content-Security-Policy: default-src 'none'; script-src {}; style-src {}; connect-src "
+      "'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
+      "Referrer-Policy: no-referrer\r\n",
+      source_of(kPageScript), source_of(kPageStyle));
+}
+
+std::string event(std::string_view name, std::string_view json) {
+  return fmt::format("event: {}\ndata: {}\n\n", name, json);
+}
+
+/// What a button asks for. Nothing for what is none.
+std::optional<progress::Asked> parse_press(std::string_view body) {
+  const auto json = Json::parse(body, nullptr, false);
+  if (!json.is_object() || !json.contains("ask") || !json["ask"].is_string()) return std::nullopt;
+  const auto number = [&](const char* name, std::uint64_t least, std::uint64_t most) {
+    const auto found = json.find(name);
+    if (found == json.end() || !found->is_number_unsigned()) return -1;
+    const auto value = found->get<std::uint64_t>();
+    return value >= least && value <= most ? static_cast<int>(value) : -1;
+  };
+  constexpr std::uint64_t kMostWorkers = 1U << 20;
+  const auto& ask = json["ask"].get_ref<const std::string&>();
+  if (ask == "save") return progress::Asked{.save = true};
+  if (ask == "stop") return progress::Asked{.stop = true};
+  if (const int worker = number("worker", 0, kMostWorkers); ask == "leave" && worker >= 0) {
+    return progress::Asked{.leave = worker};
+  }
+  if (const int steps = number("steps", 1, progress::Requests::kMostSteps);
+      ask == "profile" && steps > 0) {
+    return progress::Asked{.profile = steps};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Page::Page(const Recorder& recorder, const History& history, Access& access, const Buttons& buttons)
+    : recorder_(recorder), history_(history), access_(access), buttons_(buttons) {}
+
+net::HttpAnswer Page::file() {
+  static const auto head = policy();
+  static const auto text = fmt::format("{}<style>{}</style>{}<script>{}</script>{}", kPageHead,
+                                       kPageStyle, kPageBody, kPageScript, kPageEnd);
+  return {.content_type = "text/html; charset=utf-8", .body = text, .more_head = head};
+}
+
+std::optional<net::HttpAnswer> Page::answer(const net::HttpRequest& request,
+                                            std::string_view body) {
+  const bool posts = request.method == "POST";
+  if (posts && request.path == "/press") return press(request, body);
+  if (posts || (request.method != "GET" && request.method != "HEAD")) return std::nullopt;
+  if (request.path == "/") return file();
+  if (request.path == "/events") return stream(request);
+  if (Access::is_link(request.path)) return enter(request);
+  return std::nullopt;
+}
+
+net::HttpAnswer Page::enter(const net::HttpRequest& request) {
+  // Whoever only asks whether it is there has not opened it.
+  const auto cookie = request.method == "GET" ? access_.open(request.path) : std::nullopt;
+  if (cookie) return {.status = 303, .more_head = *cookie + "Location: /\r\n"};
+  return {401, "text/plain; charset=utf-8",
+          "this link has been used, or is not the last one: a browser that is in makes another by "
+          "its button \"open elsewhere\"\n"};
+}
+
+std::string Page::hello(bool may_press) const {
+  Json json = {{"version", std::string(release())}};
+  auto can = Json::array();
+  if (buttons_.requests != nullptr) {
+    if (buttons_.save) can.push_back("save");
+    can.push_back("stop");
+    if (buttons_.leave) can.push_back("leave");
+    if (buttons_.profile) can.push_back("profile");
+  }
+  json["can"] = can;
+  json["press"] = may_press ? Json(std::string(access_.press())) : Json();
+  return json.dump();
+}
+
+const std::string& Page::status() {
+  if (!status_.empty() && !status_until_.expired()) return status_;
+  status_until_ = Deadline::after(kStatusEvery);
+  status_ = monitor::to_json(recorder_.status());
+  status_.pop_back();  // the line's end
+  return status_;
+}
+
+net::HttpAnswer Page::stream(const net::HttpRequest& request) {
+  const bool may_press = access_.knows(request);
+  auto next = [this, may_press, known = std::optional<History::Known>()]() mutable {
+    if (!known) {
+      known.emplace();
+      const auto all = history_.to_json(*known);
+      return event("hello", hello(may_press)) + event("history", all) + event("status", status());
+    }
+    const auto news = history_.news(*known);
+    return (news.empty() ? "" : event("news", news)) + event("status", status());
+  };
+  return {.content_type = "text/event-stream", .stream = std::move(next)};
+}
+
+net::HttpAnswer Page::press(const net::HttpRequest& request, std::string_view body) {
+  if (!access_.may_press(request)) {
+    return {403, "text/plain; charset=utf-8",
+            "buttons are for a browser that has opened the job's link: docs/monitoring.md\n"};
+  }
+  const auto json = Json::parse(body, nullptr, false);
+  if (json == Json{{"ask", "link"}}) {
+    return {200, kJson, Json{{"link", access_.new_link()}}.dump()};
+  }
+  const auto asked = parse_press(body);
+  if (!asked) return {400, "text/plain", "no button asks that\n"};
+  const bool can = (!asked->save || buttons_.save) && (asked->leave < 0 || buttons_.leave) &&
+                   (asked->profile == 0 || buttons_.profile);
+  if (buttons_.requests == nullptr || !can) {
+    return {403, "text/plain", "this job cannot be asked that\n"};
+  }
+  buttons_.requests->ask(*asked);
+  return {200, kJson, "{}"};
+}
+
+}  // namespace bimetal::monitor
