@@ -94,14 +94,14 @@ def main():
     parser.add_argument("--listeners", type=int, default=5)
     parser.add_argument("--windows", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--hidden", type=int, default=800)
+    parser.add_argument("--hidden", type=int, default=300)
     parser.add_argument("--batch", type=int, default=64)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_images(folder / "data", 12_800)
         job = job_file.write_job(folder / "job.toml", model={"name": "mlp", "hidden": args.hidden}, data={"path": str(folder / "data")},
-                                 train={"epochs": 1_000_000, "global_batch": args.batch, "evaluate": False},
+                                 train={"epochs": 1_000_000, "global_batch": args.batch, "learning_rate": 1e-4, "evaluate": False},
                                  checkpoint={"dir": ""}, monitor={"listen": "127.0.0.1:0", "page": "on"})
         with subprocess.Popen([args.bimetal, "train", job, "--worker", "cpu:threads=1"], stdout=subprocess.PIPE, text=True, cwd=folder) as process:
             try:
