@@ -103,7 +103,8 @@ def main():
         job = job_file.write_job(folder / "job.toml", model={"name": "mlp", "hidden": args.hidden}, data={"path": str(folder / "data")},
                                  train={"epochs": 1_000_000, "global_batch": args.batch, "learning_rate": 1e-4, "evaluate": False},
                                  checkpoint={"dir": ""}, monitor={"listen": "127.0.0.1:0", "page": "on"})
-        with subprocess.Popen([args.bimetal, "train", job, "--worker", "cpu:threads=1"], stdout=subprocess.PIPE, text=True, cwd=folder) as process:
+        command = [args.bimetal, "train", job, "--worker", "cpu:threads=1"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder) as process:
             try:
                 for line in process.stdout:
                     if found := re.search(r"monitor at (\S+);", line):

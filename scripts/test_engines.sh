@@ -15,7 +15,8 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     printf '#!/bin/sh\nexit 101\n' >"$policy"
     chmod 755 "$policy"
   fi
-  install_packages openssh-server openssh-client slurm-wlm munge iproute2 || true
+  # Avahi is for network.share.Discovery, which is skipped until it is there.
+  install_packages openssh-server openssh-client slurm-wlm munge iproute2 avahi-daemon dbus libavahi-compat-libdnssd1 || true
 fi
 
 scripts/run_tests.py engines "$build" --name engines

@@ -145,7 +145,8 @@ class Page(TwoMachines):
         browser.all("#search")[0].clear()
         browser.run("document.getElementById('search').dispatchEvent(new Event('input'))")
         # What can be pressed has a name, and the headings are in order.
-        self.assertEqual(browser.run("return [...document.querySelectorAll('button')].filter(b => !b.textContent && !b.ariaLabel).length"), 0)
+        unnamed = browser.run("return [...document.querySelectorAll('button')].filter(b => !b.textContent && !b.ariaLabel).length")
+        self.assertEqual(unnamed, 0)
         self.assertEqual(browser.run("return [...document.querySelectorAll('h1,h2')].map(h => h.tagName).join('')"), "H1" + 5 * "H2")
 
     def take_pictures(self):
@@ -206,7 +207,8 @@ class Page(TwoMachines):
             self.browser.open(elsewhere.replace("127.0.0.1", "localhost"))
             for arguments in ("{}", "{method: 'POST', credentials: 'include', body: '{\"ask\":\"stop\"}'}"):
                 told = self.browser.driver.execute_async_script(
-                    f"const done = arguments[1]; fetch(arguments[0], {arguments}).then(a => done('read ' + a.status), e => done('refused'))",
+                    f"const done = arguments[1]; fetch(arguments[0], {arguments})"
+                    ".then(a => done('read ' + a.status), e => done('refused'))",
                     job.site + ("/press" if "POST" in arguments else "/status"))
                 self.assertEqual(told, "refused")
         time.sleep(1)
@@ -215,8 +217,8 @@ class Page(TwoMachines):
     def test_a_host_named_as_a_script_is_a_text(self):
         if os.geteuid() != 0 or not shutil.which("unshare"):
             self.skipTest("only root may give a host such a name")
-        named = ["unshare", "--uts", sys.executable, "-c", "import os, socket, sys; socket.sethostname(sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])",
-                 SCRIPT, harness.BIMETAL]
+        rename = "import os, socket, sys; socket.sethostname(sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])"
+        named = ["unshare", "--uts", sys.executable, "-c", rename, SCRIPT, harness.BIMETAL]
         job = self.shown(self.train(self.write_job(), "--page", workers=UNEQUAL[:1], program=named))
         self.browser.open(job.link)
         self.browser.wait_for_text("#workers", SCRIPT)
@@ -247,7 +249,8 @@ class Page(TwoMachines):
                    "evaluations": [], "events": [], "profile": None,
                    "plan": {"shares": [1] * 64, "alone": [1] * 64}}
         events = b"".join(f"event: {name}\ndata: {json.dumps(what)}\n\n".encode()
-                          for name, what in (("hello", {"version": "1", "can": [], "press": None}), ("history", history), ("status", status)))
+                          for name, what in (("hello", {"version": "1", "can": [], "press": None}), ("history", history),
+                                             ("status", status)))
         with Served({"/": ("text/html", page, policy), "/events": ("text/event-stream", events)}) as site:
             self.browser.open(site)
             self.browser.wait(lambda: len(self.rows()) == 64, "64 workers")
