@@ -20,7 +20,7 @@ OTHER_VERSION = 99
 
 
 class Stranger:
-    """A server that reads a Hello and answers with `answer`, whoever calls."""
+    """A server that reads of a message what never changes and answers with `answer`, whoever calls."""
 
     def __init__(self, test, answer):
         self.answer = answer
@@ -38,9 +38,10 @@ class Stranger:
             except OSError:
                 return
             with caller, contextlib.suppress(ConnectionError):  # the caller may hang up first
-                caller.recv(HELLO_BYTES, socket.MSG_WAITALL)
+                caller.recv(PREAMBLE.size, socket.MSG_WAITALL)
                 caller.sendall(self.answer)
-                caller.recv(1)
+                while caller.recv(4096):
+                    pass
 
 
 class Strangers(FaultTest):
