@@ -5,7 +5,7 @@ One worker on one thread trains steps of about 5 ms (--hidden, --batch). In turn
 the page's events, as browsers do, for --seconds, and nobody does. A step's time is that of the job's own clock, which counts training
 alone, from the job's status at a window's begin and end. Printed are the medians and their ratio (1: listeners cost nothing).
 
-    .venv/bin/python bench/page.py --bimetal build/bimetal        about a minute
+    .venv/bin/python bench/page.py        about a minute
 """
 
 import argparse
@@ -25,6 +25,7 @@ import urllib.request
 
 import job_file
 import machine
+from ranks import BIMETAL
 
 
 def write_images(folder, images):
@@ -90,11 +91,11 @@ def measure(args, address):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bimetal", default="build/bimetal")
+    parser.add_argument("--bimetal", default=BIMETAL)
     parser.add_argument("--listeners", type=int, default=5)
     parser.add_argument("--windows", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--hidden", type=int, default=300)
+    parser.add_argument("--hidden", type=int, default=550)
     parser.add_argument("--batch", type=int, default=64)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
