@@ -96,16 +96,6 @@ std::vector<task::BatchStatistics> statistics_of(const task::Model& model) {
   return statistics;
 }
 
-train::UpdateOptions update_options(const DataParallelOptions& options) {
-  train::UpdateOptions update{.limits = options.limits};
-  if (options.precision == precision::Precision::float16) {
-    job::TrainConfig scale;
-    scale.loss_scale = options.loss_scale;
-    update.scaler = precision::scaler_options(scale);
-  }
-  return update;
-}
-
 Source agreed(const api::Session& session, Source source, const DataParallelOptions& options) {
   job::require_same_facts(session.group(), facts_of(source.kind(), options),
                           options.parallel.timeout);
@@ -145,7 +135,8 @@ struct DataParallel::Impl {
         statistics(statistics_of(source.units)),
         stored(source.units, session->group(), session->device(), options),
         own_tensors("DataParallel", stored.model(), stored.optimized()),
-        update(stored.store(), options.parallel.timeout, update_options(options)),
+        update(stored.store(), options.parallel.timeout,
+               api::update_options(options.precision, options.loss_scale, options.limits)),
         segments(stored.units(),
                  train::recomputed_at_once(options.recompute, source.units.units.size())),
         given(/*inputs_only=*/false),
@@ -281,10 +272,8 @@ progress::Evaluation DataParallel::evaluate(
 
 std::filesystem::path DataParallel::save(const std::filesystem::path& dir,
                                          torch::optim::Optimizer& optimizer, std::int64_t keep) {
-  auto state = impl_->session->steps().state();
-  state.step = impl_->session->steps_done();
-  if (const auto& scaler = impl_->update.stages().scaler()) state.loss_scaler = scaler->state();
-  return impl_->stored.save({.dir = dir.string(), .keep = keep}, optimizer, std::move(state));
+  return impl_->stored.save({.dir = dir.string(), .keep = keep}, optimizer,
+                            impl_->session->state_after(impl_->update));
 }
 
 std::optional<StartingPoint> DataParallel::resume(const std::filesystem::path& dir,
@@ -292,10 +281,7 @@ std::optional<StartingPoint> DataParallel::resume(const std::filesystem::path& d
   impl_->own_tensors.require_all_of(optimizer);
   const auto state = impl_->stored.resume(dir, optimizer);
   if (!state) return std::nullopt;
-  auto& scaler = impl_->update.stages().scaler();
-  if (scaler && state->loss_scaler) scaler->restore(*state->loss_scaler);
-  impl_->session->go_on_after(state->step);
-  return StartingPoint{.step = state->step, .position = state->position, .seed = state->seed};
+  return impl_->session->go_on_with(*state, impl_->update);
 }
 
 void DataParallel::save_model(const std::filesystem::path& path) {

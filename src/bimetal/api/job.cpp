@@ -14,6 +14,7 @@
 #include "bimetal/device/device.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/launch/rank_environment.h"
+#include "bimetal/precision/loss_scaler.h"
 
 namespace bimetal {
 namespace {
@@ -133,6 +134,32 @@ std::shared_ptr<BalancedSteps> Session::begin(std::shared_ptr<const task::Datase
   steps_ =
       std::make_shared<BalancedSteps>(std::move(dataset), options, first, group_, lanes_, device_);
   return steps_;
+}
+
+train::UpdateOptions update_options(precision::Precision precision, double loss_scale,
+                                    const optim::GradientLimits& limits) {
+  train::UpdateOptions update{.limits = limits};
+  if (precision == precision::Precision::float16) {
+    job::TrainConfig scale;
+    scale.loss_scale = loss_scale;
+    update.scaler = precision::scaler_options(scale);
+  }
+  return update;
+}
+
+checkpoint::TrainingState Session::state_after(train::CollectiveUpdate& update) const {
+  auto state = steps().state();
+  state.step = steps_done_;
+  if (const auto& scaler = update.stages().scaler()) state.loss_scaler = scaler->state();
+  return state;
+}
+
+StartingPoint Session::go_on_with(const checkpoint::TrainingState& state,
+                                  train::CollectiveUpdate& update) {
+  auto& scaler = update.stages().scaler();
+  if (scaler && state.loss_scaler) scaler->restore(*state.loss_scaler);
+  steps_done_ = state.step;
+  return {.step = state.step, .position = state.position, .seed = state.seed};
 }
 
 BalancedSteps& Session::steps() const {

@@ -34,7 +34,6 @@ job::JobConfig job_of(const PipelineOptions& options) {
   job.mesh.cuts = options.cuts;
   job.mesh.schedule = options.schedule;
   job.mesh.micro_batches = options.micro_batches;
-  job.train.loss_scale = options.loss_scale;
   return job;
 }
 
@@ -94,14 +93,6 @@ std::vector<std::size_t> begins_of(const PipelineOptions& options, const api::Se
   return train::choose_cuts(job, session.group(), shape, task, {}, nobody).begins;
 }
 
-train::UpdateOptions update_options(const PipelineOptions& options) {
-  train::UpdateOptions update{.limits = options.limits};
-  if (options.precision == precision::Precision::float16) {
-    update.scaler = precision::scaler_options(job_of(options).train);
-  }
-  return update;
-}
-
 train::StageOptions stage_options(const PipelineOptions& options, const api::Session& session) {
   train::StageOptions stage;
   stage.device = session.device();
@@ -138,8 +129,9 @@ struct Pipeline::Impl {
     sync = {store, {sums}};
     compute = std::make_unique<train::StageCompute>(given, mesh, stage, sums,
                                                     stage_options(options, *session));
-    update = std::make_unique<train::CollectiveUpdate>(sync, options.parallel.timeout,
-                                                       update_options(options));
+    update = std::make_unique<train::CollectiveUpdate>(
+        sync, options.parallel.timeout,
+        api::update_options(options.precision, options.loss_scale, options.limits));
     session->set_lanes(compute->lanes());
   }
 
@@ -259,9 +251,7 @@ progress::Evaluation Pipeline::evaluate(
 
 std::filesystem::path Pipeline::save(const std::filesystem::path& dir,
                                      torch::optim::Optimizer& optimizer, std::int64_t keep) {
-  auto state = impl_->session->steps().state();
-  state.step = impl_->session->steps_done();
-  if (const auto& scaler = impl_->update->stages().scaler()) state.loss_scaler = scaler->state();
+  auto state = impl_->session->state_after(*impl_->update);
   const auto& group = impl_->session->group();
   if (!impl_->term) impl_->term = api::next_term(group, dir);
   state.term = *impl_->term;
@@ -278,10 +268,7 @@ std::optional<StartingPoint> Pipeline::resume(const std::filesystem::path& dir,
   if (!from) return std::nullopt;
   const auto state = api::take_kept(group, *from, impl_->kept(), optimizer);
   checkpoint::set_random_state(state.torch_rng);
-  auto& scaler = impl_->update->stages().scaler();
-  if (scaler && state.loss_scaler) scaler->restore(*state.loss_scaler);
-  impl_->session->go_on_after(state.step);
-  return StartingPoint{.step = state.step, .position = state.position, .seed = state.seed};
+  return impl_->session->go_on_with(state, *impl_->update);
 }
 
 /// Each stage gives its own.

@@ -12,8 +12,15 @@
 #include "bimetal/api/balanced_steps.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/job/worker_spec.h"
+#include "bimetal/optim/clip.h"
+#include "bimetal/precision/precision.h"
+#include "bimetal/train/collective_update.h"
 
 namespace bimetal::api {
+
+/// `loss_scale`: of float16, which alone is scaled; 0 finds it out.
+train::UpdateOptions update_options(precision::Precision precision, double loss_scale,
+                                    const optim::GradientLimits& limits);
 
 class Session {
  public:
@@ -36,16 +43,18 @@ class Session {
   /// The loop that runs. Error(InvalidArgument) if none was begun.
   BalancedSteps& steps() const;
 
-  /// Optimizer steps of all loops so far, those before a checkpoint included.
-  std::int64_t steps_done() const noexcept { return steps_done_; }
   void count_step() noexcept { ++steps_done_; }
-  void go_on_after(std::int64_t steps) noexcept { steps_done_ = steps; }
+
+  /// For a checkpoint after a step of `update`: all but what the model's owner has.
+  checkpoint::TrainingState state_after(train::CollectiveUpdate& update) const;
+  /// The way back. Returns what a loop has to know of it.
+  StartingPoint go_on_with(const checkpoint::TrainingState& state, train::CollectiveUpdate& update);
 
  private:
   comm::Group group_;
   train::Lanes lanes_;
   double speed_;
-  std::int64_t steps_done_ = 0;
+  std::int64_t steps_done_ = 0;  ///< of all loops so far, those before a checkpoint included
   torch::Device device_{torch::kCPU};
   std::shared_ptr<BalancedSteps> steps_;
   using Order = std::pair<std::int64_t, std::uint64_t>;  ///< what it depends on: samples and seed
