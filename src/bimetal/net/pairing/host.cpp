@@ -5,7 +5,6 @@
 #include <array>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
-#include <asio/redirect_error.hpp>
 #include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
 #include <thread>
@@ -14,6 +13,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/net/pairing/exchange.h"
+#include "bimetal/net/tcp/authenticate.h"
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/listener.h"
 #include "bimetal/net/tcp/run_handlers.h"
@@ -39,17 +39,6 @@ std::string address_of(const tcp::socket& socket) {
   std::error_code error;
   const auto remote = socket.remote_endpoint(error);
   return error ? "an unknown address" : remote.address().to_string();
-}
-
-/// Closing at once, with the guest's bytes unread, might destroy what is on its way to it.
-asio::awaitable<void> part(tcp::socket& socket) {
-  std::error_code error;
-  socket.shutdown(tcp::socket::shutdown_send, error);
-  std::array<std::byte, 512> discarded;
-  for (int i = 0; i < 16 && !error; ++i) {
-    co_await socket.async_read_some(asio::buffer(discarded),
-                                    asio::redirect_error(asio::use_awaitable, error));
-  }
 }
 
 }  // namespace
@@ -98,7 +87,7 @@ struct Host::Impl {
       Watchdog watchdog(*socket, Deadline::after(kPatience));
       try {
         co_await answer(*socket);
-        co_await part(*socket);
+        co_await wait_for_hang_up(*socket);
       } catch (...) {
         failure = std::current_exception();
       }

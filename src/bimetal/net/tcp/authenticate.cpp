@@ -12,6 +12,18 @@
 #include "bimetal/net/tcp/sockets.h"
 
 namespace bimetal::net {
+
+asio::awaitable<void> wait_for_hang_up(tcp::socket& socket) {
+  constexpr int kPatience = 16;
+  std::error_code error;
+  socket.shutdown(tcp::socket::shutdown_send, error);
+  std::array<std::byte, 512> discarded;
+  for (int i = 0; i < kPatience && !error; ++i) {
+    co_await socket.async_read_some(asio::buffer(discarded),
+                                    asio::redirect_error(asio::use_awaitable, error));
+  }
+}
+
 namespace {
 
 std::string_view name_of(Service service) {
@@ -106,20 +118,12 @@ asio::awaitable<std::array<std::byte, size>> read_from_server(tcp::socket& socke
   co_return message;
 }
 
-/// Tells the client why, then waits until it has hung up: closing at once, with its bytes unread,
-/// would reset the connection and might destroy the Reject on its way.
 asio::awaitable<void> reject(tcp::socket& socket, Service service, Refusal refusal) {
-  constexpr int kPatience = 16;
   std::error_code error;
   const auto message = encode_reject(service, refusal);
   co_await asio::async_write(socket, asio::buffer(message),
                              asio::redirect_error(asio::use_awaitable, error));
-  socket.shutdown(tcp::socket::shutdown_send, error);
-  std::array<std::byte, 512> discarded;
-  for (int i = 0; i < kPatience && !error; ++i) {
-    co_await socket.async_read_some(asio::buffer(discarded),
-                                    asio::redirect_error(asio::use_awaitable, error));
-  }
+  co_await wait_for_hang_up(socket);
 }
 
 /// Reads a client's message of kind `expected`; anything else is refused and thrown.

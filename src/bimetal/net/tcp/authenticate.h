@@ -20,6 +20,10 @@ asio::awaitable<SessionKeys> authenticate_as_client(asio::ip::tcp::socket& socke
                                                     const HandshakeKey& key, Hello hello,
                                                     std::string server);
 
+/// For the last word to a client: closing at once, with its bytes unread, would reset the
+/// connection and might destroy that word on its way. Reads a little, and not for ever.
+asio::awaitable<void> wait_for_hang_up(asio::ip::tcp::socket& socket);
+
 /// Whether a client that has proved the token is welcome. Called after the proof only.
 using Admit = std::function<std::optional<Refusal>(const Hello&)>;
 
