@@ -20,6 +20,7 @@ if not clusters.WHY_NOT:
     from bimetal.ray.cluster import Node, label_matches, what_fits, what_is_missing, with_gpus
     from bimetal.ray.result import Failure, root_cause
     from bimetal.ray.cluster import parse
+    from bimetal.ray.target import JobFile
     from bimetal.runs import folders
 
 
@@ -47,6 +48,15 @@ class Requests(unittest.TestCase):
             self.assertEqual(failed.exception.code, "invalid_argument")
         with self.assertRaisesRegex(bimetal.Error, "no workers"):
             bimetal.ray.Trainer(print, [])
+
+    def test_where_a_job_files_checkpoints_are_kept(self):
+        job = clusters.TEMPORARY / "kept.toml"
+        for text, changed, folder in (
+                ("", {}, "runs/kept"), ('dir = "there"', {}, "there"), ('dir = ""', {}, None),
+                ("", {"checkpoint.dir": ""}, None), ('dir = "there"', {"checkpoint.dir": "here"}, "here")):
+            job.write_text(f'[model]\nname = "mlp"\n[checkpoint]\n{text}\n')
+            found = JobFile.read(job, changed).storage()
+            self.assertEqual(found, pathlib.Path.cwd() / folder if folder else None, (text, changed))
 
     def test_nodes_take_tags_and_labels_of_ones_own(self):
         from bimetal.ray.__main__ import _arguments, _offered

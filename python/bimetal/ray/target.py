@@ -56,8 +56,10 @@ class JobFile:
         return cls(file.name, text, changes, pathlib.Path.cwd(), table)
 
     def storage(self) -> pathlib.Path | None:
-        """The job's own folder for checkpoints, if it has one."""
+        """The job's own folder for checkpoints, if it has one: as the program chooses it."""
         folder = self._value("checkpoint", "dir")
+        if folder is None:
+            folder = f"runs/{pathlib.Path(self.name).stem}"
         return self.directory / folder if folder else None
 
     def keep(self) -> int:
