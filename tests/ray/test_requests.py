@@ -49,7 +49,7 @@ class Requests(unittest.TestCase):
         with self.assertRaisesRegex(bimetal.Error, "no workers"):
             bimetal.ray.Trainer(print, [])
 
-    def test_where_a_job_files_checkpoints_are_kept(self):
+    def test_what_a_job_file_says_beside_the_program(self):
         job = clusters.TEMPORARY / "kept.toml"
         for text, changed, folder in (
                 ("", {}, "runs/kept"), ('dir = "there"', {}, "there"), ('dir = ""', {}, None),
@@ -57,6 +57,8 @@ class Requests(unittest.TestCase):
             job.write_text(f'[model]\nname = "mlp"\n[checkpoint]\n{text}\n')
             found = JobFile.read(job, changed).storage()
             self.assertEqual(found, pathlib.Path.cwd() / folder if folder else None, (text, changed))
+        with self.assertRaisesRegex(bimetal.Error, "elastic.min_workers=3: workers= has 2"):
+            bimetal.ray.Trainer(job, ["a", "b"], settings={"elastic.min_workers": 3})
 
     def test_nodes_take_tags_and_labels_of_ones_own(self):
         from bimetal.ray.__main__ import _arguments, _offered

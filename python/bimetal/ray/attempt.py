@@ -74,6 +74,7 @@ class Attempt:
         self._served_until: float | None = None  # since when the parameter servers have had the result
         self._least = least
         self._newcomers: set[int] = set()
+        self._left: set[int] = set()  # have said that they leave an elastic job
         self._ended = False  # a worker has come to the end
         self._unsure: dict[str, float] = {}  # nodes that did not answer, until when they are not used
 
@@ -121,12 +122,12 @@ class Attempt:
 
     def place_of_newcomer(self, rank: int) -> Place | None:
         """Beside those who are there; None: none of them can be joined any more."""
-        doors = self._doors([rank])
+        doors = list(dict.fromkeys(door for each in self._doors([rank]) for door in each.split(",")))
         if not doors:
             self._losses.add(Failure(rank, f"{self._name(rank)}: nobody is left whom it could join", "aborted", rank))
             return None
         address, _, port = doors[0].rpartition(":")
-        return replace(self._places(address.strip("[]"), int(port))[rank], door=doors[0])
+        return replace(self._places(address.strip("[]"), int(port))[rank], door=",".join(doors))
 
     def _places(self, address: str, port: int) -> list[Place]:
         # By machine, not by address: nodes of one machine share its processors. Containers have names of their own.
@@ -193,12 +194,18 @@ class Attempt:
         while watched.open and not self._losses.decided() and not self._served_out():
             for rank, said in watched.hear(1.0):
                 if failure := self._failure_in(rank, said):
-                    self._lose(failure)
-                    continue
+                    if rank not in self._left:
+                        self._lose(failure)
+                        continue
+                    said = {"kind": "ended", "interrupted": True, "report": None}  # nobody has waited for more
                 if said["kind"] == "leads" or said.get("leads"):
                     self.order = [rank, *(other for other in self.order if other != rank)]
-                if said["kind"] == "ended" and rank not in self._departures.ranks:
-                    self._ended = self._ended or not said.get("left")
+                if said["kind"] == "left":
+                    self._losses.elastic = True
+                    self._left.add(rank)
+                    continue
+                if said["kind"] == "ended" and rank not in self._departures.ranks | self._left:
+                    self._ended = True
                 if self.servers and rank == self.lead and said["kind"] == "ended":
                     self._served_until = time.monotonic()
                     yield from self._given_up(at_the_end=True)
@@ -240,12 +247,12 @@ class Attempt:
 
     def _after_departure(self, rank: int, said: dict[str, Any], stoppable: bool) -> None:
         """AttemptFailed if that was the last word that is waited for before the job leaves a node."""
-        if not self._departures.ranks or self._stopped:
+        ordered = rank in self._departures.ranks
+        if said["kind"] == "ended" and (rank in self._left or ordered and self._goes_on()):
+            self._losses.leave(rank)
+            self._vacate("left", rank, f"{self._name(rank)} has left" + (": its node was ended" if ordered else ""), again=ordered)
+        elif not self._departures.ranks or self._stopped or self._goes_on():
             return
-        if self._goes_on():
-            if rank in self._departures.ranks and said["kind"] == "ended":
-                self._losses.leave(rank)
-                self._vacate("left", rank, f"{self._name(rank)} has left: its node was ended")
         elif rank == self.lead and (said["kind"] == "ended" and said["interrupted"]
                                     or said["kind"] == "checkpoint" and not stoppable):
             raise self._departed()
@@ -281,14 +288,14 @@ class Attempt:
                 doors.append(ray.get(call))
         return [door for door in doors if door]
 
-    def _vacate(self, what: str, rank: int, text: str) -> None:
-        """Another actor may take that worker's place, where the job is elastic."""
+    def _vacate(self, what: str, rank: int, text: str, again: bool = True) -> None:
+        """Another actor may take that worker's place, where the job is elastic, unless it is not to be filled ``again``."""
         self.changes.append(Change(what, rank, text))
         self._newcomers.discard(rank)
         if not self._losses.elastic:
             return
         self.order.remove(rank)
-        if not self._stopped:
+        if again and not self._told_to_end:
             until = time.monotonic() + _UNSURE_SECONDS
             self._unsure.update(dict.fromkeys(self._dead_nodes([rank]), until))
             self._dismiss([self.actors[rank]])
@@ -296,7 +303,7 @@ class Attempt:
 
     def _begin_again(self, rank: int) -> tuple[Any, Any] | None:
         """An actor in that place, which Ray has moved if its node is gone; None: there is no room just now."""
-        if self._ended or self._stopped or self._departures.of_all or not self._news.answers:
+        if self._ended or self._told_to_end or self._departures.of_all or not self._news.answers:
             return None
         table = placement_group_table(self._group)
         unsure = {node for node, end in self._unsure.items() if end > time.monotonic()}
@@ -312,6 +319,7 @@ class Attempt:
             self._losses.come(rank)
             self._departures.come(rank, fact["node"])
             self._newcomers.add(rank)
+            self._left.discard(rank)
             self.order.append(rank)
             self._watched.watch(rank)
             text = f"{self._name(rank)} comes in the place of one that was lost"

@@ -67,7 +67,8 @@ class LoopRun:
                 self._call()
             self.mailbox.put("ended", interrupted=False, report=None)
         except Left:
-            self.mailbox.put("ended", interrupted=False, report=None, left=True)
+            self.mailbox.put("left")
+            self.mailbox.put("ended", interrupted=False, report=None)
         except BaseException as failure:  # of any kind: a loop may call sys.exit(), and the driver waits for a word
             self.mailbox.put("failed", died=False, **_describe(failure))
         finally:

@@ -65,6 +65,11 @@ class JobFile:
     def keep(self) -> int:
         return int(self._value("checkpoint", "keep") or 2)
 
+    def least(self) -> int:
+        """Workers that go on when others are lost; 0: the job is not elastic."""
+        value = str(self._value("elastic", "min_workers") or 0)
+        return int(value) if value.isdigit() else 0  # the program says what is wrong with it
+
     def servers(self, asked: Sequence[WorkerRequest]) -> list[WorkerRequest]:
         """Requests for the parameter servers, if the job has any: these, or so many as it says on the head node.
 
@@ -93,6 +98,8 @@ class JobFile:
         data = self._value("data", "path")
         if data and (self.directory / data).exists():
             settings.append(f"data.path={self.directory / data}")
+        if self.least():
+            settings.append(f"elastic.min_workers={places[0].least}")
         readers = [place.rank for place in places if place.rank in (attempt.servers or [0]) and not place.door]
         resume = dict(zip(readers, checkpoints.place(attempt, readers)))
         self._keeps = checkpoints.folder is not None
@@ -119,9 +126,11 @@ class JobFile:
     def figures(self, facts: Sequence[Mapping[str, Any]], order: Sequence[int]) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
         """Metrics, workers and history of a Result; of the workers that are there at the end, and their places."""
         report = dict(self._report)
-        figures = {worker["rank"]: worker for worker in report.pop("workers", [])}
+        told = report.pop("workers", [])
+        # Where workers have changed: those who are there in the order of their ranks, numbered as they came, and then the others.
+        figures = dict(enumerate(told)) if report.get("changes") else {worker["rank"]: worker for worker in told}
         history = report.pop("history", [])
-        return report, [{**who, **figures.get(who["rank"], {})} for who in facts], history
+        return report, [{**figures.get(who["rank"], {}), **who} for who in facts], history
 
     def _value(self, section: str, key: str) -> Any:
         for setting in reversed(self.settings):
@@ -153,6 +162,9 @@ class TrainLoop:
 
     def keep(self) -> int:
         return 2
+
+    def least(self) -> int:
+        return 0  # what bimetal.elastic.run says
 
     def servers(self, asked: Sequence[WorkerRequest]) -> list[WorkerRequest]:
         if asked:

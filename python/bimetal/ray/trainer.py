@@ -42,14 +42,17 @@ class Trainer:
             whatever else runs there. With them the job goes on when a worker is lost, as long as one is left.
         config: for the function.
         settings: keys of the job file to change, as ``{"train.epochs": 3}``.
-        storage: folder on this machine for checkpoints; a job file's ``checkpoint.dir`` unless given. None (and no
-            such key): none are kept, and a failure means to begin anew. It need not be on a share.
+        storage: folder on this machine for checkpoints; a job file's ``checkpoint.dir`` unless given, which is
+            runs/NAME where the file does not say. None of a train loop, or where that key is empty: none are kept, and a
+            failure means to begin anew. It need not be on a share.
         storage_shared: whether all nodes see that folder; None: find out.
         resume: a checkpoint to begin with, or a folder of which to take the newest.
         max_failures: lost workers and nodes to survive before giving up. Errors of the program, such as an exception
             in the train loop or a key that is wrong, are never tried again.
         min_workers: go on with at least so many when others' resources have gone, and begin with no fewer; the first
-            of ``workers`` come first. None: all.
+            of ``workers`` come first. None: all. Without a restart an elastic job goes on with as many as
+            it says itself (``elastic.min_workers``, or ``min_workers=`` of ``bimetal.elastic.run``), or this number
+            where it is larger.
         resource_timeout: seconds to wait for resources in use, and after a failure for nodes to come back.
         timeout_s: of a train loop's process group: longest wait of a collective.
         on_event: is called with each Event, on the thread of ``fit()``; exceptions that it raises end the job.
@@ -70,7 +73,6 @@ class Trainer:
         if not 1 <= self._least <= len(self._requests):
             raise error(f"min_workers={min_workers}: from 1 to the {len(self._requests)} workers there are",
                         "invalid_argument")
-        self._least_elastic = min_workers or 0
         self._target: JobFile | TrainLoop
         if callable(target):
             _not_both("settings", settings, "a train loop", "pass config=")
@@ -78,6 +80,9 @@ class Trainer:
         else:
             _not_both("config", config, "a job file", "pass settings=")
             self._target = JobFile.read(target, settings or {})
+        self._least_elastic = max(min_workers or 0, self._target.least())
+        if self._least_elastic > len(self._requests):
+            raise error(f"elastic.min_workers={self._least_elastic}: workers= has {len(self._requests)}", "invalid_argument")
         self._servers = self._target.servers(parse_all(servers) if servers else [])
         self._storage = pathlib.Path(storage) if storage else self._target.storage()
         self._shared = storage_shared

@@ -147,7 +147,7 @@ class Worker:
         place = place.apart(usable_cores())
         for name in ("BIMETAL_TOKEN_FILE", "BIMETAL_ADDRESS", "BIMETAL_DOOR"):
             os.environ.pop(name, None)
-        os.environ.update(place.variables(token), BIMETAL_WORKER=place.workers[-1])
+        os.environ.update(place.variables(token), BIMETAL_WORKER=place.workers[-1], BIMETAL_ELASTIC=str(place.least or ""))
         store = None if place.door else AskedStore(at_hand(self._shelf) if first is None else through_ray(first))
         LoopRun(function, config, place.rank, place.world_size, place.workers[-1],
                 datetime.timedelta(seconds=timeout_s), store, self._mailbox, pathlib.Path(resume) if resume else None,

@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <exception>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -72,16 +70,6 @@ membership::Options options_of(const bimetal_member_options& asked) {
   return options;
 }
 
-std::vector<net::Endpoint> doors_in(std::string_view text) {
-  std::vector<net::Endpoint> doors;
-  while (!text.empty()) {
-    const auto end = std::min(text.find(','), text.size());
-    doors.push_back(net::parse_endpoint(text.substr(0, end)));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return doors;
-}
-
 /// Calls what may wait for others.
 template <typename Call>
 std::int32_t waiting(Call&& call) {
@@ -136,7 +124,7 @@ std::int32_t bimetal_members_join(bimetal_members* members, const char* doors,
                                   bimetal_group** group) {
   return waiting([&] {
     capi::require(doors, "the door to knock at");
-    *group = entered(*members, members->members.join(doors_in(doors)));
+    *group = entered(*members, members->members.join(membership::doors_in(doors)));
   });
 }
 

@@ -117,6 +117,16 @@ Answer knock_at(rendezvous::Store& store, const Knock& knock, std::chrono::milli
   }
 }
 
+std::vector<net::Endpoint> doors_in(std::string_view text) {
+  std::vector<net::Endpoint> doors;
+  while (!text.empty()) {
+    const auto end = std::min(text.find(','), text.size());
+    doors.push_back(net::parse_endpoint(text.substr(0, end)));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return doors;
+}
+
 void show(rendezvous::Store& store, const Roll& roll) {
   store.set(kRollKey, encode_roll(roll), soon());
 }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/membership/roll.h"
@@ -72,6 +73,9 @@ class Door {
 Answer knock_at(rendezvous::Store& store, const Knock& knock, std::chrono::milliseconds silence,
                 std::optional<std::chrono::milliseconds> timeout,
                 const std::function<void()>& wait);
+
+/// "HOST:PORT,HOST:PORT…". Errors: those of net::parse_endpoint.
+std::vector<net::Endpoint> doors_in(std::string_view text);
 
 /// Where a store shows who is in this epoch, once there is one.
 inline constexpr const char* kRollKey = "door/roll";

@@ -107,14 +107,11 @@ class TrainingRank {
       if (members) members->found(group);
     } else {
       members = make_members(env_, request_);
-      doors = {net::parse_endpoint(request_.door)};
+      doors = membership::doors_in(request_.door);
       group = launch::single_process_world();
     }
     if (members && request_.elastic) {
-      const auto door = net::to_string(members->door());
-      voice_.set_door(door);
-      const bool told = env_.store == launch::StoreOwner::Launcher || voice_.terminal() == nullptr;
-      if (!told) voice_.terminal()->print("others join by: bimetal join " + door);
+      voice_.open_door(net::to_string(members->door()), env_.store == launch::StoreOwner::Launcher);
       show_offer(*members);
     }
     StopWhen stop(request_.stop_after_s);  // not before: Ctrl-C may just end who waits for others

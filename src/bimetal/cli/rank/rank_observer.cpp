@@ -155,6 +155,7 @@ RankVoice::RankVoice(const RankRequest& request, launch::StatusReporter& status,
 void RankVoice::on_leading(bool leads) {
   if (leads == leads_) return;
   leads_ = leads;
+  if (leads) status_.leads();
   if (!leads) {
     tell(guest_ ? std::vector<Observer*>{&printer_} : std::vector<Observer*>());
     monitor_.reset();
@@ -171,6 +172,13 @@ void RankVoice::on_leading(bool leads) {
       fmt::format("this worker leads the job now; others join by: bimetal join {}", door_));
 }
 
+void RankVoice::open_door(std::string address, bool said) {
+  status_.door(address);
+  if (status_.connected() && !said) return;  // by an engine
+  door_ = std::move(address);
+  if (leads_ && !said) terminal_.print("others join by: bimetal join " + door_);
+}
+
 void RankVoice::on_workers(const std::vector<progress::WorkerPlace>& places) {
   places_ = places;
   Observers::on_workers(places);
@@ -183,6 +191,7 @@ void RankVoice::on_rescue(const progress::Rescue& rescue) {
 }
 
 void RankVoice::end(const progress::Report& report) {
+  if (report.left) status_.left();
   if (!leads_ && !guest_) return;
   terminal_.clear();
   if (report.left) {

@@ -66,8 +66,9 @@ class RankVoice final : public progress::Observers {
   /// Both must outlive it.
   RankVoice(const RankRequest& request, launch::StatusReporter& status, bool guest);
 
-  /// Where others can join when this rank leads in the place of another.
-  void set_door(std::string address) { door_ = std::move(address); }
+  /// Others can join there: told to whoever has started this rank, and to people while it leads,
+  /// unless an engine brings those who come. `said`: people know of it at the start.
+  void open_door(std::string address, bool said);
 
   /// Prints and writes what is due at the end of the run.
   void end(const progress::Report& report);

@@ -83,6 +83,18 @@ void StatusReporter::rescue(const progress::Rescue& rescue) {
                        {"cause", rescue.cause}}));
 }
 
+void StatusReporter::door(const std::string& address) {
+  write_line(one_line({{"event", "door"}, {"address", address}}));
+}
+
+void StatusReporter::leads() {
+  write_line(one_line({{"event", "leads"}}));
+}
+
+void StatusReporter::left() {
+  write_line(one_line({{"event", "left"}}));
+}
+
 void StatusReporter::progress(const progress::Progress& progress) {
   write_line(one_line({{"event", "progress"},
                        {"epoch", progress.epoch},

@@ -2,8 +2,10 @@
 // What a rank tells its launcher while it runs and why it fails, so that the launcher can print one
 // message for the whole job. JSON lines over a pipe: {"event":"checkpoint","path":…,"step":…},
 // {"event":"error","code":…,"message":…,"rank":…}, {"event":"rescue","state":…,"lost":…,"step":…,
-// "path":…,"cause":…} where what a lost rank had is saved, and for engines that show how a job gets
-// on {"event":"progress","epoch":…,"epochs":…,"step":…,"steps":…,"loss":…,"samples_per_s":…,
+// "path":…,"cause":…} where what a lost rank had is saved. For engines that bring newcomers to an
+// elastic job {"event":"door","address":…}, {"event":"leads"} and {"event":"left"}; for those that
+// show how a job gets on
+// {"event":"progress","epoch":…,"epochs":…,"step":…,"steps":…,"loss":…,"samples_per_s":…,
 // "efficiency":…,"shares":[…]} and {"event":"evaluated","epoch":…,"accuracy":…,"loss":…}.
 
 #include <cstdint>
@@ -37,6 +39,12 @@ class StatusReporter {
   void checkpoint(const std::string& path, std::int64_t step);
   void failed(const Error& error);
   void rescue(const progress::Rescue& rescue);
+  /// Where others can join the job.
+  void door(const std::string& address);
+  /// This rank is number 0 from now on.
+  void leads();
+  /// It ends, and the others go on.
+  void left();
   void progress(const progress::Progress& progress);
   /// A metric is a field under its name.
   void evaluated(std::int64_t epoch, const progress::Evaluation& evaluation);

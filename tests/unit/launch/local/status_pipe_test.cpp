@@ -85,7 +85,13 @@ TEST(StatusPipe, CarriesProgressForEnginesThatShowIt) {
   connection.reporter().progress(progress);
   connection.reporter().evaluated(2,
                                   {.loss = 0.25, .metrics = {{"accuracy", 0.875}, {"top_5", 1.0}}});
+  connection.reporter().door("pc:29400");
+  connection.reporter().leads();
+  connection.reporter().left();
   const std::string sent = connection.sent();
+  EXPECT_NE(sent.find(R"({"address":"pc:29400","event":"door"})"), std::string::npos);
+  EXPECT_NE(sent.find(R"({"event":"leads"})"), std::string::npos);
+  EXPECT_NE(sent.find(R"({"event":"left"})"), std::string::npos);
   EXPECT_NE(sent.find("\"event\":\"progress\""), std::string::npos);
   EXPECT_NE(sent.find("\"step\":7"), std::string::npos);
   EXPECT_NE(sent.find("\"loss\":null"), std::string::npos);
