@@ -78,7 +78,7 @@ TEST(RankProfile, HasThePhasesOfTheLastStepWithTheirMicroBatches) {
                  mark("step 2", 1000, 2000),
                  mark("backward of micro-batch 1", 1310, 1390),
                  mark("bimetal::backward", 1300, 1400),
-                 mark("waiting for forward of micro-batch 12 in chunk 1", 1200, 1300),
+                 mark("waiting for forward of micro-batch 12 in chunk 1", 1210, 1290),
                  mark("bimetal::bubble", 1200, 1300),
                  mark("bimetal::update", 1500, 1600)};
   const auto profile = summarize(rank, 1e-3);
