@@ -206,27 +206,28 @@ class Page(TwoMachines):
             self.assertGreaterEqual(len(browser.all(f"#timeline [data-span={phase}]")), rows, phase)
         self.assertEqual({rect.get_attribute("data-micro-batch") for rect in browser.all("#timeline [data-span=forward]")}, set("0123"))
         self.assertIn("stage 0 of 2", browser.text("#timeline"))
+        browser.picture(self.pictures / "page_step.png", "#step")
         self.assertEqual(browser.inaccessible(), [])
         self.assert_no_complaints()
         job.end()
 
     def test_runs_side_by_side(self):
-        other = self.write_job("other.toml", checkpoint__dir=str(self.folder / SCRIPT.replace("/", "")), train__steps=40,
+        other = self.write_job("other.toml", checkpoint__dir=str(self.folder / "faster"), train__steps=200,
                                train__evaluate=True, train__learning_rate=0.02)
         self.train(other, workers=UNEQUAL[:1]).done()
         job, browser = self.shown(self.train(self.write_job(), "--page", workers=UNEQUAL[:1])), self.browser
         browser.open(job.link)
         browser.wait_for_text("#where", "step ")
         record = self.checkpoints / "training.json"
-        harness.wait_until(record.exists, "its record", job)
+        harness.wait_until(lambda: record.exists() and json.loads(record.read_text())["step"] > 100, "its record", job)
         browser.click("#runs-load")
         browser.wait(lambda: len(browser.all("#run-list tbody tr")) == 2, "two runs")
         mine, theirs = (row.text for row in browser.all("#run-list tbody tr"))
         self.assertIn("(this one)", mine)
         self.assertIn("running", mine)
-        self.assertIn(SCRIPT.replace("/", ""), theirs)
+        self.assertIn("faster", theirs)
         self.assertIn("done", theirs)
-        self.assertIn("40/40", theirs)
+        self.assertIn("200/200", theirs)
         self.assertRegex(theirs, r"test accuracy \d")
         self.assertEqual(len(browser.all("#run-chart path.line")), 2)
         self.assertRegex(browser.text("#run-keys"), r"train.learning_rate +0.001 +0.02")
@@ -234,8 +235,14 @@ class Page(TwoMachines):
         for axis in ("samples", "elapsed_s"):
             browser.click(f"#runs-{axis}")
             self.assertEqual(len(browser.all("#run-chart path.line")), 2)
+        browser.click("#runs-step")
+        browser.picture(self.pictures / "page_runs.png", "#runs")
         browser.all("#run-list input")[1].click()
         self.assertEqual(len(browser.all("#run-chart path.line")), 1)
+        (self.folder / "faster").rename(self.folder / SCRIPT.replace("/", ""))
+        browser.click("#runs-load")
+        browser.wait_for_text("#run-list", SCRIPT.replace("/", ""))
+        self.assertEqual(len(browser.all("script")), 1)
         self.assertEqual(browser.inaccessible(), [])
         self.assert_no_complaints()
         job.end()

@@ -61,6 +61,10 @@ Monitor::~Monitor() {
   log_step();
 }
 
+void Monitor::hand_on() {
+  if (writer_) writer_->hand_on();
+}
+
 void Monitor::end(bool interrupted, double loss) {
   if (writer_) writer_->end(interrupted, loss);
 }

@@ -52,6 +52,8 @@ class Monitor final : public progress::Observer {
   /// Its path alone, which is another one each time.
   std::string link_path() { return access_.new_link(); }
 
+  /// Another process leads the run from now on: that one's is the record.
+  void hand_on();
   /// The run has ended well, with that loss: for its record.
   void end(bool interrupted, double loss);
 

@@ -53,6 +53,12 @@ void RunWriter::set_place(std::string host, std::string address) {
   address_ = std::move(address);
 }
 
+void RunWriter::hand_on() {
+  const std::scoped_lock lock(mutex_);
+  ended_ = handed_on_ = true;
+  wake_.notify_one();
+}
+
 void RunWriter::end(bool interrupted, double loss) {
   const std::scoped_lock lock(mutex_);
   state_ = interrupted ? "stopped" : "done";
@@ -67,7 +73,7 @@ void RunWriter::write_until_ended() {
     // The first step is looked for more often: who lists runs wants to see a new one.
     wake_.wait_for(lock, begun_ ? kRecordEvery : kRecordEvery / 10, [this] { return ended_; });
     last = ended_;
-    if (recorder_.status().step == 0) continue;
+    if (handed_on_ || recorder_.status().step == 0) continue;
     lock.unlock();
     try {
       write();

@@ -29,6 +29,9 @@ class RunWriter {
   /// Where people find it while it runs. Before the first step.
   void set_place(std::string host, std::string address);
 
+  /// Another process goes on with the run, and with its record.
+  void hand_on();
+
   /// `loss`: the mean over the last epoch.
   void end(bool interrupted, double loss);
 
@@ -47,7 +50,7 @@ class RunWriter {
   std::condition_variable wake_;
   std::string host_, address_, state_ = "running";
   std::optional<double> loss_;
-  bool ended_ = false;
+  bool ended_ = false, handed_on_ = false;
   std::thread thread_;
 };
 

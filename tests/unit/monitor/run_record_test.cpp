@@ -95,6 +95,18 @@ TEST_F(Runs, OneThatIsResumedGoesOnWithIt) {
   EXPECT_EQ(read_run_record(parent() / "a")->curve.size(), 2U);  // from the beginning
 }
 
+TEST_F(Runs, WhoHandsOneOnWritesNoMore) {
+  {
+    auto monitor = start("a");
+    train(monitor, 1, 2);
+    monitor.hand_on();
+    auto next = start("a");
+    train(next, 3, 4);
+    next.end(false, 0.5);
+  }  // the first one ends last
+  EXPECT_EQ(read_run_record(parent() / "a")->state, "done");
+}
+
 TEST_F(Runs, WithoutAStepThereIsNone) {
   start("a");
   EXPECT_FALSE(fs::exists(parent() / "a"));

@@ -159,6 +159,7 @@ void RankVoice::on_leading(bool leads) {
   leads_ = leads;
   if (!leads) {
     tell(guest_ ? std::vector<Observer*>{&printer_} : std::vector<Observer*>());
+    if (monitor_) monitor_->hand_on();
     monitor_.reset();
     return;
   }
@@ -188,6 +189,7 @@ void RankVoice::end(const progress::Report& report) {
   if (!leads_ && !guest_) return;
   terminal_.clear();
   if (report.left) {
+    if (monitor_) monitor_->hand_on();
     terminal_.print("this worker has left the job, which the others go on with");
     return;
   }
