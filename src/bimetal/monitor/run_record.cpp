@@ -1,6 +1,7 @@
 #include "bimetal/monitor/run_record.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
