@@ -57,7 +57,7 @@ class Slices(FaultTest):
                 self.assert_nothing_left()
 
     def unfinished_checkpoints(self):
-        return [path for path in self.checkpoints.iterdir() if not path.name.startswith("step-")]
+        return [path for path in self.checkpoints.glob(".step-*")]
 
     def test_a_full_disk_on_one_worker(self):
         self.small_disk(self.checkpoints, 10 * MODEL_BYTES)

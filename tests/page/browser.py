@@ -1,6 +1,8 @@
 """A browser without a window, and what it shows: Debian's Chromium, driven by Selenium."""
 
 import contextlib
+import os
+import pathlib
 import time
 
 from harness import PATIENCE_S
@@ -67,6 +69,17 @@ class Browser:
         """What the browser has to say of script, style and what was refused."""
         return [entry["message"] for entry in self.driver.get_log("browser") if "ERR_CONNECTION_REFUSED" not in entry["message"]
                 and "ERR_INCOMPLETE_CHUNKED" not in entry["message"] and "ERR_CONNECTION_RESET" not in entry["message"]]
+
+    def inaccessible(self):
+        """What axe-core finds fault with, as text; nothing where it is not there."""
+        script = pathlib.Path(os.environ.get("BIMETAL_AXE", "nowhere"))
+        if not script.is_file():
+            print("axe-core is not there: accessibility is not checked")
+            return []
+        self.run(script.read_text())
+        return self.driver.execute_async_script(
+            "const done = arguments[0]; axe.run().then(found => done(found.violations.flatMap("
+            "rule => rule.nodes.slice(0, 3).map(node => `${rule.id}: ${node.html.slice(0, 200)} ${node.failureSummary}`))))")
 
     def overflow(self):
         """By how many pixels the page is wider than the window."""

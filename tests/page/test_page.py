@@ -73,7 +73,9 @@ class Page(TwoMachines):
         self.assertEqual(browser.text("[data-figure='learning rate']"), "0.02")
         self.assertIn("speed=0.3", self.rows()[2])
         self.assertRegex(self.rows()[0], r"[GM]iB")
-        self.assertLess(min(self.first_paint(job) for _ in range(5)), 300 * harness.PATIENCE)
+        painted = min(self.first_paint(job) for _ in range(5))
+        print(f"first paint after {painted:.0f} ms")
+        self.assertLess(painted, 300 * harness.PATIENCE)
         browser.wait(lambda: len(browser.all("#bars .stack")) == 3, "three bars")
         browser.wait_for_text("#events", "test accuracy")
         self.assertGreater(len(browser.all("[data-chart=Loss] path.line")), 0)
@@ -92,7 +94,7 @@ class Page(TwoMachines):
         self.assertIsNone(job.process.poll())
         browser.click("#stop")
         browser.click("#sure-yes")
-        job.wait()  # its status tells of the worker that was killed
+        job.done(harness.INTERRUPTED)  # whatever has become of the worker that was killed
         self.guest.wait()
         self.assertIn("asked to stop: the job ends after this step", job.out)
         self.assert_saved_where_it_stopped(job)
@@ -128,6 +130,7 @@ class Page(TwoMachines):
         for phase in ("data", "forward", "backward", "wait", "update"):
             self.assertIn(phase, browser.text("#phases"))
         self.assertEqual(len(browser.all("#bars .stack")), 3)
+        self.assertGreaterEqual(len(browser.all("#timeline [data-span=backward]")), 3)
 
     def use_keys(self):
         browser = self.browser
@@ -147,7 +150,11 @@ class Page(TwoMachines):
         # What can be pressed has a name, and the headings are in order.
         unnamed = browser.run("return [...document.querySelectorAll('button')].filter(b => !b.textContent && !b.ariaLabel).length")
         self.assertEqual(unnamed, 0)
-        self.assertEqual(browser.run("return [...document.querySelectorAll('h1,h2')].map(h => h.tagName).join('')"), "H1" + 5 * "H2")
+        self.assertEqual(browser.run("return [...document.querySelectorAll('h1,h2')].map(h => h.tagName).join('')"), "H1" + 6 * "H2")
+        for scheme in ("light", "dark"):
+            browser.look(scheme=scheme)
+            self.assertEqual(browser.inaccessible(), [], scheme)
+        browser.look()
 
     def take_pictures(self):
         browser = self.browser
@@ -179,7 +186,67 @@ class Page(TwoMachines):
         self.assertNotIn("lost: ", browser.text("#events"))
         job.wait_for_output("2 workers go on")
         harness.wait_until(lambda: len(self.ranks_of(job)) == 2, "the end of its process", job)
+        guest = self.join(job, workers=UNEQUAL[1:2])  # it comes back
+        browser.wait_for_text("#members", "joined: ")
+        browser.wait(lambda: len(self.rows()) == 4 and "(gone)" not in self.rows()[3], "its new row")
         job.end()
+        guest.wait()
+
+    # ---- a step, and other runs ------------------------------------------------------------------
+
+    def test_the_stages_of_a_pipeline(self):
+        job_file = self.write_job(mesh__stages=2, mesh__micro_batches=4, checkpoint__every_steps=0)
+        job, browser = self.shown(self.train(job_file, "--page", workers=UNEQUAL[:2])), self.browser
+        browser.open(job.link)
+        browser.wait_for_text("#workers", "stage 1 of 2")
+        browser.wait_for_text("#where", "step ")
+        browser.click("#profile")
+        browser.wait_for_text("#timeline-of", "the numbers are those of micro-batches")
+        for phase, rows in (("forward", 8), ("backward", 8), ("bubble", 1)):
+            self.assertGreaterEqual(len(browser.all(f"#timeline [data-span={phase}]")), rows, phase)
+        self.assertEqual({rect.get_attribute("data-micro-batch") for rect in browser.all("#timeline [data-span=forward]")}, set("0123"))
+        self.assertIn("stage 0 of 2", browser.text("#timeline"))
+        browser.picture(self.pictures / "page_step.png", "#step")
+        self.assertEqual(browser.inaccessible(), [])
+        self.assert_no_complaints()
+        job.end()
+
+    def test_runs_side_by_side(self):
+        other = self.write_job("other.toml", checkpoint__dir=str(self.folder / "faster"), train__steps=200,
+                               train__evaluate=True, train__learning_rate=0.02)
+        self.train(other, workers=UNEQUAL[:1]).done()
+        job, browser = self.shown(self.train(self.write_job(), "--page", workers=UNEQUAL[:1])), self.browser
+        browser.open(job.link)
+        browser.wait_for_text("#where", "step ")
+        record = self.checkpoints / "training.json"
+        harness.wait_until(lambda: record.exists() and json.loads(record.read_text())["step"] > 100, "its record", job)
+        browser.click("#runs-load")
+        browser.wait(lambda: len(browser.all("#run-list tbody tr")) == 2, "two runs")
+        mine, theirs = (row.text for row in browser.all("#run-list tbody tr"))
+        self.assertIn("(this one)", mine)
+        self.assertIn("running", mine)
+        self.assertIn("faster", theirs)
+        self.assertIn("done", theirs)
+        self.assertIn("200/200", theirs)
+        self.assertRegex(theirs, r"test accuracy \d")
+        self.assertEqual(len(browser.all("#run-chart path.line")), 2)
+        self.assertRegex(browser.text("#run-keys"), r"train.learning_rate +0.001 +0.02")
+        self.assertNotIn("train.global_batch", browser.text("#run-keys"))
+        for axis in ("samples", "elapsed_s"):
+            browser.click(f"#runs-{axis}")
+            self.assertEqual(len(browser.all("#run-chart path.line")), 2)
+        browser.click("#runs-step")
+        browser.picture(self.pictures / "page_runs.png", "#runs")
+        browser.all("#run-list input")[1].click()
+        self.assertEqual(len(browser.all("#run-chart path.line")), 1)
+        (self.folder / "faster").rename(self.folder / SCRIPT.replace("/", ""))
+        browser.click("#runs-load")
+        browser.wait_for_text("#run-list", SCRIPT.replace("/", ""))
+        self.assertEqual(len(browser.all("script")), 1)
+        self.assertEqual(browser.inaccessible(), [])
+        self.assert_no_complaints()
+        job.end()
+        self.assertEqual(json.loads(record.read_text())["state"], "stopped")
 
     # ---- who may do what -------------------------------------------------------------------------
 
@@ -246,7 +313,9 @@ class Page(TwoMachines):
         status["workers"] = [{**worker, "rank": rank, "host": f"node{rank // 8}", "share": rank + 1} for rank in range(64)]
         columns = ("step", "at", "elapsed_s", "loss", "samples_per_s", "efficiency", "of_fastest", "learning_rate", "loss_scale")
         history = {"points": {**{name: list(range(1, 2001)) for name in columns}, "shares": [[rank + 1 for rank in range(64)]] * 2000},
-                   "evaluations": [], "events": [], "profile": None,
+                   "evaluations": [], "events": [],
+                   "profile": {"first_step": 1, "last_step": 2, "phases": ["data", "forward"], "seconds": [[1, 2]] * 64,
+                               "spans": [[[1, -1, 0, 1000]]] * 64, "latency_s": [0.001 * (rank // 8) for rank in range(64)]},
                    "plan": {"shares": [1] * 64, "alone": [1] * 64}}
         events = b"".join(f"event: {name}\ndata: {json.dumps(what)}\n\n".encode()
                           for name, what in (("hello", {"version": "1", "can": [], "press": None}), ("history", history),
@@ -255,6 +324,9 @@ class Page(TwoMachines):
             self.browser.open(site)
             self.browser.wait(lambda: len(self.rows()) == 64, "64 workers")
             self.assertEqual(len(self.browser.all(".host")), 8)
+            self.assertEqual(len(self.browser.all("#links line.link")), 7)
+            self.assertRegex(self.browser.text("#links"), r"bit/s, 7 ms")
+            self.assertEqual(len(self.browser.all("#timeline rect")), 16)
             self.assertLessEqual(self.browser.overflow(), 0)
             self.browser.look(PHONE)
             self.assertLessEqual(self.browser.overflow(), 0)

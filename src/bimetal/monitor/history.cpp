@@ -10,16 +10,13 @@
 #include <span>
 #include <utility>
 
+#include "bimetal/monitor/run_record_json.h"
 #include "bimetal/monitor/unix_time.h"
 
 namespace bimetal::monitor {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string text_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 /// Whose rate alone has changed most since `before`, in words; nothing where none has by a tenth of
 /// that, as when the balancer has just learnt more.
@@ -42,24 +39,36 @@ Json json_of(const Event& event) {
   return {{"at", event.at}, {"step", event.step}, {"kind", event.kind}, {"text", event.text}};
 }
 
+/// By rank: for each span its phase, micro-batch, begin and end in microseconds.
+Json json_of(const std::vector<std::vector<progress::StepSpan>>& spans) {
+  const auto microseconds = [](double seconds) { return std::llround(1e6 * seconds); };
+  auto ranks = Json::array();
+  std::size_t all = 0;
+  for (const auto& rank : spans) {
+    auto list = Json::array();
+    all += rank.size();
+    for (const auto& span : rank) {
+      if (all > History::kMostSpans) break;
+      list.push_back(
+          {span.phase, span.micro_batch, microseconds(span.begin_s), microseconds(span.end_s)});
+    }
+    ranks.push_back(std::move(list));
+  }
+  return ranks;
+}
+
 Json json_of(const progress::StepTimes& times) {
-  return {{"first_step", times.first_step},
-          {"last_step", times.last_step},
-          {"phases", times.phases},
-          {"seconds", times.seconds}};
+  return {{"first_step", times.first_step}, {"last_step", times.last_step},
+          {"phases", times.phases},         {"seconds", times.seconds},
+          {"spans", json_of(times.spans)},  {"latency_s", times.latency_s}};
 }
 
 Json json_of(const std::vector<Evaluated>& evaluations) {
   auto list = Json::array();
-  for (const auto& [step, at, elapsed_s, evaluation] : evaluations) {
-    Json metrics = Json::object();
-    for (const auto& metric : evaluation.metrics) metrics[metric.name] = metric.value;
-    list.push_back({{"step", step},
-                    {"at", at},
-                    {"elapsed_s", elapsed_s},
-                    {"data", evaluation.data},
-                    {"loss", evaluation.loss},
-                    {"metrics", metrics}});
+  for (const auto& one : evaluations) {
+    auto json = json_of(static_cast<const EvaluatedAt&>(one));
+    json["at"] = one.at;
+    list.push_back(std::move(json));
   }
   return list;
 }
@@ -97,12 +106,15 @@ void History::on_step(const progress::Progress& progress) {
   const std::scoped_lock lock(mutex_);
   step_ = progress.step;
   elapsed_s_ = progress.elapsed_s;
+  samples_ = 0;
+  for (const auto& worker : progress.workers) samples_ += worker.samples;
   const auto& alone = progress.rank_samples_per_s;
   if (!plan_) plan_.emplace(progress.shares, alone);
   const double fastest = alone.empty() ? 0 : *std::ranges::max_element(alone);
   Point point{.step = progress.step,
               .at = unix_time(),
               .elapsed_s = progress.elapsed_s,
+              .samples = samples_,
               .loss = progress.loss,
               .samples_per_s = progress.samples_per_s,
               .efficiency = progress.efficiency,
@@ -145,7 +157,7 @@ void History::note_shares(const progress::Progress& progress) {
 
 void History::on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) {
   const std::scoped_lock lock(mutex_);
-  evaluations_.add({step_, unix_time(), elapsed_s_, evaluation});
+  evaluations_.add({{step_, elapsed_s_, samples_, evaluation}, unix_time()});
   ++evaluations_told_;
   auto text = fmt::format("epoch {}: ", epoch);
   for (const auto& metric : evaluation.metrics) {
@@ -237,6 +249,20 @@ std::string History::news(Known& known) const {
   }
   known = {events_told_, profiles_told_, evaluations_told_};
   return text_of(json);
+}
+
+std::vector<CurvePoint> History::curve() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<CurvePoint> curve;
+  for (const auto& point : points_.points()) {
+    curve.push_back({point.step, point.elapsed_s, point.samples, point.loss});
+  }
+  return curve;
+}
+
+std::vector<EvaluatedAt> History::evaluations() const {
+  const std::scoped_lock lock(mutex_);
+  return {evaluations_.points().begin(), evaluations_.points().end()};
 }
 
 }  // namespace bimetal::monitor

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/monitor/run_record.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/progress/thinned.h"
 
@@ -22,10 +23,8 @@ struct Event {
   std::string text = {};
 };
 
-struct Evaluated {
-  std::int64_t step = 0;
-  double at = 0, elapsed_s = 0;
-  progress::Evaluation evaluation = {};
+struct Evaluated : EvaluatedAt {
+  double at = 0;  ///< Unix time, seconds
 };
 
 /// What each worker was expected to do when these workers began, as far as it had been measured.
@@ -40,6 +39,7 @@ class History final : public progress::Observer {
   static constexpr std::size_t kMostEvents = 1000;     ///< older ones are dropped
   static constexpr std::size_t kMostBytes = 2000;      ///< of an event's text
   static constexpr std::size_t kMostWorkers = 64;      ///< with more, no shares are kept
+  static constexpr std::size_t kMostSpans = 8000;      ///< of a profile; of later ranks none
   static constexpr double kLeastMoved = 0.03;          ///< part of a batch that is an event
   static constexpr double kBetweenSharesEvents_s = 5;  ///< of training
 
@@ -62,10 +62,15 @@ class History final : public progress::Observer {
   /// What is new since then, likewise; empty: nothing.
   std::string news(Known& known) const;
 
+  /// For the run's record.
+  std::vector<CurvePoint> curve() const;
+  std::vector<EvaluatedAt> evaluations() const;
+
  private:
   struct Point {
     std::int64_t step = 0;
     double at = 0, elapsed_s = 0;
+    std::int64_t samples = 0;  ///< trained on until then
     double loss = 0, samples_per_s = 0, efficiency = 0;
     double of_fastest = 0;  ///< the rate ÷ that of the worker that is fastest alone
     std::optional<double> learning_rate = {}, loss_scale = {};
@@ -83,7 +88,7 @@ class History final : public progress::Observer {
   std::optional<PlanOfShares> plan_;
   std::optional<progress::StepTimes> profile_;
   std::int64_t profiles_told_ = 0, evaluations_told_ = 0;
-  std::int64_t step_ = 0;
+  std::int64_t step_ = 0, samples_ = 0;
   double elapsed_s_ = 0, shares_noted_s_ = 0;
   std::vector<std::int64_t> shares_;  ///< as the last event of them had it
   std::vector<double> alone_;         ///< likewise

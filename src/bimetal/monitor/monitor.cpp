@@ -37,9 +37,13 @@ void require_token_for_monitor(const net::Endpoint& listen, const net::Token& jo
 }
 
 Monitor::Monitor(const MonitorOptions& options)
-    : page_(recorder_, history_, access_, options.buttons) {
+    : page_(recorder_, history_, access_, options.buttons, options.run_dir) {
   if (!options.tensorboard_dir.empty()) {
     scalars_.emplace(options.tensorboard_dir, options.host_name);
+  }
+  if (!options.run_dir.empty()) {
+    writer_.emplace(recorder_, history_, options.run_dir, options.job);
+    writer_->set_place(options.host_name, "");
   }
   if (!options.listen) return;
   try {
@@ -50,10 +54,19 @@ Monitor::Monitor(const MonitorOptions& options)
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("the monitor cannot start: {}", error.what()));
   }
+  if (writer_) writer_->set_place(options.host_name, address());
 }
 
 Monitor::~Monitor() {
   log_step();
+}
+
+void Monitor::hand_on() {
+  if (writer_) writer_->hand_on();
+}
+
+void Monitor::end(bool interrupted, double loss) {
+  if (writer_) writer_->end(interrupted, loss);
 }
 
 /// The last step, unless the log has it.

@@ -12,6 +12,7 @@
 #include "bimetal/monitor/history.h"
 #include "bimetal/monitor/page.h"
 #include "bimetal/monitor/recorder.h"
+#include "bimetal/monitor/run_writer.h"
 #include "bimetal/monitor/scalar_log.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/http/http_server.h"
@@ -25,7 +26,9 @@ struct MonitorOptions {
   net::Token job_token = {};                 ///< needed beyond loopback, and asked for there alone
   std::filesystem::path tensorboard_dir = {};  ///< empty: no scalars
   std::string host_name = {};
-  Buttons buttons = {};  ///< of the page
+  Buttons buttons = {};                ///< of the page
+  std::filesystem::path run_dir = {};  ///< of its checkpoints, where its record is; empty: none
+  std::string job = {};                ///< the job file, for the record
 };
 
 /// Error(Unauthorized) for an address beyond loopback and no token: anyone could watch the job.
@@ -49,6 +52,11 @@ class Monitor final : public progress::Observer {
   /// Its path alone, which is another one each time.
   std::string link_path() { return access_.new_link(); }
 
+  /// Another process leads the run from now on: that one's is the record.
+  void hand_on();
+  /// The run has ended well, with that loss: for its record.
+  void end(bool interrupted, double loss);
+
   void on_phase(const std::string& what) override;
   void on_data(const progress::DataProgress& progress) override;
   void on_workers(const std::vector<progress::WorkerPlace>& places) override;
@@ -69,6 +77,7 @@ class Monitor final : public progress::Observer {
   Access access_;
   Page page_;
   std::optional<ScalarLog> scalars_;
+  std::optional<RunWriter> writer_;
   std::int64_t step_ = 0, logged_step_ = 0;
   std::optional<net::HttpServer> server_;  // last: it asks the recorder
 };

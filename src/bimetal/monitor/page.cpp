@@ -8,6 +8,8 @@
 
 #include "bimetal/base/release.h"
 #include "bimetal/monitor/page_file.h"
+#include "bimetal/monitor/run_record.h"
+#include "bimetal/monitor/run_record_json.h"
 #include "bimetal/net/noise.h"
 
 namespace bimetal::monitor {
@@ -16,6 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::milliseconds kStatusEvery{200};
+constexpr std::size_t kMostRuns = 12;
 constexpr const char* kJson = "application/json";
 
 /// As browsers name a script or a style that they may use: 'sha256-…'.
@@ -43,8 +46,7 @@ std::string event(std::string_view name, std::string_view json) {
 }
 
 /// What a button asks for. Nothing for what is none.
-std::optional<progress::Asked> parse_press(std::string_view body) {
-  const auto json = Json::parse(body, nullptr, false);
+std::optional<progress::Asked> parse_press(const Json& json) {
   if (!json.is_object() || !json.contains("ask") || !json["ask"].is_string()) return std::nullopt;
   const auto number = [&](const char* name, std::uint64_t least, std::uint64_t most) {
     const auto found = json.find(name);
@@ -68,8 +70,13 @@ std::optional<progress::Asked> parse_press(std::string_view body) {
 
 }  // namespace
 
-Page::Page(const Recorder& recorder, const History& history, Access& access, const Buttons& buttons)
-    : recorder_(recorder), history_(history), access_(access), buttons_(buttons) {}
+Page::Page(const Recorder& recorder, const History& history, Access& access, const Buttons& buttons,
+           const std::filesystem::path& run_dir)
+    : recorder_(recorder),
+      history_(history),
+      access_(access),
+      buttons_(buttons),
+      run_dir_(run_dir.empty() ? run_dir : std::filesystem::absolute(run_dir / "").parent_path()) {}
 
 net::HttpAnswer Page::file() {
   static const auto head = policy();
@@ -85,6 +92,7 @@ std::optional<net::HttpAnswer> Page::answer(const net::HttpRequest& request,
   if (posts || (request.method != "GET" && request.method != "HEAD")) return std::nullopt;
   if (request.path == "/") return file();
   if (request.path == "/events") return stream(request);
+  if (request.path == "/runs") return runs(request);
   if (Access::is_link(request.path)) return enter(request);
   return std::nullopt;
 }
@@ -108,6 +116,7 @@ std::string Page::hello(bool may_press) const {
     if (buttons_.profile) can.push_back("profile");
   }
   json["can"] = can;
+  json["runs"] = !run_dir_.empty();
   json["press"] = may_press ? Json(std::string(access_.press())) : Json();
   return json.dump();
 }
@@ -134,6 +143,19 @@ net::HttpAnswer Page::stream(const net::HttpRequest& request) {
   return {.content_type = "text/event-stream", .stream = std::move(next)};
 }
 
+/// Other people of this machine may watch this job, but not read what else is in its folder.
+net::HttpAnswer Page::runs(const net::HttpRequest& request) const {
+  if (!access_.knows(request)) {
+    return {403, "text/plain; charset=utf-8",
+            "runs are for a browser that has opened the job's link: docs/monitoring.md\n"};
+  }
+  const auto found =
+      run_dir_.empty() ? std::vector<RunRecord>() : list_runs(run_dir_.parent_path(), kMostRuns);
+  return {200, kJson,
+          fmt::format("{{\"this\":{},\"runs\":{}}}", text_of(run_dir_.filename().string()),
+                      to_json(found))};
+}
+
 net::HttpAnswer Page::press(const net::HttpRequest& request, std::string_view body) {
   if (!access_.may_press(request)) {
     return {403, "text/plain; charset=utf-8",
@@ -143,7 +165,7 @@ net::HttpAnswer Page::press(const net::HttpRequest& request, std::string_view bo
   if (json == Json{{"ask", "link"}}) {
     return {200, kJson, Json{{"link", access_.new_link()}}.dump()};
   }
-  const auto asked = parse_press(body);
+  const auto asked = parse_press(json);
   if (!asked) return {400, "text/plain", "no button asks that\n"};
   const bool can = (!asked->save || buttons_.save) && (asked->leave < 0 || buttons_.leave) &&
                    (asked->profile == 0 || buttons_.profile);

@@ -2,6 +2,7 @@
 // The page of a job for people with a browser: one file, then what happens as server-sent events,
 // and what is asked by its buttons.
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -27,7 +28,8 @@ struct Buttons {
 class Page {
  public:
   /// All must outlive it.
-  Page(const Recorder& recorder, const History& history, Access& access, const Buttons& buttons);
+  Page(const Recorder& recorder, const History& history, Access& access, const Buttons& buttons,
+       const std::filesystem::path& run_dir = {});
 
   /// Nothing for paths that are not the page's.
   std::optional<net::HttpAnswer> answer(const net::HttpRequest& request, std::string_view body);
@@ -38,6 +40,7 @@ class Page {
  private:
   net::HttpAnswer enter(const net::HttpRequest& request);
   net::HttpAnswer stream(const net::HttpRequest& request);
+  net::HttpAnswer runs(const net::HttpRequest& request) const;
   net::HttpAnswer press(const net::HttpRequest& request, std::string_view body);
   std::string hello(bool may_press) const;
   const std::string& status();
@@ -46,7 +49,8 @@ class Page {
   const History& history_;
   Access& access_;
   const Buttons buttons_;
-  std::string status_;  ///< shared by all who listen, for a moment
+  const std::filesystem::path run_dir_;  ///< absolute, or empty
+  std::string status_;                   ///< shared by all who listen, for a moment
   Deadline status_until_ = Deadline::after(std::chrono::milliseconds(0));
 };
 

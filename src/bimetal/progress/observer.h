@@ -64,11 +64,20 @@ struct Progress {
   std::optional<double> loss_scale = {};     ///< where a worker computes in float16
 };
 
+/// What a rank did for a while in one step; seconds since the step began, by rank 0's clock.
+struct StepSpan {
+  int phase = 0;         ///< of StepTimes::phases
+  int micro_batch = -1;  ///< of a pipeline; -1: of no single one
+  double begin_s = 0, end_s = 0;
+};
+
 /// Where the time of some steps went: of each rank the seconds in each phase (docs/profile.md).
 struct StepTimes {
   std::int64_t first_step = 0, last_step = 0;
   std::vector<std::string> phases = {};           ///< "data", "forward"…
   std::vector<std::vector<double>> seconds = {};  ///< by rank, one for each phase
+  std::vector<std::vector<StepSpan>> spans = {};  ///< by rank: the last step
+  std::vector<double> latency_s = {};  ///< by rank: of a short message from rank 0, one way
 };
 
 /// How far the ranks are with data that must be read, fetched or sent before training.

@@ -77,11 +77,17 @@ TEST(MonitorHistory, WhoeverListensGetsWhatIsNewAlone) {
   history.to_json(known);
   EXPECT_EQ(history.news(known), "");
   history.on_notice("after");
-  history.on_profile(
-      {.first_step = 3, .last_step = 4, .phases = {"data", "wait"}, .seconds = {{1, 2}, {3, 4}}});
+  history.on_profile({.first_step = 3,
+                      .last_step = 4,
+                      .phases = {"data", "wait"},
+                      .seconds = {{1, 2}, {3, 4}},
+                      .spans = {{{1, 2, 0.001, 0.0025}}, std::vector<progress::StepSpan>(9000)},
+                      .latency_s = {0, 0.002}});
   const auto news = Json::parse(history.news(known));
   EXPECT_THAT(kinds_of(news), ElementsAre("notice", "phase"));
   EXPECT_EQ(news.at("profile").at("seconds").at(1), Json({3, 4}));
+  EXPECT_EQ(news.at("profile").at("spans"), Json::parse("[[[1, 2, 1000, 2500]], []]"));
+  EXPECT_EQ(news.at("profile").at("latency_s").at(1), 0.002);
   EXPECT_FALSE(news.contains("evaluations"));
   EXPECT_EQ(history.news(known), "");
   // One who has slept for longer than events are kept gets those that are left.

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -64,6 +65,32 @@ TEST(Phases, ExchangeIsWhatTheFabricsCallsCover) {
   EXPECT_NEAR(profile.phases[7], 40e-6, 1e-12);   // exchange
 }
 
+TEST(RankProfile, HasThePhasesOfTheLastStepWithTheirMicroBatches) {
+  const auto mark = [](const char* name, std::int64_t begin_us, std::int64_t end_us) {
+    return ProfiledEvent{.kind = Kind::mark,
+                         .name = name,
+                         .begin_ns = 1000 * begin_us,
+                         .end_ns = 1000 * end_us,
+                         .thread = 1};
+  };
+  RankTrace rank{.clock_ahead_ns = 500'000, .last_step_ns = 500'000};
+  rank.events = {mark("bimetal::forward", 100, 200),
+                 mark("step 2", 1000, 2000),
+                 mark("backward of micro-batch 1", 1310, 1390),
+                 mark("bimetal::backward", 1300, 1400),
+                 mark("waiting for forward of micro-batch 12 in chunk 1", 1210, 1290),
+                 mark("bimetal::bubble", 1200, 1300),
+                 mark("bimetal::update", 1500, 1600)};
+  const auto profile = summarize(rank, 1e-3);
+  std::vector<std::string> told;
+  for (const auto& span : profile.spans) {
+    told.push_back(fmt::format("{} {} {:.0f}-{:.0f}", kPhases[static_cast<std::size_t>(span.phase)],
+                               span.micro_batch, 1e6 * span.begin_s, 1e6 * span.end_s));
+  }
+  EXPECT_EQ(told, (std::vector<std::string>{"bubble 12 200-300", "backward 1 300-400",
+                                            "update -1 500-600"}));
+}
+
 TEST(RankProfile, SurvivesItsWay) {
   RankTrace rank{.events = some_events()};
   const auto sent = summarize(rank, 1.5);
@@ -73,6 +100,8 @@ TEST(RankProfile, SurvivesItsWay) {
   EXPECT_EQ(got.phases, sent.phases);
   EXPECT_EQ(got.operations, sent.operations);
   EXPECT_EQ(got.trace, sent.trace);
+  ASSERT_EQ(got.spans.size(), 1u);
+  EXPECT_EQ(got.spans[0].end_s, sent.spans[0].end_s);
   EXPECT_THROW(decode(std::span(bytes).first(20)), Error);
 }
 

@@ -76,7 +76,9 @@ void start_monitor(std::optional<monitor::Monitor>& monitor, const job::JobConfi
   monitor::MonitorOptions options{.job_token = net::Token::from_environment(),
                                   .tensorboard_dir = config.tensorboard_dir,
                                   .host_name = asio::ip::host_name(),
-                                  .buttons = buttons};
+                                  .buttons = buttons,
+                                  .run_dir = job.checkpoint.dir,
+                                  .job = job::to_toml(job)};
   options.buttons.save = !job.checkpoint.dir.empty();
   if (!config.listen.empty()) options.listen = net::parse_endpoint(config.listen);
   // A link on a terminal is for whoever sits there; in a file it would be for all who read that.
@@ -158,6 +160,7 @@ void RankVoice::on_leading(bool leads) {
   if (leads) status_.leads();
   if (!leads) {
     tell(guest_ ? std::vector<Observer*>{&printer_} : std::vector<Observer*>());
+    if (monitor_) monitor_->hand_on();
     monitor_.reset();
     return;
   }
@@ -195,6 +198,7 @@ void RankVoice::end(const progress::Report& report) {
   if (!leads_ && !guest_) return;
   terminal_.clear();
   if (report.left) {
+    if (monitor_) monitor_->hand_on();
     terminal_.print("this worker has left the job, which the others go on with");
     return;
   }
@@ -202,6 +206,7 @@ void RankVoice::end(const progress::Report& report) {
     if (!report.workers.empty()) print_summary(terminal_, report);
     return;
   }
+  monitor_->end(report.interrupted, report.train_loss);
   if (!request_.report.empty()) progress::write_report(report, request_.report);
   if (request_.summary) print_end(terminal_, report, lead_.last_checkpoint());
   require_printed();

@@ -114,6 +114,7 @@ int serve(const launch::RankEnvironment& env, const RankRequest& request,
   if (!led) return stop.by_user() ? kInterrupted : kSuccess;
   if (request.stop_after_s > 0 && !stop.by_user()) report.interrupted = false;
   terminal.clear();
+  if (monitor) monitor->end(report.interrupted, report.train_loss);
   if (!request.report.empty()) progress::write_report(report, request.report);
   if (request.summary) print_end(terminal, report, observer.last_checkpoint());
   require_printed();

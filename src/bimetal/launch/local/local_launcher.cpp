@@ -143,6 +143,7 @@ class Launch {
   }
 
   void note_end(int index) {
+    last_end_ = index;
     const auto& rank = ranks_[static_cast<std::size_t>(index)];
     if (rank.ended_well() || rank.left_behind() || !plan_.on_failure) return;
     plan_.on_failure(index, error_of(rank.outcome(), plan_.world_size));
@@ -259,7 +260,7 @@ class Launch {
       return !rank.expendable() && !rank.ended_well() && !rank.left_behind() && !stood_in_for(rank);
     };
     if (any_essential && std::none_of(ranks_.begin(), ranks_.end(), essential_failed)) return;
-    if (!any_essential && any_done) return;
+    if (!any_essential && (any_done || stopped())) return;
     auto cause = root_cause(to_blame, plan_.world_size, result_.interrupted);
     if (!cause) cause = root_cause(outcomes, plan_.world_size, result_.interrupted);
     if (!cause && overdue_) {
@@ -267,6 +268,11 @@ class Launch {
                      "some ranks did not end after the others had, and were killed")};
     }
     if (cause) throw JobFailed(*cause, result_.last_checkpoint, result_.rescue);
+  }
+
+  /// Those who had gone on ended because somebody asked for it, whatever had become of others.
+  bool stopped() const {
+    return last_end_ >= 0 && ranks_[static_cast<std::size_t>(last_end_)].interrupted();
   }
 
   /// One rank tells of what is saved; what has failed for one says little once another has.
@@ -292,6 +298,7 @@ class Launch {
   std::map<std::size_t, Deadline> stuck_;  ///< which of ranks_, until when
   Deadline next_question_ = Deadline::at({});
   bool overdue_ = false, rescuer_ended_ = false;
+  int last_end_ = -1;  ///< index of the rank that ended last
   LaunchResult result_;
 };
 

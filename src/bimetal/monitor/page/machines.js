@@ -89,3 +89,34 @@ function showPlan(status, plan) {
     {title: 'measured ÷ planned', of: row => row.gone ? UNKNOWN : ratio(row.alone)},
   ], rows, goneOrNot);
 }
+
+const LINK_HEIGHT = 64, MOST_LINKS = 15;
+
+/// Lines from the machine of the first worker to the others: what these send, and how long a message takes where a profile has measured it.
+function showLinks(status, latency) {
+  const here = status.workers.filter(worker => !worker.gone), hosts = new Map();
+  here.forEach((worker, rank) => {
+    const host = hosts.get(worker.host) || {sent: 0, latency: null, name: worker.host};
+    if (known(worker.bytes_per_s)) host.sent += worker.bytes_per_s;
+    if (known(latency[rank]) && (host.latency === null || latency[rank] < host.latency)) host.latency = latency[rank];
+    hosts.set(worker.host, host);
+  });
+  const [first, ...others] = hosts.values(), box = byId('links'), shown = others.slice(0, MOST_LINKS);
+  box.hidden = !others.length;
+  if (box.hidden) return;
+  const label = host => `${megabits(host.sent)}, ${host.latency === null ? 'ms: by a profile' : `${number(1e3 * host.latency, 2)} ms`}`;
+  const key = JSON.stringify([first.name, shown.map(host => [host.name, label(host)]), box.clientWidth]);
+  if (box.dataset.key === key) return;
+  box.dataset.key = key;
+  const width = Math.max(box.clientWidth, 300), height = Math.max(1, shown.length) * LINK_HEIGHT, middle = height / 2, from = width * 0.3, to = width * 0.7;
+  const node = (x, y, text, anchor) => [draw('circle', {class: 'node', cx: x, cy: y, r: 5}),
+    draw('text', {class: 'name', x: x + (anchor === 'end' ? -10 : 10), y: y + 4, 'text-anchor': anchor}, text.slice(0, Math.floor(width * 0.28 / 7)), draw('title', {}, text))];
+  box.replaceChildren(draw('svg', {role: 'img', width, height, viewBox: `0 0 ${width} ${height}`,
+    'aria-label': `Links from ${first.name}: ${shown.map(host => `${host.name} sends ${label(host)}`).join('; ')}`},
+    shown.flatMap((host, i) => {
+      const y = (i + 0.5) * LINK_HEIGHT, at = shown.length > 1 ? 0.7 : 0.5;
+      return [draw('line', {class: 'link', x1: from, y1: middle, x2: to, y2: y, 'stroke-width': Math.max(1, Math.min(6, Math.log10(1 + host.sent / 1e4))).toFixed(1)}),
+              draw('text', {class: 'label', x: from + at * (to - from), y: middle + at * (y - middle) - 8, 'text-anchor': 'middle'}, label(host)), node(to, y, host.name, 'start')].flat();
+    }), node(from, middle, first.name, 'end')));
+  if (others.length > shown.length) box.append(make('p', {class: 'hint'}, `and ${others.length - shown.length} more machines`));
+}

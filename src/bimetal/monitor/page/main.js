@@ -4,7 +4,7 @@ const MOST_POINTS = 4000, LATELY_S = 3, MOST_SHARES = 16;
 const COLUMNS = ['step', 'at', 'elapsed_s', 'loss', 'samples_per_s', 'efficiency', 'of_fastest', 'learning_rate', 'loss_scale', 'shares'];
 const MARKED = ['checkpoint', 'evaluation', 'shares', 'lost', 'left', 'joined'];
 
-const job = {hello: {can: [], press: null}, status: null, history: null, profile: null, events: [], recent: []};
+const job = {hello: {can: [], press: null}, status: null, history: null, profile: null, latency: [], events: [], recent: []};
 let byTime = false, asked = false;
 
 const charts = {};
@@ -88,12 +88,14 @@ function showAll() {
   showHead();
   showFigures();
   showHosts(job.status);
+  showLinks(job.status, job.latency);
   showWorkers(job.status, job.hello, letLeave);
   showMembers(job.events);
   showPlan(job.status, job.history.plan);
   showCharts();
   showLog(job.events);
-  if (job.profile) showProfiledStep(job.profile, job.status.workers); else if (job.recent.length > 1) showMeasuredStep(job.recent[0], job.status);
+  byId('timeline').hidden = byId('timeline-of').hidden = !job.profile;
+  if (job.profile) { showProfiledStep(job.profile, job.status.workers); showTimeline(job.profile, job.status.workers); } else if (job.recent.length > 1) showMeasuredStep(job.recent[0], job.status);
 }
 
 /// Not more often than the screen, and not where nobody looks.
@@ -112,10 +114,18 @@ function addPoint(status) {
   if (points.step.length > MOST_POINTS) for (const name of COLUMNS) points[name] = points[name].filter((_, i) => i % 2 === 0);
 }
 
+/// It is that of the ranks of then: with others it is not known until the next profile.
+function noteLatency(profile) {
+  if (profile && profile.latency_s) job.latency = profile.latency_s;
+}
+
+const goneOf = status => status.workers.map(worker => worker.gone).join();
+
 function onStatus(status) {
   const before = job.status;
   job.status = status;
   if (before && before.workers.length !== status.workers.length) job.recent = [];
+  if (before && goneOf(before) !== goneOf(status)) job.latency = [];
   job.recent.push(status);
   while (job.recent.length > 2 && status.elapsed_s - job.recent[1].elapsed_s >= LATELY_S) job.recent.shift();
   addPoint(status);
@@ -184,14 +194,19 @@ function listen() {
     say(byId('version'), `Bimetal ${hello.version}${hello.can.length && !hello.press ? '. Buttons are for the browser that has opened the link which the job has printed.' : ''}`);
     for (const name of ['save', 'stop', 'profile']) byId(name).hidden = !hello.press || !hello.can.includes(name);
     byId('link').hidden = !hello.press;
+    for (const part of document.querySelectorAll('#runs, [href="#runs"]')) part.hidden = !hello.runs;
+    if (hello.runs) loadRuns();
     tell('');
   });
-  on('history', history => Object.assign(job, {history, profile: history.profile, events: history.events}));
+  on('history', history => {
+    Object.assign(job, {history, profile: history.profile, events: history.events, latency: []});
+    noteLatency(history.profile);
+  });
   on('status', onStatus);
   on('news', news => {
     job.events = [...job.events, ...news.events].slice(-1000);
     job.history.plan = news.plan;
-    if (news.profile) job.profile = news.profile;
+    if (news.profile) { job.profile = news.profile; noteLatency(news.profile); }
     if (news.evaluations) job.history.evaluations = news.evaluations;
   });
   source.onerror = () => {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/progress/observer.h"
+
 namespace bimetal::train {
 
 /// One of libtorch's operations, or a kernel of an accelerator, over all steps and ranks.
@@ -32,8 +34,10 @@ struct Profile {
   std::vector<Operation> operations = {};            ///< the most expensive first
   std::vector<PhaseTime> phases = {};                ///< added up over the ranks
   std::vector<std::vector<double>> seconds_of = {};  ///< by rank, of each of `phases`
-  std::filesystem::path trace = {};  ///< of all ranks, for chrome://tracing and ui.perfetto.dev
-  double clock_error_s = 0;          ///< most that the ranks' clocks may be apart in it
+  std::vector<std::vector<progress::StepSpan>> spans = {};  ///< by rank: the last step
+  std::vector<double> latency_s = {};  ///< by rank: of a short message from rank 0, one way
+  std::filesystem::path trace = {};    ///< of all ranks, for chrome://tracing and ui.perfetto.dev
+  double clock_error_s = 0;            ///< most that the ranks' clocks may be apart in it
 };
 
 /// What is asked for. Rank 0's counts.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -230,13 +231,53 @@ std::array<double, kPhases.size()> seconds_of_phases(const RankTrace& rank, doub
   return seconds;
 }
 
+/// As StageCompute marks what it does: "backward of micro-batch 3".
+int micro_batch_in(const std::string& mark) {
+  constexpr std::string_view kOf = " of micro-batch ";
+  const auto at = mark.find(kOf);
+  return at == mark.npos ? -1 : std::atoi(mark.c_str() + at + kOf.size());
+}
+
+/// Phases do not nest; within one may be the mark of its micro-batch.
+std::vector<progress::StepSpan> spans_of_last_step(const RankTrace& rank) {
+  constexpr std::string_view kPrefix = "bimetal::";
+  const auto since = rank.last_step_ns + rank.clock_ahead_ns;  // by this rank's clock
+  std::vector<const ProfiledEvent*> marks;
+  for (const auto& event : rank.events) {
+    if (event.kind == Kind::mark && event.end_ns > since) marks.push_back(&event);
+  }
+  std::ranges::stable_sort(marks, {}, [](const ProfiledEvent* mark) {
+    return std::pair(mark->begin_ns, -mark->end_ns);  // a phase before what is in it
+  });
+  std::vector<progress::StepSpan> spans;
+  std::int64_t phase_ends = 0;
+  for (const auto* mark : marks) {
+    const auto name = std::string_view(mark->name);
+    const auto phase =
+        std::ranges::find(kPhases, name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "");
+    if (phase != kPhases.end() && spans.size() < RankProfile::kMostSpans) {
+      const auto seconds = [since](std::int64_t ns) {
+        return std::max(0.0, static_cast<double>(ns - since) * kNanosecond);
+      };
+      spans.push_back({.phase = static_cast<int>(phase - kPhases.begin()),
+                       .begin_s = seconds(mark->begin_ns),
+                       .end_s = seconds(mark->end_ns)});
+      phase_ends = mark->end_ns;
+    } else if (!spans.empty() && mark->end_ns <= phase_ends && micro_batch_in(mark->name) >= 0) {
+      spans.back().micro_batch = micro_batch_in(mark->name);
+    }
+  }
+  return spans;
+}
+
 }  // namespace
 
 RankProfile summarize(const RankTrace& rank, double seconds) {
   return {.seconds = seconds,
           .phases = seconds_of_phases(rank, seconds),
           .operations = add_up(rank.events),
-          .trace = trace_events(rank)};
+          .trace = trace_events(rank),
+          .spans = spans_of_last_step(rank)};
 }
 
 namespace {
@@ -249,6 +290,9 @@ void fields(Wire& wire, RankProfile& profile) {
     wire(row.name, row.calls, row.self_s, row.total_s, row.device_s, row.bytes);
   });
   wire(profile.trace);
+  wire.each(profile.spans, [&](progress::StepSpan& span) {
+    wire(span.phase, span.micro_batch, span.begin_s, span.end_s);
+  });
 }
 
 }  // namespace
@@ -276,6 +320,7 @@ void add_to(Profile& profile, const RankProfile& rank) {
     profile.phases[i].seconds += rank.phases[i];
   }
   profile.seconds_of.emplace_back(rank.phases.begin(), rank.phases.end());
+  profile.spans.push_back(rank.spans);
   merge(profile.operations, rank.operations);
 }
 

@@ -59,6 +59,7 @@ struct RankTrace {
   std::string place = {};           ///< "host, cpu"
   std::int64_t clock_ahead_ns = 0;  ///< of rank 0's: taken off all times
   std::int64_t start_ns = 0;        ///< what becomes 0, by rank 0's clock
+  std::int64_t last_step_ns = 0;    ///< the begin of the last step, likewise
   std::vector<ProfiledEvent> events = {};
   std::vector<FabricCall> calls = {};
 };
@@ -75,10 +76,13 @@ inline constexpr std::array<const char*, 8> kPhases = {"data", "forward", "backw
                                                        "wait", "update",  "other",    "exchange"};
 
 struct RankProfile {
+  static constexpr std::size_t kMostSpans = 400;
+
   double seconds = 0;  ///< of its steps
   std::array<double, kPhases.size()> phases{};
   std::vector<Operation> operations = {};
-  std::string trace = {};  ///< trace_events()
+  std::string trace = {};                      ///< trace_events()
+  std::vector<progress::StepSpan> spans = {};  ///< the last step's phases, in order
 };
 
 /// From what happened on a rank in steps of `seconds` altogether.

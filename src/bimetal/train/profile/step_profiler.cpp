@@ -168,8 +168,10 @@ void StepProfiler::gather() {
   recording->take_calls(group_);  // some end a moment after those who wait for them
   mine.calls = std::move(recording->calls);
   mine.clock_ahead_ns = clocks[static_cast<std::size_t>(group_.rank())].ns;
-  mine.start_ns = recording->steps.front().begin_ns;  // rank 0's
-  group_.broadcast(comm::buffer(std::span(&mine.start_ns, 1)), 0, deadline).wait();
+  std::array begins = {recording->steps.front().begin_ns, recording->steps.back().begin_ns};
+  group_.broadcast(comm::buffer(std::span(begins)), 0, deadline).wait();  // rank 0's
+  mine.start_ns = begins[0];
+  mine.last_step_ns = begins[1];
   const auto all = comm::all_gather_bytes(
       group_, encode(summarize(mine, seconds_of(recording->steps))), deadline);
   if (group_.rank() != 0) return;
@@ -178,6 +180,9 @@ void StepProfiler::gather() {
                   .last_step = recording->last_step,
                   .trace = request_->trace,
                   .clock_error_s = largest_error(clocks)};
+  for (const auto& clock : clocks) {
+    profile.latency_s.push_back(static_cast<double>(clock.error_ns) * kNanosecond);
+  }
   std::vector<std::string> traces;
   for (const auto& bytes : all) {
     auto rank = decode(bytes);

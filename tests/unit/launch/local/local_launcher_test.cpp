@@ -144,6 +144,20 @@ TEST_F(LocalLauncher, AJobGoesOnWhileAnotherStandsIn) {
   EXPECT_NO_THROW(run_ranks(plan, signals_));
 }
 
+LaunchPlan plan_of_workers(const std::vector<std::string>& scripts) {
+  auto plan = plan_of(scripts);
+  for (auto& rank : plan.ranks) rank.expendable = true;
+  return plan;
+}
+
+TEST_F(LocalLauncher, AJobThatWasStoppedAfterAWorkerWasKilledIsStopped) {
+  const auto stopped = plan_of_workers({"kill -9 $$", "sleep 0.5; exit 130"});
+  EXPECT_TRUE(run_ranks(stopped, signals_).interrupted);
+  // The first one has left, and nobody was there to go on without the other.
+  const auto lost = plan_of_workers({"exit 130", "sleep 0.5; kill -9 $$"});
+  EXPECT_THAT(failure_of(lost, signals_).what(), HasSubstr("rank 1"));
+}
+
 /// Workers may still come from elsewhere; the other one that leads is elsewhere.
 LaunchPlan plan_with_a_stopped_server() {
   auto plan = plan_of({"exit 0", "kill -STOP $$"});
