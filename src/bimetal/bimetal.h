@@ -4,9 +4,11 @@
 
 #include "bimetal/api/balanced_batches.h"
 #include "bimetal/api/data_parallel.h"
+#include "bimetal/api/elastic.h"
 #include "bimetal/api/images.h"
 #include "bimetal/api/job.h"
 #include "bimetal/api/model_io.h"
+#include "bimetal/api/optimizers.h"
 #include "bimetal/api/options.h"
 #include "bimetal/api/pipeline.h"
 #include "bimetal/api/task.h"

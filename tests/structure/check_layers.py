@@ -51,7 +51,7 @@ ALLOWED = {
     "monitor": ["base", "net", "progress"],
     "launch": [*CORE, "membership", "progress", "c10d", "data/transfer"],
     "fabric_bench": [*CORE, "launch"],
-    "api": [*CORE, "job", "progress", "device", "task", "data", "data/transfer", "optim", "precision", "parallel",
+    "api": [*CORE, "membership", "job", "progress", "device", "task", "data", "data/transfer", "optim", "precision", "parallel",
             "checkpoint", "predict", "train", "launch"],
     "python": [*CORE, "serving", "job", "progress", "device", "c10d", "task", "data", "optim", "precision", "parallel",
                "parallel/schedule", "checkpoint", "monitor", "launch"],

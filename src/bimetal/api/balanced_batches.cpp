@@ -14,6 +14,7 @@
 #include "bimetal/job/job_config.h"
 #include "bimetal/job/same_job.h"
 #include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/train/profile/phase.h"
 
 namespace bimetal {
 
@@ -86,18 +87,21 @@ std::vector<std::string> facts_of(const task::Dataset& dataset, const BalancedOp
     weights.take(static_cast<std::uint64_t>(weight));
   }
   const auto from = options.from.value_or(StartingPoint{.step = -1});
-  return {fmt::format("Job::balanced: {} samples", dataset.size()),
-          fmt::format("a checksum {:x} of the samples' weights", weights.value()),
-          fmt::format("global_batch = {}", options.global_batch),
-          fmt::format("epochs = {}", options.epochs),
-          fmt::format("epoch = {}", options.epoch),
-          fmt::format("from step {}, epoch {}, sample {}", from.step, from.position.epoch,
-                      from.position.offset),
-          fmt::format("steps = {}", options.steps),
-          fmt::format("seed = {}", options.seed),
-          fmt::format("balance = {}", static_cast<int>(options.balance)),
-          fmt::format("weights = [{}]", fmt::join(options.weights, ", ")),
-          fmt::format("sample_group = {}", options.sample_group)};
+  return {
+      fmt::format("Job::balanced: {} samples", dataset.size()),
+      fmt::format("a checksum {:x} of the samples' weights", weights.value()),
+      fmt::format("global_batch = {}", options.global_batch),
+      fmt::format("epochs = {}", options.epochs),
+      fmt::format("epoch = {}", options.epoch),
+      fmt::format("from step {}, epoch {}, sample {}", from.step, from.position.epoch,
+                  from.position.offset),
+      fmt::format("steps = {}", options.steps),
+      fmt::format("seed = {}", options.seed),
+      fmt::format("balance = {}", static_cast<int>(options.balance)),
+      fmt::format("weights = [{}]", fmt::join(options.weights, ", ")),
+      fmt::format("sample_group = {}", options.sample_group),
+      fmt::format("profile of steps {} to {}", options.profile ? options.profile->first_step : 0,
+                  options.profile ? options.profile->last_step : 0)};
 }
 
 /// The samples' order; first of all, ranks that do not want the same are told so.
@@ -108,6 +112,26 @@ data::EpochSampler agreed_sampler(const task::Dataset& dataset, const BalancedOp
   auto sampler = data::make_sampler(dataset, options.seed, options.sample_group);
   sampler.seek(beginning_of(options, first_epoch, dataset.size()).position);
   return sampler;
+}
+
+/// Collective, if `options` ask for one. Whoever watches is told of it, too.
+std::unique_ptr<train::StepProfiler> make_profiler(
+    const BalancedOptions& options, const comm::Group& group, const torch::Device& device,
+    const std::shared_ptr<progress::Observer>& observer) {
+  auto request = options.profile;
+  if (!request) return nullptr;
+  if (request->first_step < 1 || request->last_step < request->first_step) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("BalancedOptions::profile is of steps {} to {}: they count from 1, and "
+                            "the last one is not before the first",
+                            request->first_step, request->last_step));
+  }
+  request->done = [done = request->done, observer](const train::Profile& profile) {
+    if (done) done(profile);
+    observer->on_profile(train::times_of(profile));
+  };
+  return std::make_unique<train::StepProfiler>(group, std::move(request), device, device.str(),
+                                               parallel::ReplicatedModelOptions().timeout);
 }
 
 }  // namespace
@@ -133,14 +157,16 @@ void or_end_all(comm::Group group, const std::function<void()>& work) {
 BalancedSteps::BalancedSteps(std::shared_ptr<const task::Dataset> dataset,
                              const BalancedOptions& options, std::int64_t first_epoch,
                              const comm::Group& group, const train::Lanes& lanes,
-                             const torch::Device& device)
+                             const torch::Device& device,
+                             const std::shared_ptr<progress::Observer>& observer)
     : BalancedSteps(dataset, agreed_sampler(*dataset, options, first_epoch, group), options,
-                    first_epoch, group, lanes, device) {}
+                    first_epoch, group, lanes, device, observer) {}
 
 BalancedSteps::BalancedSteps(std::shared_ptr<const task::Dataset> dataset,
                              const data::EpochSampler& sampler, const BalancedOptions& options,
                              std::int64_t first_epoch, const comm::Group& group,
-                             const train::Lanes& lanes, const torch::Device& device)
+                             const train::Lanes& lanes, const torch::Device& device,
+                             const std::shared_ptr<progress::Observer>& observer)
     : dataset_(std::move(dataset)),
       group_(group),
       lanes_(lanes),
@@ -154,7 +180,8 @@ BalancedSteps::BalancedSteps(std::shared_ptr<const task::Dataset> dataset,
       run_({.epochs = first_epoch + options.epochs,
             .steps = planned_,
             .global_batch = sampler.mean_weight(options.global_batch)}),
-      journal_(balancer_, lanes, options.balance, run_) {
+      journal_(balancer_, lanes, options.balance, run_),
+      profiler_(make_profiler(options, group_, device, observer)) {
   batch_.step = state_.step;
   feed_.draw(balancer_.shares());
 }
@@ -165,18 +192,27 @@ void BalancedSteps::advance() {
                 "the loop over Job::balanced went on without a step (DataParallel::step, "
                 "Pipeline::step): the other ranks would wait for this one's gradients");
   }
+  require_no_change();
   finished_ = !feed_.next() || batch_.step == planned_;
-  if (finished_) return;
+  if (finished_) {
+    if (profiler_) profiler_->finish();
+    return;
+  }
   open_ = *feed_.next();
   if (!begun_) journal_.start_clock();
   begun_ = true;
+  if (profiler_) profiler_->begin(batch_.step + 1);
+  train::in_phase(train::Phase::kData, [this] { hand_out(); });
+  since_handed_out_ = Stopwatch();
+}
+
+void BalancedSteps::hand_out() {
   or_end_all(group_, [this] { batch_.values = feed_.take(); });
   batch_.x = batch_.values.front();
   batch_.y = batch_.values.back();
   next_epoch_ = batch_.epoch = open_->samples.epoch + 1;
   ++batch_.step;
   feed_.draw(balancer_.shares());
-  since_handed_out_ = Stopwatch();
 }
 
 const data::BatchFeed::Plan& BalancedSteps::open_plan() const {
@@ -194,12 +230,18 @@ void BalancedSteps::require_dealt_to(int lanes) const {
                   lanes_.count(), lanes));
 }
 
-void BalancedSteps::end_step(const train::StepResult& result) {
+void BalancedSteps::end_step(const train::StepResult& result, std::optional<double> loss_scale) {
+  if (profiler_ && profiler_->end(batch_.step)) journal_.start_clock();
   progress_ = journal_.add(batch_.step, *open_, result);
+  progress_.loss_scale = loss_scale;
   balancer_.observe(lanes_.learnt(result.figures));
   state_.step = batch_.step;
   state_.position = open_->after;
   open_.reset();
+}
+
+progress::Report BalancedSteps::report() const {
+  return journal_.report(group_, batch_.step, parallel::ReplicatedModelOptions().timeout);
 }
 
 checkpoint::TrainingState BalancedSteps::state() const {

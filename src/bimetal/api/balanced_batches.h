@@ -11,6 +11,7 @@
 #include "bimetal/balance/balancer.h"
 #include "bimetal/data/sampler.h"
 #include "bimetal/task/task.h"
+#include "bimetal/train/profile/profile.h"
 
 namespace bimetal {
 namespace api {
@@ -41,6 +42,8 @@ struct BalancedOptions {
   /// So many samples that follow each other go to one rank together: those that the model
   /// normalises with each other (task::GroupedBatchNorm).
   std::int64_t sample_group = 1;
+  /// Steps of this loop under libtorch's profiler, on all ranks: docs/profile.md.
+  std::optional<train::ProfileRequest> profile = {};
 };
 
 /// This rank's share of one global batch, on the job's device. It may be empty, for a rank that is

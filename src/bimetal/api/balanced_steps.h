@@ -7,6 +7,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "bimetal/api/balanced_batches.h"
 #include "bimetal/balance/balancer.h"
@@ -14,7 +16,10 @@
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/data/prefetch.h"
+#include "bimetal/progress/observer.h"
+#include "bimetal/progress/report.h"
 #include "bimetal/task/task.h"
+#include "bimetal/train/profile/step_profiler.h"
 #include "bimetal/train/rank_journal.h"
 
 namespace bimetal::api {
@@ -23,13 +28,19 @@ namespace bimetal::api {
 /// that names a rank is known to them.
 void or_end_all(comm::Group group, const std::function<void()>& work);
 
+/// Ends a loop of which all ranks have agreed in the last step that its workers change. No
+/// std::exception: it is for bimetal::elastic alone.
+struct WorkersChange {
+  std::vector<int> leaving;  ///< ranks
+};
+
 class BalancedSteps {
  public:
   /// `lanes`: who computes which part of a batch together. Collective: Error(CallMismatch) where
   /// the ranks' options or data sets differ; InvalidArgument for another seed than `from` has.
   BalancedSteps(std::shared_ptr<const task::Dataset> dataset, const BalancedOptions& options,
                 std::int64_t first_epoch, const comm::Group& group, const train::Lanes& lanes,
-                const torch::Device& device);
+                const torch::Device& device, const std::shared_ptr<progress::Observer>& observer);
 
   /// Where a loop that comes after this one begins.
   std::int64_t next_epoch() const noexcept { return next_epoch_; }
@@ -57,9 +68,17 @@ class BalancedSteps {
   const task::Dataset& dataset() const noexcept { return *dataset_; }
   /// Seconds since the batch was handed out.
   double seconds() const { return since_handed_out_.seconds(); }
-  void end_step(const train::StepResult& result);
+  /// `loss_scale`: of the next step, where there is one.
+  void end_step(const train::StepResult& result, std::optional<double> loss_scale);
+  /// The body of the loop goes on to its end, and what comes next throws WorkersChange.
+  void end_for(std::vector<int> leaving) { change_ = WorkersChange{std::move(leaving)}; }
+  void require_no_change() const {
+    if (change_) throw WorkersChange(*change_);
+  }
 
   const progress::Progress& progress() const noexcept { return progress_; }
+  /// Collective.
+  progress::Report report() const;
   /// What a checkpoint has to say of this loop; its steps are those of the loop. Error
   /// (InvalidArgument) while a batch's step has not ended.
   checkpoint::TrainingState state() const;
@@ -67,7 +86,9 @@ class BalancedSteps {
  private:
   BalancedSteps(std::shared_ptr<const task::Dataset> dataset, const data::EpochSampler& sampler,
                 const BalancedOptions& options, std::int64_t first_epoch, const comm::Group& group,
-                const train::Lanes& lanes, const torch::Device& device);
+                const train::Lanes& lanes, const torch::Device& device,
+                const std::shared_ptr<progress::Observer>& observer);
+  void hand_out();
 
   std::shared_ptr<const task::Dataset> dataset_;
   comm::Group group_;
@@ -80,7 +101,9 @@ class BalancedSteps {
   data::BatchFeed feed_;
   train::RunJournal run_;
   train::RankJournal journal_;
+  std::unique_ptr<train::StepProfiler> profiler_;  ///< none: no profile was asked for
   std::optional<data::BatchFeed::Plan> open_;
+  std::optional<WorkersChange> change_;
   Batch batch_;
   Stopwatch since_handed_out_;
   progress::Progress progress_;

@@ -55,9 +55,6 @@ void require_possible(const DataParallelOptions& options, const Source& source) 
   const auto refuse = [](const std::string& why) {
     throw Error(ErrorCode::InvalidArgument, "DataParallelOptions: " + why);
   };
-  if (options.loss_scale != 0 && options.precision != precision::Precision::float16) {
-    refuse("loss_scale goes with precision float16 alone");
-  }
   const auto scheme = options.parallel.compression.compression.scheme;
   if (options.zero.level > 0 && scheme != comm::Scheme::none) {
     refuse("compression goes with zero.level 0 alone");
@@ -100,6 +97,7 @@ Source agreed(const api::Session& session, Source source, const DataParallelOpti
   job::require_same_facts(session.group(), facts_of(source.kind(), options),
                           options.parallel.timeout);
   require_possible(options, source);
+  if (options.zero.level > 0) session.require_not_kept("DataParallelOptions::zero");
   precision::require_precision(options.precision, session.device());
   if (source.task) {
     source.units =
@@ -136,7 +134,8 @@ struct DataParallel::Impl {
         stored(source.units, session->group(), session->device(), options),
         own_tensors("DataParallel", stored.model(), stored.optimized()),
         update(stored.store(), options.parallel.timeout,
-               api::update_options(options.precision, options.loss_scale, options.limits)),
+               api::update_options("DataParallelOptions", options.precision, options.loss_scale,
+                                   options.limits)),
         segments(stored.units(),
                  train::recomputed_at_once(options.recompute, source.units.units.size())),
         given(/*inputs_only=*/false),
@@ -146,13 +145,14 @@ struct DataParallel::Impl {
                  .precision = options.precision,
                  .recompute = source.task ? options.recompute : "none"}) {
     update.set_statistics(statistics);
+    if (session->is_elastic()) session->restore_scale(update);
   }
 
   using Work = std::function<double(std::int64_t passes)>;  ///< the sum of the losses
   /// `passes`: in how many this rank would compute its share.
   void step(const Work& work, std::int64_t passes, torch::optim::Optimizer& optimizer);
   void step_in_pieces(torch::optim::Optimizer& optimizer);
-  void require_usable(const torch::optim::Optimizer& optimizer) const;
+  void require_usable(torch::optim::Optimizer& optimizer) const;
   progress::RankFigures timed(const Work& work, std::int64_t passes);
   const task::Task& need_task() const;
   progress::Evaluation evaluate(const task::Task& task, const task::Model& model,
@@ -168,6 +168,7 @@ struct DataParallel::Impl {
   task::Segments segments;
   api::GivenLoss given;
   train::Compute compute;
+  int group_number = session->group_number();
   bool computing = false;  ///< in a function that step() or evaluate() was given
 };
 
@@ -272,8 +273,11 @@ progress::Evaluation DataParallel::evaluate(
 
 std::filesystem::path DataParallel::save(const std::filesystem::path& dir,
                                          torch::optim::Optimizer& optimizer, std::int64_t keep) {
-  return impl_->stored.save({.dir = dir.string(), .keep = keep}, optimizer,
-                            impl_->session->state_after(impl_->update));
+  auto state = impl_->session->state_after(impl_->update);
+  const auto step = state.step;
+  auto path = impl_->stored.save({.dir = dir.string(), .keep = keep}, optimizer, std::move(state));
+  impl_->session->observer().on_checkpoint(path.string(), step);
+  return path;
 }
 
 std::optional<StartingPoint> DataParallel::resume(const std::filesystem::path& dir,
@@ -308,18 +312,19 @@ void DataParallel::Impl::step_in_pieces(torch::optim::Optimizer& optimizer) {
   step(work, compute.pieces(samples), optimizer);
 }
 
-void DataParallel::Impl::require_usable(const torch::optim::Optimizer& optimizer) const {
+void DataParallel::Impl::require_usable(torch::optim::Optimizer& optimizer) const {
+  session->require_of_these_ranks(group_number, "DataParallel");
   session->steps().require_dealt_to(session->group().size());
+  session->require_kept(optimizer);
   for (const auto& one : statistics) require_group(one.group, session->steps().sample_group());
   if (source.owner) {
     task::require_exact(*source.owner);
   } else {
     task::require_exact(source.units);
   }
-  own_tensors.require_as_they_were();
-  own_tensors.require_all_of(optimizer);
-  own_tensors.require_untouched();
+  own_tensors.require_usable(optimizer);
   stored.require_steps_pieces(optimizer);
+  stored.place_states(optimizer);
 }
 
 void DataParallel::Impl::step(const Work& work, std::int64_t passes,
@@ -336,16 +341,15 @@ void DataParallel::Impl::step(const Work& work, std::int64_t passes,
     stored.store().begin_step(weight, update.stages().loss_scale());
     mine = timed(work, passes);
   });
-  steps.end_step(update.run(steps.step(), mine, optimizer));
-  session->count_step();
+  mine.wishes = session->wishes();
+  session->end_step(update.run(steps.step(), mine, optimizer), update);
 }
 
 progress::RankFigures DataParallel::Impl::timed(const Work& work, std::int64_t passes) {
   auto& steps = session->steps();
   progress::RankFigures mine{.batch = steps.own_weight()};
   if (mine.batch == 0) return mine;
-  const auto ended = [this](void*) { computing = false; };
-  const std::unique_ptr<void, decltype(ended)> end(this, ended);
+  const api::AtEnd end([this] { computing = false; });
   mine.loss_sum = work(passes);
   const auto spent = [&] {
     return steps.seconds() - stored.store().wait_seconds() + update.update_seconds();
@@ -364,8 +368,7 @@ progress::Evaluation DataParallel::Impl::evaluate(const task::Task& task, const 
                                      .waited = [this] { return stored.store().wait_seconds(); },
                                      .data = std::move(data),
                                      .computed = [this] { stored.end_passes(); }};
-  const auto ended = [this](void*) { computing = false; };
-  const std::unique_ptr<void, decltype(ended)> end(this, ended);
+  const api::AtEnd end([this] { computing = false; });
   computing = true;
   const api::EvaluationMode mode(source.units);
   progress::Evaluation result;
@@ -373,6 +376,7 @@ progress::Evaluation DataParallel::Impl::evaluate(const task::Task& task, const 
     stored.begin_passes();
     result = predict::evaluate(task, model, group, equally, how);
   });
+  session->tell(result);
   return result;
 }
 

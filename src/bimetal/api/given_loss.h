@@ -72,6 +72,19 @@ class GivenLoss final : public task::Task {
   const Mean* mean_ = nullptr;
 };
 
+/// Calls `end` when it goes, however that comes.
+template <typename End>
+class AtEnd {
+ public:
+  explicit AtEnd(End end) : end_(std::move(end)) {}
+  ~AtEnd() { end_(); }
+  AtEnd(const AtEnd&) = delete;
+  AtEnd& operator=(const AtEnd&) = delete;
+
+ private:
+  End end_;
+};
+
 /// A model that hands on what it gets, for who calls the program's own; samples of `model` that are
 /// normalised with each other stay together.
 task::Model hand_on(const task::Model& model);

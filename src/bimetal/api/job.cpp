@@ -14,7 +14,7 @@
 #include "bimetal/device/device.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/launch/rank_environment.h"
-#include "bimetal/precision/loss_scaler.h"
+#include "bimetal/launch/rank_variables.h"
 
 namespace bimetal {
 namespace {
@@ -59,21 +59,27 @@ Job init(int argc, const char* const* argv, const InitOptions& options) {
   auto asked = argument_for_worker(argc, argv);
   if (!asked && !options.worker.empty()) asked = options.worker;
   if (asked) job::parse_worker_spec(*asked);  // before anybody waits for this rank
-  const auto environment =
-      launch::find_rank(comm::Transport::automatic, Deadline::after(options.join_timeout));
+  const char* doors = std::getenv(launch::kDoorVariable);
+  const bool comes_later = doors != nullptr && *doors != '\0';
+  const auto environment = comes_later ? launch::rank_from_environment()
+                                       : launch::find_rank(comm::Transport::automatic,
+                                                           Deadline::after(options.join_timeout));
   const int local_rank = environment ? environment->local_rank : 0;
   const int local_ranks = environment ? environment->local_world_size : 1;
-  const auto worker =
-      job::parse_worker_spec(asked ? *asked : variable_for_worker(local_rank, local_ranks));
-  if (!environment) {
-    return Job(std::make_shared<api::Session>(launch::single_process_world(), worker, 0, 1));
+  api::Start start{.worker_text = asked ? *asked : variable_for_worker(local_rank, local_ranks),
+                   .rank = environment};
+  start.worker = job::parse_worker_spec(start.worker_text);
+  start.token = options.token_file.empty() ? net::Token::from_environment()
+                                           : net::Token::from_file(options.token_file);
+  if (comes_later) start.doors = doors;
+  if (!environment || comes_later) {
+    return Job(std::make_shared<api::Session>(launch::single_process_world(), std::move(start)));
   }
   launch::JoinOptions join;
-  join.token = options.token_file.empty() ? net::Token::from_environment()
-                                          : net::Token::from_file(options.token_file);
+  join.token = start.token;
   join.join_timeout = options.join_timeout;
-  return Job(std::make_shared<api::Session>(launch::join_world(*environment, join), worker,
-                                            local_rank, local_ranks));
+  auto group = launch::join_world(*environment, join);
+  return Job(std::make_shared<api::Session>(std::move(group), std::move(start)));
 }
 
 int Job::rank() const {
@@ -105,68 +111,21 @@ const progress::Progress& Job::progress() const {
   return session_->steps().progress();
 }
 
+void Job::watch(std::shared_ptr<progress::Observer> observer) const {
+  if (!observer) throw Error(ErrorCode::InvalidArgument, "Job::watch needs an observer");
+  session_->watch(std::move(observer));
+}
+
+progress::Report Job::report() const {
+  return session_->steps().report();
+}
+
+std::vector<std::string> Job::doors() const {
+  return session_->doors();
+}
+
+void Job::leave() const noexcept {
+  session_->leave();
+}
+
 }  // namespace bimetal
-
-namespace bimetal::api {
-
-Session::Session(comm::Group group, const job::WorkerSpec& worker, int local_rank,
-                 int local_world_size)
-    : group_(std::move(group)), lanes_(group_.size(), group_.rank()), speed_(worker.speed) {
-  device::apply_worker_limits(worker, local_world_size);
-  device_ = device::select_device(worker, local_rank);
-}
-
-std::shared_ptr<BalancedSteps> Session::begin(std::shared_ptr<const task::Dataset> dataset,
-                                              const BalancedOptions& options) {
-  if (!dataset) throw Error(ErrorCode::InvalidArgument, "Job::balanced needs a data set");
-  if (options.epochs < 1 || options.epoch < 0) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("BalancedOptions::epochs is {} and epoch {}: epochs is at least 1, and "
-                            "epoch counts from 1, or is 0 to go on",
-                            options.epochs, options.epoch));
-  }
-  if (steps_) next_epochs_[under_way_] = steps_->next_epoch();
-  steps_.reset();
-  under_way_ = {dataset->size(), options.seed};
-  const auto first = options.epoch > 0 ? options.epoch - 1
-                     : options.from    ? 0
-                                       : next_epochs_[under_way_];
-  steps_ =
-      std::make_shared<BalancedSteps>(std::move(dataset), options, first, group_, lanes_, device_);
-  return steps_;
-}
-
-train::UpdateOptions update_options(precision::Precision precision, double loss_scale,
-                                    const optim::GradientLimits& limits) {
-  train::UpdateOptions update{.limits = limits};
-  if (precision == precision::Precision::float16) {
-    job::TrainConfig scale;
-    scale.loss_scale = loss_scale;
-    update.scaler = precision::scaler_options(scale);
-  }
-  return update;
-}
-
-checkpoint::TrainingState Session::state_after(train::CollectiveUpdate& update) const {
-  auto state = steps().state();
-  state.step = steps_done_;
-  if (const auto& scaler = update.stages().scaler()) state.loss_scaler = scaler->state();
-  return state;
-}
-
-StartingPoint Session::go_on_with(const checkpoint::TrainingState& state,
-                                  train::CollectiveUpdate& update) {
-  auto& scaler = update.stages().scaler();
-  if (scaler && state.loss_scaler) scaler->restore(*state.loss_scaler);
-  steps_done_ = state.step;
-  return {.step = state.step, .position = state.position, .seed = state.seed};
-}
-
-BalancedSteps& Session::steps() const {
-  if (steps_) return *steps_;
-  throw Error(ErrorCode::InvalidArgument,
-              "no batches yet: DataParallel::step and Job::progress belong into a loop over "
-              "Job::balanced");
-}
-
-}  // namespace bimetal::api

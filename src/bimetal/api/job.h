@@ -7,16 +7,24 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bimetal/api/balanced_batches.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/data/images/dataset.h"
 #include "bimetal/progress/observer.h"
+#include "bimetal/progress/progress_line.h"
+#include "bimetal/progress/report.h"
 
 namespace bimetal {
 namespace api {
 class Session;
 }
+
+using progress::Observer;  ///< for Job::watch
+using progress::Progress;
+using progress::progress_line;
+using train::ProfileRequest;  ///< for BalancedOptions::profile
 
 struct InitOptions {
   std::string worker = {};  ///< what this rank computes on: "cpu:threads=1", "cuda:0", "mps"
@@ -51,10 +59,28 @@ class Job {
   /// After a step: loss over the global batch, rate, efficiency, shares. The same on every rank.
   const progress::Progress& progress() const;
 
+  /// From the next loop on `observer` is told, on this rank and from this thread: of each step (a
+  /// notice where the loss does not fall, or a step of float16 is skipped), profiles, evaluations,
+  /// checkpoints, and workers that come and go. In place of the one before.
+  void watch(std::shared_ptr<progress::Observer> observer) const;
+
+  /// Of the last loop, after its steps: what a job's report says of its training and its workers
+  /// (docs/report.md), which progress::to_json writes. The same on every rank. Collective.
+  progress::Report report() const;
+
+  /// In bimetal::elastic: this worker leaves after the step under way, and the others go on. Safe
+  /// from any thread, and from a handler of SIGTERM.
+  void leave() const noexcept;
+
+  /// In bimetal::elastic: where newcomers can join, "HOST:PORT" each, by rank. Any of them is
+  /// BIMETAL_DOOR for a newcomer. Empty elsewhere.
+  std::vector<std::string> doors() const;
+
  private:
   explicit Job(std::shared_ptr<api::Session> session) : session_(std::move(session)) {}
   friend Job init(int argc, const char* const* argv, const InitOptions& options);
   friend class DataParallel;
+  friend class ElasticLoop;
   friend class Pipeline;
   std::shared_ptr<api::Session> session_;
 };
@@ -65,7 +91,8 @@ class Job {
 /// ranks have joined. The device is that of "--worker SPEC" among the arguments, else
 /// InitOptions::worker, else that of the variable BIMETAL_WORKER, else this machine's best
 /// (docs/running.md); other arguments are the program's own. BIMETAL_WORKER may have a spec for
-/// each rank of this machine: "cpu:threads=3; cpu:threads=1". Errors: InvalidArgument for bad
+/// each rank of this machine: "cpu:threads=3; cpu:threads=1". With BIMETAL_DOOR the process is a
+/// newcomer, which bimetal::elastic takes to the others. Errors: InvalidArgument for bad
 /// variables or specs, Unsupported for a device that is not there, those of net::Token::from_file
 /// and launch::join_world.
 Job init(int argc = 0, const char* const* argv = nullptr, const InitOptions& options = {});

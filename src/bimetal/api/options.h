@@ -18,6 +18,8 @@ struct ZeroOptions {
   /// Weights of the ranks' shards, one for each; empty: what each rank's device has free.
   std::vector<double> shards = {};
   std::string offload_parameters = "none";  ///< level 3: "host" or "disk"; ranks may differ
+  /// What the optimizer keeps: "host" or "disk", of a bimetal::Adam or AdamW; ranks may differ.
+  std::string offload_optimizer = "none";
   std::filesystem::path offload_path = {};  ///< folder for "disk"
   std::int64_t keep_below = 0;              ///< level 3: smaller parameters stay whole; elements
 };

@@ -18,6 +18,12 @@ OwnTensors::OwnTensors(const char* whose, const task::ModelState& model,
   left_.resize(trained_.size());
 }
 
+void OwnTensors::require_usable(const torch::optim::Optimizer& optimizer) const {
+  require_as_they_were();
+  require_all_of(optimizer);
+  require_untouched();
+}
+
 // Frozen on one rank alone, a tensor would be moved by the gradient of the others' samples; and of
 // one that is trained only now no rank sends its gradient.
 void OwnTensors::require_as_they_were() const {

@@ -21,15 +21,15 @@ class OwnTensors {
   OwnTensors(const char* whose, const task::ModelState& model,
              const std::vector<torch::Tensor>& optimized);
 
-  /// Error(InvalidArgument) for tensors that have been frozen since, or are trained only now.
-  void require_as_they_were() const;
+  /// Before each step. Error(InvalidArgument) for tensors that have been frozen since, or are
+  /// trained only now; for gradients that are not those of the last step, which would drop them;
+  /// and as below.
+  void require_usable(const torch::optim::Optimizer& optimizer) const;
 
   /// Error(InvalidArgument) for an optimizer with other tensors, or with none that is trained.
   void require_all_of(const torch::optim::Optimizer& optimizer) const;
 
-  /// Error(InvalidArgument) for gradients that are not those of the last step: it would drop them.
-  void require_untouched() const;
-  /// At a step's end, however it comes: its gradients are known to the next require_untouched().
+  /// At a step's end, however it comes: its gradients are known to the next require_usable().
   class AfterStep {
    public:
     explicit AfterStep(OwnTensors& tensors) : tensors_(tensors) {}
@@ -42,6 +42,8 @@ class OwnTensors {
   };
 
  private:
+  void require_as_they_were() const;
+  void require_untouched() const;
   void note_gradients();
 
   /// Of a gradient whose memory may go.

@@ -64,6 +64,7 @@ task::Model agreed(task::Model model, const api::Session& session, const Pipelin
                             "forward takes what the one before gives (task::make_unit)",
                             unit.name));
   }
+  session.require_not_kept("Pipeline");
   task::require_exact(model);
   if (!model.statistics().empty()) {
     throw Error(ErrorCode::Unsupported,
@@ -73,10 +74,8 @@ task::Model agreed(task::Model model, const api::Session& session, const Pipelin
   precision::require_precision(options.precision, session.device());
   const task::ModelState all(model);
   parallel::check_same_on_all_ranks(all, session.group(), options.parallel.timeout);
-  for (const auto* tensors : {&all.parameters, &all.buffers}) {
-    parallel::broadcast_tensors(task::tensors_of(*tensors), 0, session.group(),
-                                options.parallel.bucket_bytes, options.parallel.timeout);
-  }
+  parallel::broadcast_model(all, 0, session.group(), options.parallel.bucket_bytes,
+                            options.parallel.timeout);
   return model;
 }
 
@@ -131,7 +130,8 @@ struct Pipeline::Impl {
                                                     stage_options(options, *session));
     update = std::make_unique<train::CollectiveUpdate>(
         sync, options.parallel.timeout,
-        api::update_options(options.precision, options.loss_scale, options.limits));
+        api::update_options("PipelineOptions", options.precision, options.loss_scale,
+                            options.limits));
     session->set_lanes(compute->lanes());
   }
 
@@ -152,6 +152,7 @@ struct Pipeline::Impl {
   parallel::Sync sync;
   std::unique_ptr<train::StageCompute> compute;
   std::unique_ptr<train::CollectiveUpdate> update;
+  int group_number = session->group_number();
   std::optional<std::uint64_t> term;  ///< of checkpoints, once there are any
 };
 
@@ -169,17 +170,15 @@ void Pipeline::step(torch::optim::Optimizer& optimizer, const MeanLoss& mean_los
   steps.open_plan();
   const api::OwnTensors::AfterStep note(impl_->own_tensors);
   api::or_end_all(impl_->session->group(), [&] {
+    impl_->session->require_of_these_ranks(impl_->group_number, "Pipeline");
     steps.require_dealt_to(impl_->compute->lanes().count());
     task::require_exact(impl_->stage.model);
-    impl_->own_tensors.require_as_they_were();
-    impl_->own_tensors.require_all_of(optimizer);
-    impl_->own_tensors.require_untouched();
+    impl_->own_tensors.require_usable(optimizer);
   });
   impl_->given.begin(steps, mean_loss);
   auto result = impl_->try_step(optimizer);
   while (!result.applied) result = impl_->try_step(optimizer);
-  steps.end_step(result);
-  impl_->session->count_step();
+  impl_->session->end_step(result, *impl_->update);
 }
 
 api::KeptOfModel Pipeline::Impl::kept() const {
@@ -225,6 +224,7 @@ progress::RankFigures Pipeline::Impl::computed() {
   progress::RankFigures mine{.batch = compute->lanes().counted(steps.own_weight()),
                              .loss_sum = outcome.loss_sum,
                              .fit = outcome.fit};
+  mine.wishes = session->wishes();
   mine.compute_seconds = watch.seconds() - sync.wait_seconds() + update->update_seconds();
   return mine;
 }
@@ -237,8 +237,7 @@ progress::Evaluation Pipeline::evaluate(
   const api::GivenSums task(sums, std::move(metrics));
   const std::vector<double> equally(static_cast<std::size_t>(impl_->compute->lanes().count()), 0.0);
   const api::EvaluationMode mode(impl_->stage.model);
-  const auto ended = [this](void*) { impl_->given.judge_by(nullptr); };
-  const std::unique_ptr<void, decltype(ended)> end(this, ended);
+  const api::AtEnd end([this] { impl_->given.judge_by(nullptr); });
   impl_->given.judge_by(&task);
   progress::Evaluation result;
   api::or_end_all(impl_->session->group(), [&] {
@@ -246,6 +245,7 @@ progress::Evaluation Pipeline::evaluate(
                                                 .speed = impl_->session->speed(),
                                                 .data = std::move(data)});
   });
+  impl_->session->tell(result);
   return result;
 }
 
@@ -256,8 +256,11 @@ std::filesystem::path Pipeline::save(const std::filesystem::path& dir,
   if (!impl_->term) impl_->term = api::next_term(group, dir);
   state.term = *impl_->term;
   state.torch_rng = checkpoint::random_state();
-  return api::save_kept(group, {.dir = dir.string(), .keep = keep}, impl_->kept(), optimizer,
-                        std::move(state), impl_->options.parallel.timeout);
+  const auto step = state.step;
+  auto path = api::save_kept(group, {.dir = dir.string(), .keep = keep}, impl_->kept(), optimizer,
+                             std::move(state), impl_->options.parallel.timeout);
+  impl_->session->observer().on_checkpoint(path.string(), step);
+  return path;
 }
 
 std::optional<StartingPoint> Pipeline::resume(const std::filesystem::path& dir,
@@ -277,13 +280,9 @@ void Pipeline::save_model(const std::filesystem::path& path) {
   for (int stage = 0; stage < shape.stages; ++stage) {
     const auto part =
         parallel::pipeline::make_stage(impl_->whole, impl_->begins, shape.stages, stage);
-    const task::ModelState all(part.model);
-    for (const auto* tensors : {&all.parameters, &all.buffers}) {
-      parallel::broadcast_tensors(task::tensors_of(*tensors),
-                                  parallel::rank_at(shape, {.stage = stage}),
-                                  impl_->session->group(), impl_->options.parallel.bucket_bytes,
-                                  impl_->options.parallel.timeout);
-    }
+    parallel::broadcast_model(part.model, parallel::rank_at(shape, {.stage = stage}),
+                              impl_->session->group(), impl_->options.parallel.bucket_bytes,
+                              impl_->options.parallel.timeout);
   }
   api::save_on_rank_0(impl_->session->group(), impl_->whole, path);
 }

@@ -8,12 +8,14 @@
 #include <torch/csrc/api/include/torch/optim/rmsprop.h>
 #include <torch/csrc/api/include/torch/optim/sgd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/comm/watched.h"
+#include "bimetal/optim/cpu_adam.h"
 #include "bimetal/optim/fused.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/replicated_model.h"
@@ -25,6 +27,23 @@ namespace {
 
 using parallel::shard::Kept;
 using parallel::shard::ShardedModel;
+
+/// What ranks may have otherwise than each other.
+void require_places(const ZeroOptions& zero) {
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorCode::InvalidArgument, "ZeroOptions::" + why);
+  };
+  const auto& states = zero.offload_optimizer;
+  if (states != "none" && states != "host" && states != "disk") {
+    refuse(fmt::format("offload_optimizer is \"{}\": take \"none\", \"host\" or \"disk\"", states));
+  }
+  if (states != "none" && zero.level == 0) {
+    refuse("offload_optimizer moves the state of a rank's shard: it needs level 1, 2 or 3");
+  }
+  if ((states == "disk" || zero.offload_parameters == "disk") && zero.offload_path.empty()) {
+    refuse("offload_path is empty, and \"disk\" needs one: a folder on a fast disk");
+  }
+}
 
 Kept kept_of(const ZeroOptions& zero) {
   const auto& where = zero.offload_parameters;
@@ -62,6 +81,7 @@ std::shared_ptr<ShardedModel> make_shards(const task::Model& whole, const comm::
                 fmt::format("ZeroOptions::level is {}: it is 0 to 3", zero.level));
   }
   const auto kept = kept_of(zero);
+  require_places(zero);
   if (zero.level == 0) return nullptr;
   return std::make_shared<ShardedModel>(
       whole, group,
@@ -73,6 +93,15 @@ std::shared_ptr<ShardedModel> make_shards(const task::Model& whole, const comm::
           .folder = zero.offload_path,
           .timeout = options.parallel.timeout,
           .form = {.half = std::nullopt, .keep_below = zero.keep_below}});
+}
+
+/// Whether it is an Optimizer, whose states are the host's; puts them on disk if `folder` says so.
+template <typename Optimizer>
+bool place_states_of(torch::optim::Optimizer& optimizer, const std::filesystem::path* folder) {
+  auto* const placed = dynamic_cast<Optimizer*>(&optimizer);
+  if (placed == nullptr) return false;
+  if (folder != nullptr && !placed->disk_traffic()) placed->keep_on_disk(*folder);
+  return true;
 }
 
 template <typename... Kinds>
@@ -93,6 +122,7 @@ StoredModel::StoredModel(const task::Model& whole, comm::Group group, const torc
     : whole_(whole),
       model_(whole),
       group_(std::move(group)),
+      zero_(options.zero),
       message_bytes_(options.parallel.bucket_bytes),
       timeout_(options.parallel.timeout),
       sharded_(make_shards(whole_, group_, device, options)),
@@ -109,13 +139,29 @@ std::vector<torch::Tensor> StoredModel::optimized() const {
 }
 
 void StoredModel::require_steps_pieces(const torch::optim::Optimizer& optimizer) const {
-  using namespace torch::optim;
-  if (!sharded_ || is_one_of<SGD, Adam, AdamW, RMSprop, Adagrad, optim::MergedUpdate>(optimizer)) {
+  namespace theirs = torch::optim;
+  if (!sharded_ || is_one_of<theirs::SGD, theirs::Adam, theirs::AdamW, theirs::RMSprop,
+                             theirs::Adagrad, optim::MergedUpdate>(optimizer)) {
     return;
   }
   throw Error(ErrorCode::InvalidArgument,
               "ZeroOptions::level gives the optimizer pieces of tensors: take one that works "
               "element by element (SGD, Adam, AdamW, RMSprop, Adagrad), or level 0");
+}
+
+void StoredModel::place_states(torch::optim::Optimizer& optimizer) const {
+  const auto& place = zero_.offload_optimizer;
+  const bool on_disk = place == "disk";
+  const bool on_host =
+      std::ranges::all_of(optimized(), [](const torch::Tensor& piece) { return piece.is_cpu(); });
+  if (place == "none" || (on_host && !on_disk)) return;
+  const auto* const folder = on_disk ? &zero_.offload_path : nullptr;
+  if (place_states_of<optim::CpuAdam>(optimizer, folder)) return;
+  if (place_states_of<optim::CpuAdamW>(optimizer, folder)) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("ZeroOptions::offload_optimizer is \"{}\", where this optimizer cannot "
+                          "keep its states: take bimetal::Adam or bimetal::AdamW",
+                          place));
 }
 
 void StoredModel::begin_passes() const {
@@ -157,6 +203,7 @@ std::optional<checkpoint::TrainingState> StoredModel::resume(const std::filesyst
                                                              torch::optim::Optimizer& optimizer) {
   const auto from = checkpoints_in(group_, dir);
   if (!from) return std::nullopt;
+  place_states(optimizer);
   const auto state =
       sharded_ ? take_kept(group_, *from, kept(), optimizer) : resume_whole(*from, optimizer);
   if (sharded_) sharded_->after_update();
@@ -167,9 +214,7 @@ std::optional<checkpoint::TrainingState> StoredModel::resume(const std::filesyst
 checkpoint::TrainingState StoredModel::resume_whole(const std::filesystem::path& from,
                                                     torch::optim::Optimizer& optimizer) {
   auto state = checkpoint::load_shared_checkpoint(group_, from, model_, optimizer);
-  for (const auto* tensors : {&model_.parameters, &model_.buffers}) {
-    parallel::broadcast_tensors(task::tensors_of(*tensors), 0, group_, message_bytes_, timeout_);
-  }
+  parallel::broadcast_model(model_, 0, group_, message_bytes_, timeout_);
   store_->set_error_feedback(state->error_feedback, state->step);
   return *std::move(state);
 }

@@ -44,6 +44,10 @@ class StoredModel {
   /// Error(InvalidArgument), where it gets pieces of tensors, unless it works element by element.
   void require_steps_pieces(const torch::optim::Optimizer& optimizer) const;
 
+  /// Its states go where ZeroOptions::offload_optimizer has them. Error(InvalidArgument) for an
+  /// optimizer that cannot keep them there; StateFile's.
+  void place_states(torch::optim::Optimizer& optimizer) const;
+
   /// Around passes outside of a step. Collective.
   void begin_passes() const;
   void end_passes() const;
@@ -63,6 +67,7 @@ class StoredModel {
   task::Model whole_;
   task::ModelState model_;
   comm::Group group_;
+  ZeroOptions zero_;
   std::size_t message_bytes_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<parallel::shard::ShardedModel> sharded_;

@@ -53,6 +53,11 @@ std::string keeper_of(const std::string& asked, const std::vector<Member>& membe
 
 }  // namespace
 
+bool follows_from_a_loss(const Error& error) {
+  return error.code() == ErrorCode::PeerLost || error.code() == ErrorCode::Aborted ||
+         error.code() == ErrorCode::Timeout;
+}
+
 Membership::Membership(Options options)
     : options_(std::move(options)),
       door_({options_.listen, options_.port}, options_.token, options_.silence) {

@@ -30,6 +30,9 @@ namespace bimetal::membership {
 
 class Meeting;
 
+/// Whether a rank has failed by what has become of another.
+bool follows_from_a_loss(const Error& error);
+
 /// For Options::keeper: whoever is left may go on.
 inline constexpr const char* kEither = "either";
 

@@ -1,13 +1,10 @@
 #pragma once
 // What a change of the members of an elastic job was, and what it cost: docs/elastic.md.
 
-#include <fmt/format.h>
-
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <vector>
-
-#include "bimetal/base/quantity.h"
 
 namespace bimetal::progress {
 
@@ -20,21 +17,24 @@ struct MembersChange {
   double seconds = 0;  ///< from the last epoch's end until the state is the same on all
 };
 
-/// For people, a line each. (Here, since what watches a job uses headers of progress/ alone.)
+/// For people, a line each. (Here and without fmt, since what watches a job, other people's
+/// programs too, uses headers of progress/ alone.)
 inline std::vector<std::string> lines_of(const MembersChange& change) {
   std::vector<std::string> lines;
-  const auto add = [&](const char* what, const std::vector<std::string>& who,
+  const auto add = [&](const std::string& what, const std::vector<std::string>& who,
                        const std::string& why = {}) {
     std::string all;
     for (const auto& one : who) all += (all.empty() ? "" : ", ") + one;
-    if (!all.empty()) lines.push_back(fmt::format("{}: {}{}", what, all, why));
+    if (!all.empty()) lines.push_back(what + ": " + all + why);
   };
-  add("lost", change.lost, change.cause.empty() ? "" : fmt::format(" ({})", change.cause));
+  add("lost", change.lost, change.cause.empty() ? "" : " (" + change.cause + ")");
   add("left", change.left);
   add("joined", change.came);
-  lines.push_back(fmt::format("{} on from step {}, after {:.2f} s",
-                              counted(change.workers, "worker goes", "workers go"), change.step,
-                              change.seconds));
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.2f", change.seconds);
+  lines.push_back(std::to_string(change.workers) +
+                  (change.workers == 1 ? " worker goes" : " workers go") + " on from step " +
+                  std::to_string(change.step) + ", after " + seconds + " s");
   return lines;
 }
 

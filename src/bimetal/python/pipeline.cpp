@@ -42,9 +42,7 @@ void share_model(const BackendPtr& backend, const NamedList& parameters, const N
   const auto timeout = longest_wait(backend);
   const auto state = state_of(parameters, buffers);
   parallel::check_same_on_all_ranks(state, group, timeout);
-  for (const auto& tensors : {state.parameters, state.buffers}) {
-    parallel::broadcast_tensors(task::tensors_of(tensors), 0, group, kMessageBytes, timeout);
-  }
+  parallel::broadcast_model(state, 0, group, kMessageBytes, timeout);
 }
 
 /// Python's exceptions that a program may go on after; not Ctrl-C, nor sys.exit().

@@ -14,6 +14,7 @@
 #include "bimetal/c10d/island.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/data/prefetch.h"
+#include "bimetal/membership/membership.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/train/choose_precision.h"
 #include "bimetal/train/libtorch_state.h"
@@ -31,8 +32,7 @@
 
 namespace bimetal::train {
 
-/// Whether a rank has failed by what has become of another.
-bool follows_from_a_loss(const Error& error);
+using membership::follows_from_a_loss;
 
 /// What one rank of a group makes to go on with its run, and throws away with the group: mesh,
 /// shares, where the parameters live, the step, the feed of batches, figures. Its members are made

@@ -20,18 +20,6 @@
 #include "bimetal/train/notices.h"
 
 namespace bimetal::train {
-namespace {
-
-progress::StepTimes times_of(const Profile& profile) {
-  progress::StepTimes times{.first_step = profile.first_step, .last_step = profile.last_step};
-  for (const auto& phase : profile.phases) times.phases.push_back(phase.name);
-  times.seconds = profile.seconds_of;
-  times.spans = profile.spans;
-  times.latency_s = profile.latency_s;
-  return times;
-}
-
-}  // namespace
 
 progress::Report Epoch::train() {
   try {

@@ -109,12 +109,9 @@ void share_whole_model(Run& run, const comm::Group& group, int root, bool follow
   }
   auto state =
       checkpoint::share_training_state(group, root, learnt.state, learnt.model, *learnt.optimizer);
-  const task::ModelState model(learnt.model);
-  for (const auto& tensors : {model.parameters, model.buffers}) {
-    parallel::broadcast_tensors(task::tensors_of(tensors), root, group,
-                                static_cast<std::size_t>(run.job.parallel.bucket_mb * (1 << 20)),
-                                run.timeout());
-  }
+  parallel::broadcast_model(learnt.model, root, group,
+                            static_cast<std::size_t>(run.job.parallel.bucket_mb * (1 << 20)),
+                            run.timeout());
   if (follows) learnt.state = std::move(state);
   learnt.begun = true;
 }

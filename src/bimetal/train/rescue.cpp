@@ -36,11 +36,6 @@ std::vector<Numbers> gather_numbers(const Numbers& mine, const comm::Group& left
 
 }  // namespace
 
-bool follows_from_a_loss(const Error& error) {
-  return error.code() == ErrorCode::PeerLost || error.code() == ErrorCode::Aborted ||
-         error.code() == ErrorCode::Timeout;
-}
-
 bool Epoch::rescue(int lost, const comm::Group& left) {
   if (!trained_.store()->keeps_copies()) return false;
   run_.saving.end_group();

@@ -203,11 +203,7 @@ void TrainedModel::begin_in_mesh(const StartingModel& start, const ChosenCuts& c
   if (saved.found()) {
     require_known_states(saved, whole_.named_parameters());
   } else if (!start.values) {
-    const task::ModelState all(whole_);
-    for (const auto* tensors : {&all.parameters, &all.buffers}) {
-      parallel::broadcast_tensors(task::tensors_of(*tensors), 0, group_, options.bucket_bytes,
-                                  options.timeout);
-    }
+    parallel::broadcast_model(whole_, 0, group_, options.bucket_bytes, options.timeout);
   }
   take_part(cuts, static_cast<bool>(start.values), operations, observer, options.timeout);
   if (start.values && !saved.found()) take_drawn(start.values, whole_);

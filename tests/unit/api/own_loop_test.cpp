@@ -154,6 +154,49 @@ TEST(OwnLoop, AnyShardsAndPiecesGiveTheResultOfOneDevice) {
   EXPECT_LT(difference(folder / "recomputed", folder / "one"), 1e-12);
 }
 
+/// The states of bimetal::AdamW, in shards and on a disk, through a checkpoint.
+TEST(OwnLoop, StatesOnDiskGiveTheResultOfLibtorchsOwn) {
+  const test::TemporaryFolder folder;
+  const auto run_with = [&](const ZeroOptions& zero, bool ours, std::int64_t steps, auto&& name) {
+    return [&, zero, ours, steps, name](int) {
+      auto job = init(0, nullptr, {.worker = "cpu:threads=1"});
+      DataParallel trainer(make_net(), job, {.zero = zero});
+      std::unique_ptr<torch::optim::Optimizer> adam;
+      if (ours) {
+        adam = std::make_unique<AdamW>(trainer.parameters(), 0.02);
+      } else {
+        adam = std::make_unique<torch::optim::AdamW>(trainer.parameters(), 0.02);
+      }
+      const auto from = trainer.resume(folder / (name + std::string(".saved")), *adam);
+      for (auto& batch :
+           job.balanced(std::make_shared<Sequences>(),
+                        {.global_batch = 6, .epochs = 2, .from = from, .steps = steps})) {
+        trainer.step(*adam, [&](const Batch& piece) {
+          EXPECT_EQ(piece.step, batch.step);
+          return mean_loss(trainer.forward(piece.x), piece);
+        });
+      }
+      trainer.save(folder / (name + std::string(".saved")), *adam);
+      trainer.save_model(folder / name);
+      const auto* const placed = dynamic_cast<const optim::KeepsOnDisk*>(adam.get());
+      const bool on_disk = placed != nullptr && placed->disk_traffic();
+      return on_disk == (zero.offload_optimizer == "disk") ? 0 : 1;
+    };
+  };
+  std::filesystem::create_directory(folder / "states");
+  EXPECT_EQ(test::run_forked_ranks(1, run_with({}, false, 0, "one")), std::vector<int>{0});
+  for (const int level : {1, 3}) {
+    const auto name = "level" + std::to_string(level);
+    const ZeroOptions zero{
+        .level = level, .offload_optimizer = "disk", .offload_path = folder / "states"};
+    for (const std::int64_t steps : {3, 0}) {
+      EXPECT_EQ(test::run_forked_ranks(2, run_with(zero, true, steps, name)),
+                (std::vector<int>{0, 0}));
+    }
+    EXPECT_LT(difference(folder / name, folder / "one"), 1e-12) << level;
+  }
+}
+
 TEST(OwnLoop, OneRankTakesTheStepsOfAPlainLoop) {
   auto job = init(0, nullptr, {.worker = "cpu:threads=1"});
   auto net = make_net(), plain = make_net();
@@ -232,6 +275,44 @@ TEST(OwnLoop, ComputesInItsPrecision) {
     EXPECT_TRUE(std::isfinite(job.progress().loss)) << batch.step;
   }
   EXPECT_EQ(trainer.parameters()[0].scalar_type(), torch::kFloat32);
+}
+
+/// One float32 step is left out by hand, of which a step of float16 overflows on one of two ranks.
+TEST(OwnLoop, AStepOfFloat16ThatOverflowsIsSkippedByAllRanks) {
+  constexpr std::int64_t kOverflows = 4;
+  const test::TemporaryFolder folder;
+  const auto run_in = [&](precision::Precision precision, const std::string& name) {
+    return [&, precision, name](int rank) {
+      const bool half = precision == precision::Precision::float16;
+      auto job = init(0, nullptr, {.worker = "cpu:threads=1"});
+      auto net = make_net();
+      net->to(torch::kFloat32);
+      DataParallel trainer(net, job, {.precision = precision});
+      torch::optim::SGD sgd(trainer.parameters(), 0.1);
+      double scale = 65536;
+      for (auto& batch :
+           job.balanced(std::make_shared<Sequences>(), {.global_batch = 6, .epochs = 2})) {
+        const bool skips = batch.step == kOverflows;
+        sgd.param_groups()[0].options().set_lr(skips && !half ? 0 : 0.1);
+        const auto before = net->parameters()[0].clone();
+        trainer.step(sgd, [&](const Batch& piece) {
+          const auto logits = trainer.forward(piece.x.to(torch::kFloat32));
+          EXPECT_EQ(logits.scalar_type(), half ? torch::kFloat16 : torch::kFloat32);
+          const bool too_much = half && skips && rank == 1;
+          return mean_loss(logits, piece) * (too_much ? 1e4 : 1);
+        });
+        EXPECT_EQ(before.equal(net->parameters()[0]), skips) << batch.step;
+        if (skips) scale /= 2;
+        EXPECT_EQ(job.progress().loss_scale.value_or(scale), scale) << batch.step;
+      }
+      trainer.save_model(folder / name);
+      return ::testing::Test::HasFailure() ? 1 : 0;
+    };
+  };
+  test::run_forked_ranks(1, run_in(precision::Precision::float32, "wide"));
+  EXPECT_EQ(test::run_forked_ranks(2, run_in(precision::Precision::float16, "half")),
+            (std::vector<int>{0, 0}));
+  EXPECT_LT(difference(folder / "half", folder / "wide"), 2e-3);
 }
 
 TEST(OwnLoop, EvaluationGivesModulesTheirModesBack) {
@@ -315,6 +396,8 @@ TEST(OwnLoop, StagesThatCannotBeAreRefused) {
   EXPECT_THAT(refused({.stages = 0}), HasSubstr("at least 1 stage"));
   EXPECT_THAT(refused({.stages = 1, .cuts = {2}}), HasSubstr("PipelineOptions::cuts has 1 units"));
   EXPECT_THAT(refused({.stages = 1, .schedule = "sideways"}), HasSubstr("sideways"));
+  EXPECT_THAT(refused({.stages = 1, .loss_scale = 8}),
+              HasSubstr("PipelineOptions: loss_scale goes with precision float16"));
   EXPECT_NE(refused({.stages = 2}), "nothing was refused");  // one rank
 }
 
@@ -354,6 +437,15 @@ TEST(OwnLoop, RefusesWhatCannotBeRight) {
               HasSubstr("2 weights for 1 ranks"));
   EXPECT_THAT(refusal({.zero = {.level = 1, .offload_parameters = "disk"}}, with_function),
               HasSubstr("level 3 alone"));
+  EXPECT_THAT(refusal({.zero = {.offload_optimizer = "host"}}, with_function),
+              HasSubstr("it needs level 1, 2 or 3"));
+  EXPECT_THAT(refusal({.zero = {.level = 1, .offload_optimizer = "cloud"}}, with_function),
+              HasSubstr("take \"none\", \"host\" or \"disk\""));
+  EXPECT_THAT(refusal({.zero = {.level = 1, .offload_optimizer = "disk"}}, with_function),
+              HasSubstr("offload_path is empty"));
+  EXPECT_THAT(refusal({.zero = {.level = 1, .offload_optimizer = "disk", .offload_path = "."}},
+                      with_function),
+              HasSubstr("take bimetal::Adam or bimetal::AdamW"));
   EXPECT_THAT(refusal({.zero = {.level = 3}}, [](DataParallel& trainer, torch::optim::Optimizer&,
                                                  Batch& batch) { trainer.forward(batch.x); }),
               HasSubstr("belongs into the function"));
@@ -407,6 +499,29 @@ TEST(OwnLoop, AnExceptionOnOneRankEndsTheOthersWithItsText) {
     });
     EXPECT_EQ(statuses, (std::vector<int>{0, 0})) << in_data;
   }
+}
+
+TEST(OwnLoop, AnExceptionBesideTheStepNamesItsRank) {
+  const auto statuses = test::run_forked_ranks(2, [&](int rank) {
+    try {
+      auto job = init(0, nullptr, {.worker = "cpu:threads=1"});
+      DataParallel trainer(make_net(), job);
+      torch::optim::SGD sgd(trainer.parameters(), 0.1);
+      for (auto& batch : job.balanced(std::make_shared<Sequences>(), {.global_batch = 6})) {
+        if (rank == 1 && batch.step == 2) throw std::runtime_error("my own");
+        trainer.step(
+            sgd, [&](const Batch& piece) { return mean_loss(trainer.forward(piece.x), piece); });
+      }
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Aborted);
+      EXPECT_THAT(error.what(), HasSubstr("rank 1: an exception has ended its program"));
+      return ::testing::Test::HasFailure() ? 1 : 4;
+    } catch (const std::runtime_error& error) {
+      return error.what() == std::string("my own") ? 5 : 1;
+    }
+    return 1;
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{4, 5}));
 }
 
 TEST(OwnLoop, TensorsInMemoryAreADataSet) {

@@ -1,4 +1,5 @@
-// A training loop of the user's own, as in examples/cpp, run by real processes with torchrun's variables.
+// A training loop of the user's own, as in examples/cpp, run by real processes with torchrun's
+// variables.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -65,9 +66,8 @@ std::int64_t train_and_save(const SyntheticImages& images, const BalancedOptions
 /// Runs it as `ranks` processes; true if each did `steps` steps.
 bool train_on(int ranks, const SyntheticImages& images, const BalancedOptions& options,
               const std::filesystem::path& output, std::int64_t steps) {
-  const auto statuses = test::run_forked_ranks(ranks, [&](int) {
-    return train_and_save(images, options, output) == steps ? 0 : 1;
-  });
+  const auto statuses = test::run_forked_ranks(
+      ranks, [&](int) { return train_and_save(images, options, output) == steps ? 0 : 1; });
   return statuses == std::vector<int>(static_cast<std::size_t>(ranks), 0);
 }
 

@@ -63,4 +63,11 @@ void broadcast_tensors(std::span<const torch::Tensor> tensors, int root, comm::G
   }
 }
 
+void broadcast_model(const task::ModelState& model, int root, const comm::Group& group,
+                     std::size_t message_bytes, std::chrono::milliseconds timeout) {
+  for (const auto* tensors : {&model.parameters, &model.buffers}) {
+    broadcast_tensors(task::tensors_of(*tensors), root, group, message_bytes, timeout);
+  }
+}
+
 }  // namespace bimetal::parallel

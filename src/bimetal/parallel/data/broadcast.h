@@ -8,6 +8,7 @@
 #include <span>
 
 #include "bimetal/comm/group.h"
+#include "bimetal/task/model_state.h"
 
 namespace bimetal::parallel {
 
@@ -16,5 +17,9 @@ namespace bimetal::parallel {
 /// `message_bytes`; nothing is sent when they have no elements. Collective.
 void broadcast_tensors(std::span<const torch::Tensor> tensors, int root, comm::Group group,
                        std::size_t message_bytes, std::chrono::milliseconds timeout);
+
+/// The same of a model's parameters and buffers.
+void broadcast_model(const task::ModelState& model, int root, const comm::Group& group,
+                     std::size_t message_bytes, std::chrono::milliseconds timeout);
 
 }  // namespace bimetal::parallel

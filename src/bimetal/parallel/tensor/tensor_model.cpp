@@ -55,9 +55,7 @@ TensorModel::TensorModel(const task::Model& whole, std::shared_ptr<const GroupRa
 void TensorModel::take_values_of_rank_0(const task::Model& whole) const {
   const auto& group = ranks_->group();
   check_same_on_all_ranks(whole, group, ranks_->timeout());
-  for (const auto& tensors : {whole.named_parameters(), whole.named_buffers()}) {
-    broadcast_tensors(task::tensors_of(tensors), 0, group, kMessageBytes, ranks_->timeout());
-  }
+  broadcast_model(whole, 0, group, kMessageBytes, ranks_->timeout());
 }
 
 torch::Tensor TensorModel::part_of(const task::NamedTensor& parameter, Values values) const {

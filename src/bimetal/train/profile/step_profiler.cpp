@@ -82,6 +82,15 @@ double largest_error(const std::vector<ClockOffset>& clocks) {
 
 }  // namespace
 
+progress::StepTimes times_of(const Profile& profile) {
+  progress::StepTimes times{.first_step = profile.first_step, .last_step = profile.last_step};
+  for (const auto& phase : profile.phases) times.phases.push_back(phase.name);
+  times.seconds = profile.seconds_of;
+  times.spans = profile.spans;
+  times.latency_s = profile.latency_s;
+  return times;
+}
+
 struct StepProfiler::Recording {
   std::vector<Interval> steps;
   std::vector<FabricCall> calls;

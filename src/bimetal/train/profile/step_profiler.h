@@ -11,9 +11,13 @@
 #include <string>
 
 #include "bimetal/comm/group.h"
+#include "bimetal/progress/observer.h"
 #include "bimetal/train/profile/profile.h"
 
 namespace bimetal::train {
+
+/// What whoever watches is told of it.
+progress::StepTimes times_of(const Profile& profile);
 
 /// Use from the thread that computes. One of a process at a time, since libtorch has one profiler.
 class StepProfiler {

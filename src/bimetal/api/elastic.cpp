@@ -1,0 +1,248 @@
+#include "bimetal/api/elastic.h"
+
+#include <fmt/format.h>
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <algorithm>
+#include <exception>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "bimetal/api/elastic_members.h"
+#include "bimetal/api/session.h"
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/membership/membership.h"
+#include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/progress/members_change.h"
+#include "bimetal/task/model_state.h"
+#include "bimetal/train/notices.h"
+
+namespace bimetal {
+namespace {
+
+using membership::Membership;
+
+/// Losses without anybody lost and without a step, after which an error is none.
+constexpr int kInVain = 3;
+
+void add_names(std::vector<std::string>& names, const std::vector<membership::Member>& members) {
+  for (const auto& member : members) names.push_back(member.name);
+}
+
+}  // namespace
+
+class ElasticLoop {
+ public:
+  /// What outlives a worker.
+  struct Kept {
+    task::ModelState model;
+    torch::optim::Optimizer* optimizer;
+  };
+
+  ElasticLoop(const Job& job, std::optional<Kept> kept, const ElasticOptions& options)
+      : session_(*job.session_),
+        kept_(std::move(kept)),
+        timeout_(options.timeout),
+        members_(api::member_options(session_.start(), options)) {
+    members_.wait_with([this] {
+      if (session_.leaves()) throw Left();
+    });
+    members_.train(kept_ ? api::fingerprint(kept_->model, *kept_->optimizer) : "a loop");
+    session_.begin_elastic([this] { return members_.somebody_waits(); },
+                           kept_ ? kept_->optimizer : nullptr);
+  }
+  ~ElasticLoop() { session_.end_elastic(); }
+  ElasticLoop(const ElasticLoop&) = delete;
+  ElasticLoop& operator=(const ElasticLoop&) = delete;
+
+  bool run(const ElasticTrain& train, int least) try {
+    begin(least);
+    while (true) {
+      std::optional<Error> loss;
+      std::vector<int> leaving;
+      done_ = false;
+      try {
+        even_out();
+        tell();
+        train(at());
+        done_ = true;
+        auto group = session_.group();
+        group.barrier(Deadline::after(timeout_)).wait();
+        members_.finish();
+        return true;
+      } catch (const api::WorkersChange& change) {
+        leaving = change.leaving;
+      } catch (...) {
+        loss = loss_or_fail();
+      }
+      if (std::ranges::find(leaving, session_.group().rank()) != leaving.end()) return false;
+      if (!go_on(loss, leaving)) return true;
+    }
+  } catch (const Left&) {
+    return false;
+  }
+
+ private:
+  /// The program has asked to leave while this worker waited for others.
+  struct Left {};
+
+  int rank() const { return session_.group().rank(); }
+
+  void begin(int least) {
+    if (const auto& doors = session_.start().doors; !doors.empty()) {
+      has_state_ = false;
+      enter(members_.join(api::doors_in(doors)));
+      return;
+    }
+    if (session_.group().size() < least) {
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("ElasticOptions::min_workers is {}, and {} have started", least,
+                              session_.group().size()));
+    }
+    members_.found(session_.group());
+    enter(session_.group());
+  }
+
+  void enter(comm::Group group) {
+    session_.enter(std::move(group));
+    std::vector<std::string> doors;
+    for (const auto& member : members_.roll().members) {
+      doors.push_back(net::to_string(member.door));
+    }
+    session_.set_doors(std::move(doors));
+    session_.observer().on_leading(rank() == 0);
+  }
+
+  std::optional<StartingPoint> at() const {
+    const auto& reached = session_.reached();
+    if (!kept_ || !reached) return std::nullopt;
+    return StartingPoint{
+        .step = reached->step, .position = reached->position, .seed = reached->seed};
+  }
+
+  /// Where it is caught, in a catch block: the exception as a loss of others. What is none ends
+  /// them, too, and is thrown on.
+  std::optional<Error> loss_or_fail() {
+    try {
+      throw;
+    } catch (const Error& error) {
+      if (may_be_a_loss(error)) return error;
+      fail(error.rank() ? error.what() : fmt::format("rank {}: {}", rank(), error.what()));
+      throw;
+    } catch (const std::exception& error) {
+      fail(train::error_of(error, fmt::format("rank {}", rank()), rank()).what());
+      throw;
+    } catch (...) {
+      fail(fmt::format("rank {}: an exception has ended its loop", rank()));
+      throw;
+    }
+  }
+
+  /// Of those that come again and again nobody was lost.
+  bool may_be_a_loss(const Error& error) {
+    if (!membership::follows_from_a_loss(error) || members_.over()) return false;
+    const bool in_vain = nobody_changed_ && session_.steps_done() == steps_then_;
+    in_vain_ = in_vain ? in_vain_ + 1 : 0;
+    steps_then_ = session_.steps_done();
+    return in_vain_ < kInVain;
+  }
+
+  void fail(const std::string& text) noexcept {
+    auto group = session_.group();
+    group.abort(text);
+    members_.fail({ErrorCode::Aborted, text, rank()});
+  }
+
+  /// To the next group. False where the others have come to the end, as this one has.
+  bool go_on(const std::optional<Error>& loss, std::span<const int> leaving) {
+    since_ = Stopwatch();
+    if (loss) {
+      auto group = session_.group();
+      group.abort(fmt::format("rank {}: {}", rank(), loss->what()));  // so that all see it at once
+      change_.cause = loss->what();
+    }
+    if (kept_) {
+      for (auto& parameter : kept_->model.parameters) parameter.tensor.mutable_grad().reset();
+    }
+    try {
+      auto next = members_.next(loss, leaving);
+      add_names(change_.lost, next.lost);
+      add_names(change_.left, next.left);
+      add_names(change_.came, next.came);
+      nobody_changed_ = next.lost.empty() && next.left.empty() && next.came.empty();
+      changed_ = true;
+      enter(std::move(next.group));
+      return true;
+    } catch (const Error& error) {
+      if (done_ && error.code() == ErrorCode::PeerLost) return false;
+      throw;
+    }
+  }
+
+  /// All have what the worker with most steps has. Collective.
+  void even_out() {
+    if (!kept_) return;
+    const auto group = session_.group();
+    const auto steps = api::all_steps(group, has_state_ ? session_.steps_done() : -1, timeout_);
+    const auto most = std::ranges::max_element(steps);
+    if (*most < 0) throw Error(ErrorCode::PeerLost, "every worker that had the model is gone");
+    if (std::ranges::all_of(steps, [&](std::int64_t made) { return made == *most; })) return;
+    const auto root = static_cast<int>(most - steps.begin());
+    const bool follows = steps[static_cast<std::size_t>(rank())] < *most;
+    if (follows) has_state_ = false;  // until it has all of it
+    const auto own = session_.reached().value_or(checkpoint::TrainingState());
+    auto state =
+        checkpoint::share_training_state(group, root, own, kept_->model, *kept_->optimizer);
+    parallel::broadcast_model(kept_->model, root, group,
+                              parallel::ReplicatedModelOptions().bucket_bytes, timeout_);
+    if (follows && *most > 0) session_.set_reached(std::move(state));
+    has_state_ = true;
+  }
+
+  void tell() {
+    if (!std::exchange(changed_, false)) return;
+    change_.step = session_.steps_done();
+    change_.workers = session_.group().size();
+    change_.seconds = since_.seconds();
+    session_.observer().on_members(std::exchange(change_, {}));
+  }
+
+  api::Session& session_;
+  std::optional<Kept> kept_;
+  std::chrono::milliseconds timeout_;
+  Membership members_;
+  bool has_state_ = true;  ///< what is kept is the job's
+  bool done_ = false;      ///< train() has come to its end
+  progress::MembersChange change_;
+  Stopwatch since_;
+  bool changed_ = false, nobody_changed_ = false;
+  int in_vain_ = 0;
+  std::int64_t steps_then_ = 0;
+};
+
+bool elastic(const Job& job, const task::Model& model, torch::optim::Optimizer& optimizer,
+             const ElasticTrain& train, const ElasticOptions& options) {
+  model.to(job.device());
+  const auto asked = api::settled(options);
+  return ElasticLoop(job, ElasticLoop::Kept{model, &optimizer}, asked)
+      .run(train, asked.min_workers);
+}
+
+bool elastic(const Job& job, const std::shared_ptr<torch::nn::Module>& model,
+             torch::optim::Optimizer& optimizer, const ElasticTrain& train,
+             const ElasticOptions& options) {
+  const task::Model units{
+      {task::make_unit("", model, std::function<task::Values(const task::Values&)>())}};
+  return elastic(job, units, optimizer, train, options);
+}
+
+bool elastic(const Job& job, const std::function<void()>& train, const ElasticOptions& options) {
+  const auto asked = api::settled(options);
+  return ElasticLoop(job, std::nullopt, asked)
+      .run([&](const auto&) { train(); }, asked.min_workers);
+}
+
+}  // namespace bimetal

@@ -1,0 +1,120 @@
+#include "bimetal/api/elastic_members.h"
+
+#include <c10/util/StringUtil.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <asio/ip/host_name.hpp>
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
+#include "bimetal/checkpoint/optimizer_state.h"
+#include "bimetal/data/digest.h"
+#include "bimetal/net/tcp/peer_timeout.h"
+
+namespace bimetal::api {
+namespace {
+
+constexpr const char* kPortVariable = "BIMETAL_DOOR_PORT";
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Where the others reach this process.
+std::string own_address(const Start& start) {
+  if (auto own = variable("BIMETAL_ADDRESS"); !own.empty()) return own;
+  if (!start.doors.empty()) return net::address_towards(doors_in(start.doors).front());
+  if (!start.rank || start.rank->on_one_machine()) return "127.0.0.1";
+  return net::address_towards(start.rank->master);
+}
+
+/// The machine's first rank has that of the variable, the next one the port behind it; 0: any. So
+/// have newcomers, whose machine may have such ranks already.
+std::uint16_t port_of_door(const Start& start) {
+  const auto text = variable(kPortVariable);
+  if (text.empty() || !start.doors.empty()) return 0;
+  int port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  const bool whole = error == std::errc() && end == text.data() + text.size() && port > 0;
+  const auto own = std::int64_t{port} + (start.rank ? start.rank->local_rank : 0);
+  if (!whole || own > std::numeric_limits<std::uint16_t>::max()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{} is '{}', which gives this rank no port", kPortVariable, text));
+  }
+  return static_cast<std::uint16_t>(own);
+}
+
+}  // namespace
+
+ElasticOptions settled(ElasticOptions options) {
+  if (options.min_workers == 0) options.min_workers = std::max(1, launch::elastic_minimum());
+  const bool fits = options.max_workers == 0 || options.max_workers >= options.min_workers;
+  if (options.min_workers >= 1 && options.max_workers >= 0 && fits) return options;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("ElasticOptions::min_workers is {} and max_workers {}: at least one is "
+                          "needed, and no more than may be there",
+                          options.min_workers, options.max_workers));
+}
+
+membership::Options member_options(const Start& start, const ElasticOptions& options) {
+  if (start.doors.empty() && start.rank && start.rank->store == launch::StoreOwner::Nobody) {
+    throw Error(ErrorCode::Unsupported,
+                "MPI connects these ranks, and cannot go on without a lost one: start them by "
+                "`mpirun … bimetal launch --mpi --elastic -- PROGRAM` (docs/elastic.md)");
+  }
+  membership::Options how;
+  how.listen = own_address(start);
+  how.port = port_of_door(start);
+  how.token = start.token;
+  how.host = asio::ip::host_name();
+  how.worker = start.worker_text;
+  how.keeper = options.keeper;
+  how.least = options.min_workers;
+  how.most = options.max_workers;
+  how.patience = options.patience;
+  how.timeout = options.timeout;
+  how.silence =
+      net::peer_timeout_for(net::peer_timeout_from_environment(), net::is_loopback(how.listen));
+  how.group.timeout = options.timeout;
+  return how;
+}
+
+std::vector<net::Endpoint> doors_in(std::string_view text) {
+  std::vector<net::Endpoint> doors;
+  while (!text.empty()) {
+    const auto end = std::min(text.find(','), text.size());
+    doors.push_back(net::parse_endpoint(std::string(text.substr(0, end))));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return doors;
+}
+
+std::string fingerprint(const task::ModelState& model, const torch::optim::Optimizer& optimizer) {
+  std::string facts = checkpoint::optimizer_kind(optimizer);
+  for (const auto* tensors : {&model.parameters, &model.buffers}) {
+    for (const auto& [name, tensor] : *tensors) {
+      facts +=
+          fmt::format("\n{} {} {}", name, c10::str(tensor.sizes()), c10::str(tensor.scalar_type()));
+    }
+  }
+  return data::hex(data::digest_of(facts));
+}
+
+std::vector<std::int64_t> all_steps(comm::Group group, std::int64_t mine,
+                                    std::chrono::milliseconds timeout) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(group.size()));
+  group
+      .all_gather(comm::buffer(std::span(&mine, 1)), comm::buffer(std::span(all)),
+                  Deadline::after(timeout))
+      .wait();
+  return all;
+}
+
+}  // namespace bimetal::api

@@ -1,0 +1,39 @@
+#pragma once
+// This process among the workers of an elastic loop: where it is reached, and what it trains.
+// Private to api.
+
+#include <torch/csrc/api/include/torch/optim/optimizer.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bimetal/api/elastic.h"
+#include "bimetal/api/session.h"
+#include "bimetal/comm/group.h"
+#include "bimetal/membership/membership.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/task/model_state.h"
+
+namespace bimetal::api {
+
+/// With a number of workers. Error(InvalidArgument) for options that make no sense.
+ElasticOptions settled(ElasticOptions options);
+
+/// `options`: settled(). Errors: Unsupported for ranks that MPI connects; InvalidArgument for
+/// BIMETAL_DOOR_PORT.
+membership::Options member_options(const Start& start, const ElasticOptions& options);
+
+/// "HOST:PORT,HOST:PORT".
+std::vector<net::Endpoint> doors_in(std::string_view text);
+
+/// What newcomers must have alike.
+std::string fingerprint(const task::ModelState& model, const torch::optim::Optimizer& optimizer);
+
+/// By rank, what each says. Collective.
+std::vector<std::int64_t> all_steps(comm::Group group, std::int64_t mine,
+                                    std::chrono::milliseconds timeout);
+
+}  // namespace bimetal::api

@@ -1,0 +1,14 @@
+#pragma once
+// Optimizers that an own loop may take in place of libtorch's.
+
+#include "bimetal/optim/cpu_adam.h"
+
+namespace bimetal {
+
+/// torch::optim::Adam and AdamW: the same options, states and numbers, by one pass over memory. Of
+/// parameters that are float32 or float64, on any device. Their states are in the host's memory, or
+/// where ZeroOptions::offload_optimizer has them. Without amsgrad. Use from one thread.
+using Adam = optim::CpuAdam;
+using AdamW = optim::CpuAdamW;
+
+}  // namespace bimetal
