@@ -11,7 +11,7 @@
 #include "bimetal/api/balanced_batches.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/data/images/dataset.h"
-#include "bimetal/progress/observer.h"
+#include "bimetal/progress/progress.h"
 
 namespace bimetal {
 namespace api {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bimetal/monitor/unix_time.h"
+#include "bimetal/progress/metric_text.h"
 
 namespace bimetal::monitor {
 namespace {
