@@ -1,6 +1,14 @@
 # cmake -DBUILD=… -DSCRATCH=… -DSOURCES=… -DCC=… -P core_test.cmake: the installed core, by CMake, by pkg-config and as sources.
 
 include(${CMAKE_CURRENT_LIST_DIR}/run.cmake)
+# vcpkg's port, of which no more can be tested here, is of this version.
+file(READ ${SOURCES}/packaging/vcpkg/bimetal/vcpkg.json port)
+string(JSON version GET "${port}" version-semver)
+file(STRINGS ${SOURCES}/CMakeLists.txt line REGEX "^project\\(bimetal VERSION ")
+if(NOT line MATCHES "VERSION ${version} ")
+  message(FATAL_ERROR "vcpkg.json says ${version}, but: ${line}")
+endif()
+
 file(REMOVE_RECURSE ${SCRATCH})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/prefix)
 
