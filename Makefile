@@ -4,9 +4,10 @@ PYTHON ?= python3
 BUILD  ?= build
 JOBS   ?=
 DEVICE ?= cuda:0
+PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests build all python demo quick test test-all test-rest endurance test-engines test-ray test-horovod test-deepspeed test-accelerator test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel program-wheels program-wheel-macos test-program-wheel release test-torch-versions sanitizers portability portability-program bench docs format tidy clean
+.PHONY: help setup setup-tests build all python install demo quick test test-all test-rest endurance test-engines test-ray test-horovod test-deepspeed test-accelerator test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel program-wheels program-wheel-macos test-program-wheel release test-torch-versions sanitizers portability portability-program bench docs format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +28,9 @@ python: setup    ## build program and Python package; then PYTHONPATH=build/pyth
 	@scripts/build.sh $(BUILD) release bimetal_python $(JOBS)
 	@scripts/build.sh $(BUILD) release bimetal_python_host $(JOBS)
 	@scripts/build.sh $(BUILD) release bimetal $(JOBS)
+
+install: build   ## install program, libraries and headers; PREFIX=/usr/local
+	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 demo: build      ## train a CNN on Fashion-MNIST with two unequal workers
 	@$(BUILD)/bimetal demo

@@ -49,17 +49,13 @@ function(bimetal_library name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPENDS;LINK;PRIVATE_LINK" ${ARGN})
   add_library(bimetal_${name} STATIC ${ARG_SOURCES})
   add_library(Bimetal::${name} ALIAS bimetal_${name})
-  set_target_properties(bimetal_${name} PROPERTIES EXPORT_NAME ${name})
-  target_include_directories(bimetal_${name} PUBLIC
-    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_include_directories(bimetal_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
   target_compile_features(bimetal_${name} PUBLIC cxx_std_20)
   list(TRANSFORM ARG_DEPENDS PREPEND bimetal_)
   target_link_libraries(bimetal_${name} PUBLIC ${ARG_DEPENDS} ${ARG_LINK}
-    PRIVATE $<BUILD_INTERFACE:bimetal_flags> ${ARG_PRIVATE_LINK})
+    PRIVATE bimetal_flags ${ARG_PRIVATE_LINK})
   if(ARG_TORCH)
-    # Installed, the torch of the machine that uses the package takes its place (BimetalConfig.cmake.in).
-    target_link_libraries(bimetal_${name} PUBLIC
-      $<BUILD_INTERFACE:bimetal_torch> $<INSTALL_INTERFACE:Bimetal::torch>)
+    target_link_libraries(bimetal_${name} PUBLIC bimetal_torch)
     bimetal_use_torch_pch(bimetal_${name})
   endif()
   set_property(GLOBAL APPEND PROPERTY BIMETAL_LIBRARIES bimetal_${name})
@@ -107,7 +103,7 @@ function(bimetal_use_torch_pch target)
   target_precompile_headers(${target} REUSE_FROM bimetal_torch_pch)
   # Each compilation instantiates for 3 s what libtorch's headers leave to its end: fewer, then.
   set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 20)
-  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:bimetal_glue>)
+  target_link_libraries(${target} PRIVATE bimetal_glue)
   # Programs would be compiled with -fPIE, for which GCC refuses a header compiled with -fPIC.
   get_target_property(type ${target} TYPE)
   if(type STREQUAL EXECUTABLE)

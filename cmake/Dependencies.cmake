@@ -3,6 +3,7 @@
 
 include(FetchContent)
 set(FETCHCONTENT_QUIET OFF)
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)  # where this is a part of another project, that one links them, too
 find_package(Threads REQUIRED)
 
 # fmt, header-only: nothing to link, nothing to cross-build. Of Debian's version what is no template is compiled once
@@ -16,12 +17,11 @@ add_library(bimetal_fmt INTERFACE)
 if(fmt_VERSION MATCHES "^9\\.")
   set(BIMETAL_FMT_ONCE ON)
   target_include_directories(bimetal_fmt SYSTEM INTERFACE
-    $<BUILD_INTERFACE:$<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>>)
+    $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
 else()
   set(BIMETAL_FMT_ONCE OFF)
-  target_link_libraries(bimetal_fmt INTERFACE $<BUILD_INTERFACE:fmt::fmt-header-only>)
+  target_link_libraries(bimetal_fmt INTERFACE fmt::fmt-header-only)
 endif()
-target_link_libraries(bimetal_fmt INTERFACE $<INSTALL_INTERFACE:fmt::fmt-header-only>)
 
 # Asio without Boost. It has no CMake package of its own.
 find_path(BIMETAL_ASIO_INCLUDE asio.hpp)
@@ -31,7 +31,7 @@ if(NOT BIMETAL_ASIO_INCLUDE)
   set(BIMETAL_ASIO_INCLUDE ${asio_SOURCE_DIR}/asio/include CACHE PATH "" FORCE)
 endif()
 add_library(bimetal_asio INTERFACE)
-target_include_directories(bimetal_asio SYSTEM INTERFACE $<BUILD_INTERFACE:${BIMETAL_ASIO_INCLUDE}>)
+target_include_directories(bimetal_asio SYSTEM INTERFACE ${BIMETAL_ASIO_INCLUDE})
 # Debian's Asio takes Clang's coroutines for the experiment that they once were. Whether it has
 # aligned_alloc it decides by what was included before it, so differently in two sources of one
 # program, and memory would be taken in one way and given back in the other.
@@ -66,7 +66,7 @@ if(WIN32)
   target_link_libraries(bimetal_sodium INTERFACE bcrypt advapi32)
 endif()
 if(BIMETAL_SODIUM_INCLUDE)
-  target_include_directories(bimetal_sodium SYSTEM INTERFACE $<BUILD_INTERFACE:${BIMETAL_SODIUM_INCLUDE}>)
+  target_include_directories(bimetal_sodium SYSTEM INTERFACE ${BIMETAL_SODIUM_INCLUDE})
 endif()
 
 if(BIMETAL_TORCH)
@@ -76,6 +76,7 @@ if(BIMETAL_TORCH)
   if(BIMETAL_TORCH_PROBLEM)
     message(FATAL_ERROR "${BIMETAL_TORCH_PROBLEM}")
   endif()
+  set_property(TARGET bimetal_torch PROPERTY IMPORTED_GLOBAL TRUE)
   message(STATUS "torch ${BIMETAL_TORCH_VERSION}: ${BIMETAL_TORCH_ROOT}")
   # Among torch's headers is an fmt of its own, of another version in each torch, which goes before ours where torch's are read.
   target_compile_definitions(bimetal_torch INTERFACE FMT_HEADER_ONLY=1)

@@ -1,7 +1,7 @@
-# Installs the public headers: bimetal.h and what it brings, and the C interface. `cmake --install` runs it, with BIMETAL_SOURCES,
-# BIMETAL_BINARY and BIMETAL_INCLUDEDIR set.
+# Installs the public headers: BIMETAL_HEADERS and what they bring. `cmake --install` runs it, with BIMETAL_SOURCES, BIMETAL_BINARY and
+# BIMETAL_INCLUDEDIR set.
 cmake_policy(VERSION 3.25)
-set(next bimetal/bimetal.h bimetal/capi/bimetal_c.h)
+set(next ${BIMETAL_HEADERS})
 set(public)
 while(next)
   list(POP_FRONT next header)

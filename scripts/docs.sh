@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# docs.sh [FOLDER]: builds the documentation's site in FOLDER/docs, by mkdocs in an environment of its own (FOLDER/docs-venv).
+# docs.sh [FOLDER]: builds the documentation's site in FOLDER/docs, by mkdocs in an environment of its own (FOLDER/docs-venv), and
+# the reference of the public headers in it, by Doxygen.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build}
@@ -23,4 +24,17 @@ git ls-files --cached --others --exclude-standard '*.md' 'docs/*' 'examples/*' L
   done
 
 NO_MKDOCS_2_WARNING=1 "$venv/bin/mkdocs" build --strict --site-dir "$(realpath -m "$build/docs")"
+
+# The public headers, as they are installed.
+command -v doxygen > /dev/null || { . scripts/install_packages.sh && install_packages doxygen; }
+headers=$(realpath -m "$build/docs-headers") reference=$build/docs/docs/reference/doxygen
+version=$(sed -n 's/^project(bimetal VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+rm -rf "$headers"
+mkdir -p "$headers/binary/include/bimetal" "$reference"
+IFS=. read -r major minor patch <<< "$version"
+sed -e "s/@PROJECT_VERSION@/$version/; s/@PROJECT_VERSION_MAJOR@/$major/; s/@PROJECT_VERSION_MINOR@/$minor/; s/@PROJECT_VERSION_PATCH@/$patch/" \
+  src/bimetal/version.h.in > "$headers/binary/include/bimetal/version.h"
+cmake -DCMAKE_INSTALL_PREFIX="$headers" "-DBIMETAL_HEADERS=bimetal/core.h;bimetal/bimetal.h;bimetal/capi/bimetal_c.h" -DBIMETAL_SOURCES="$PWD/src" \
+  -DBIMETAL_BINARY="$headers/binary" -DBIMETAL_INCLUDEDIR=include -P cmake/install_headers.cmake > /dev/null
+{ cat docs/reference/Doxyfile; printf '%s\n' "INPUT = $headers/include" "STRIP_FROM_PATH = $headers/include" "OUTPUT_DIRECTORY = $reference"; } | doxygen -
 echo "$build/docs/index.html"

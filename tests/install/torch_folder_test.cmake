@@ -1,6 +1,7 @@
 # cmake -DTORCH_DIR=… -DCXX=… -DSCRATCH=… -P torch_folder_test.cmake: a torch that was built for CUDA, on a machine without a toolkit.
 # Its TorchConfig.cmake would end the configuration; its headers and libraries are this build's, and its half for CUDA one that nobody calls.
 
+include(${CMAKE_CURRENT_LIST_DIR}/run.cmake)
 set(real ${TORCH_DIR}/../../..)
 set(torch ${SCRATCH}/torch)
 set(project ${CMAKE_CURRENT_LIST_DIR}/torch_folder)
@@ -12,15 +13,6 @@ function(configure version)
     -DTorch_DIR=${torch}/share/cmake/Torch RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   string(REGEX REPLACE "[ \n]+" " " output "${output}")
   set(status ${status} PARENT_SCOPE)
-  set(output "${output}" PARENT_SCOPE)
-endfunction()
-
-# run(command…): which must end well.
-function(run)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
-  if(NOT status EQUAL 0)
-    message(FATAL_ERROR "${ARGN} ended with ${status}:\n${output}")
-  endif()
   set(output "${output}" PARENT_SCOPE)
 endfunction()
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bimetal/comm/group.h"
+#include "bimetal/net/mesh.h"
 
 namespace bimetal::testing {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/optim/clip.h"
-#include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/optim/gradient_limits.h"
+#include "bimetal/parallel/data/replicated_options.h"
 #include "bimetal/precision/precision.h"
 
 namespace bimetal {

@@ -16,6 +16,7 @@
 #include "bimetal/job/same_job.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/parameter_check.h"
+#include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/pipeline/stage_sums.h"
 #include "bimetal/task/exactness.h"

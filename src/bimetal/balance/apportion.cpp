@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "bimetal/balance/checks.h"
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "bimetal/balance/checks.h"
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/quantity.h"

@@ -10,6 +10,7 @@
 #include <functional>
 #include <numeric>
 
+#include "bimetal/balance/checks.h"
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
 

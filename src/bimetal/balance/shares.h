@@ -2,16 +2,12 @@
 // Splits a global batch B over devices. Pure functions; docs/balance.md has the mathematics. Equal
 // arguments give equal shares on every platform, so ranks never have to exchange the result.
 
-#include <fmt/format.h>
-
-#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <vector>
 
 #include "bimetal/balance/cost_model.h"
-#include "bimetal/base/error.h"
 
 namespace bimetal::balance {
 
@@ -59,39 +55,5 @@ std::vector<int> deal_out(std::span<const std::int64_t> weights,
 
 /// The slowest finish that these shares lead to, in seconds.
 double finish_seconds(std::span<const Device> devices, std::span<const std::int64_t> shares);
-
-// Argument checks shared by the functions of shares.h; private to this folder.
-
-inline void check_ranks(std::int64_t ranks) {
-  if (ranks < 1) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("a batch is shared by at least one rank, not {}", ranks));
-  }
-}
-
-inline void check_batch(std::int64_t batch) {
-  if (batch < 0 || batch > kMaxBatch) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("a batch of {} samples is outside 0…{}", batch, kMaxBatch));
-  }
-}
-
-/// Σ shares, after checking the list and its sum.
-inline std::int64_t checked_sum(std::span<const std::int64_t> shares) {
-  check_ranks(static_cast<std::int64_t>(shares.size()));
-  std::int64_t sum = 0;
-  for (const std::int64_t share : shares) {
-    check_batch(share);
-    sum += share;
-    check_batch(sum);
-  }
-  return sum;
-}
-
-inline void check_same_ranks(std::size_t devices, std::size_t shares) {
-  if (devices == shares) return;
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("{} devices cannot have {} shares", devices, shares));
-}
 
 }  // namespace bimetal::balance

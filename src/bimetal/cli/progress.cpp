@@ -6,6 +6,7 @@
 
 #include "bimetal/cli/terminal.h"
 #include "bimetal/progress/clock_text.h"
+#include "bimetal/progress/metric_text.h"
 
 namespace bimetal::cli {
 namespace {

@@ -14,10 +14,13 @@
 #include "bimetal/comm/algorithm.h"
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/comm/dtype.h"
-#include "bimetal/comm/fabric.h"
 #include "bimetal/comm/group_memory.h"
+#include "bimetal/comm/topology.h"
 #include "bimetal/comm/work.h"
-#include "bimetal/net/mesh.h"
+
+namespace bimetal::net {
+class Mesh;
+}
 
 namespace bimetal::comm {
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/comm/fabric.h"
+#include "bimetal/comm/topology.h"
 #include "bimetal/net/endpoint.h"
 
 namespace bimetal::launch {

@@ -12,6 +12,7 @@
 
 #include "bimetal/monitor/run_record_json.h"
 #include "bimetal/monitor/unix_time.h"
+#include "bimetal/progress/metric_text.h"
 
 namespace bimetal::monitor {
 namespace {

@@ -5,7 +5,6 @@
 #include <asio.hpp>
 #include <asio/ip/address.hpp>
 #include <charconv>
-#include <cstring>
 
 #include "bimetal/base/error.h"
 
@@ -74,22 +73,6 @@ bool is_loopback(std::string_view host) {
     return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
   }
   return address.is_loopback();
-}
-
-std::optional<asio::ip::address> address_in(const sockaddr& from) {
-  if (from.sa_family == AF_INET) {
-    sockaddr_in v4;
-    std::memcpy(&v4, &from, sizeof(v4));
-    return asio::ip::address_v4(ntohl(v4.sin_addr.s_addr));
-  }
-  if (from.sa_family == AF_INET6) {
-    sockaddr_in6 v6;
-    std::memcpy(&v6, &from, sizeof(v6));
-    asio::ip::address_v6::bytes_type bytes;
-    std::memcpy(bytes.data(), &v6.sin6_addr, bytes.size());
-    return asio::ip::address_v6(bytes, v6.sin6_scope_id);
-  }
-  return std::nullopt;
 }
 
 std::string address_towards(const Endpoint& peer) {

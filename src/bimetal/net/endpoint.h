@@ -1,10 +1,7 @@
 #pragma once
 // HOST:PORT as people type it: "10.0.0.2:29500", "mac.local:29500", "[fd00::2]:29500".
 
-#include <asio/ip/address.hpp>
-#include <asio/ip/tcp.hpp>  // and with it the system's own headers of sockets
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,11 +26,6 @@ std::string to_string(std::span<const Endpoint> endpoints);
 
 /// Whether `host` is "localhost" or an address of the loopback range (127.0.0.0/8, ::1).
 bool is_loopback(std::string_view host);
-
-// Addresses in the form of the system's calls.
-
-/// The IP address in `from`, which is as long as its family says; none of any other family.
-std::optional<asio::ip::address> address_in(const sockaddr& from);
 
 // The address of this machine by which the others of a job can reach it.
 

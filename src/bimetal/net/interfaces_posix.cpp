@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/endpoint.h"
 #include "bimetal/net/interfaces.h"
+#include "bimetal/net/socket_address.h"
 
 namespace bimetal::net {
 

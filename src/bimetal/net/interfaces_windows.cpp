@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "bimetal/base/unicode/windows_text.h"
-#include "bimetal/net/endpoint.h"
 #include "bimetal/net/interfaces.h"
+#include "bimetal/net/socket_address.h"
 
 namespace bimetal::net {
 namespace {

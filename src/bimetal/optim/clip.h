@@ -8,14 +8,9 @@
 #include <vector>
 
 #include "bimetal/job/job_config.h"
+#include "bimetal/optim/gradient_limits.h"
 
 namespace bimetal::optim {
-
-/// 0: no such limit.
-struct GradientLimits {
-  double norm = 0;   ///< of all gradients as one vector (Pascanu et al., ICML 2013, Algorithm 1)
-  double value = 0;  ///< of each element, as an absolute value
-};
 
 /// train.clip_norm and train.clip_value.
 GradientLimits limits_of(const job::TrainConfig& config);

@@ -1,8 +1,6 @@
 #pragma once
 // Figures by which a model is judged, by name.
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -35,17 +33,6 @@ inline bool is_ratio(std::string_view name) {
 /// What a model is judged by.
 inline constexpr const char* kTestData = "test";
 inline constexpr const char* kValidationData = "validation";
-
-/// For people: "test accuracy" and "87.00 %", "test perplexity" and "12.3456".
-inline std::string label_of(const MetricValue& metric, std::string_view data = kTestData) {
-  auto label = fmt::format("{} {}", data, metric.name);
-  std::ranges::replace(label, '_', ' ');
-  return label;
-}
-inline std::string text_of(const MetricValue& metric) {
-  return is_ratio(metric.name) ? fmt::format("{:.2f} %", 100 * metric.value)
-                               : fmt::format("{:.4f}", metric.value);
-}
 
 /// What a model says of data that it was not trained on.
 struct Evaluation {

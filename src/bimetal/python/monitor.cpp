@@ -13,6 +13,7 @@
 
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/journal.h"
+#include "bimetal/progress/metric_text.h"
 #include "bimetal/progress/progress_line.h"
 #include "bimetal/python/bindings.h"
 

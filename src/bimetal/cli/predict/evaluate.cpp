@@ -30,6 +30,7 @@
 #include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/predict/mesh/model_in_parts.h"
 #include "bimetal/predict/predict.h"
+#include "bimetal/progress/metric_text.h"
 #include "bimetal/progress/metrics.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/replicas.h"

@@ -23,6 +23,7 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/data/images/image_file.h"
 #include "bimetal/data/images/image_formats.h"
+#include "bimetal/progress/metric_text.h"
 #include "bimetal/serving/client.h"
 
 namespace bimetal::cli {

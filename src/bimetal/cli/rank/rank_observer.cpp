@@ -9,6 +9,7 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/clock_text.h"
+#include "bimetal/progress/metric_text.h"
 #include "bimetal/progress/progress_line.h"
 #include "bimetal/progress/together.h"
 

@@ -26,6 +26,7 @@
 #include "bimetal/monitor/status.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/clock_text.h"
+#include "bimetal/progress/metric_text.h"
 
 namespace bimetal::cli {
 

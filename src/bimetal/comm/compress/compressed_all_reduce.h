@@ -14,14 +14,6 @@
 
 namespace bimetal::comm {
 
-struct CompressedAllReduceOptions {
-  /// `memory` and `matrices` are left empty: they are each bucket's own.
-  Compression compression = {};
-  bool error_feedback = true;
-  /// topk: over so many steps the density falls to compression.density (see warmup_density()).
-  std::int64_t warmup_steps = 0;
-};
-
 /// One float32 array of the state, by name: BUCKET.residual, BUCKET.velocity or BUCKET.basis.
 struct NamedValues {
   std::string name;

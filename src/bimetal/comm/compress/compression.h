@@ -82,6 +82,15 @@ struct Compression {
   std::shared_ptr<BucketMemory> memory = {};
 };
 
+/// Of the same buckets step after step (compressed_all_reduce.h).
+struct CompressedAllReduceOptions {
+  /// `memory` and `matrices` are left empty: they are each bucket's own.
+  Compression compression = {};
+  bool error_feedback = true;
+  /// topk: over so many steps the density falls to compression.density (see warmup_density()).
+  std::int64_t warmup_steps = 0;
+};
+
 /// What ranks compare of a call's compression.
 struct CompressionTag {
   Scheme scheme = Scheme::none;

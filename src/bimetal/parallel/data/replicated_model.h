@@ -6,8 +6,6 @@
 
 #include <torch/csrc/api/include/torch/types.h>
 
-#include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,31 +14,11 @@
 #include "bimetal/c10d/island.h"
 #include "bimetal/comm/compress/compressed_all_reduce.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/parallel/data/replicated_options.h"
 #include "bimetal/parallel/parameter_store.h"
 #include "bimetal/task/model_state.h"
 
 namespace bimetal::parallel {
-
-/// Where summed gradients live.
-enum class GradientHome {
-  automatic,  ///< bucket on the CPU, tensor on an accelerator
-  bucket,     ///< grad() shares the bucket's memory: nothing is copied back. CPU only
-  tensor,     ///< grad() stays where backward put it; its bucket is a copy on the host
-};
-
-struct ReplicatedModelOptions {
-  std::size_t bucket_bytes = 25u << 20;
-  std::size_t first_bucket_bytes = 1u << 20;  ///< small, so that communication starts early
-  std::chrono::milliseconds timeout{std::chrono::minutes(5)};
-  /// Of the gradients on the wire: docs/compression.md. The same on every rank. Steps are counted
-  /// from the first one of this object, where the error feedback is empty, too.
-  comm::CompressedAllReduceOptions compression = {};
-  /// Sums the gradients where ranks share a vendor library (docs/islands.md); made of the same
-  /// group by c10d::form_islands. Not together with compression.
-  std::shared_ptr<c10d::Island> island = nullptr;
-  GradientHome home = GradientHome::automatic;
-  bool equal = false;  ///< all ranks have the same values already: rank 0's need not be sent
-};
 
 /// A model that every rank has. Owns its gradient hooks on one rank. Use from one thread.
 ///
@@ -53,10 +31,10 @@ struct ReplicatedModelOptions {
 /// is to be kept.
 class ReplicatedModel final : public ParameterStore {
  public:
-  /// Copies rank 0's values to all, unless they are equal. Collective. `model` must not gain or lose parameters
-  /// afterwards, nor move to another device or type. Errors: ParameterStore's; Unsupported for
-  /// trained parameters that are complex, or spread over several devices of one rank;
-  /// InvalidArgument for an island together with compression.
+  /// Copies rank 0's values to all, unless they are equal. Collective. `model` must not gain or
+  /// lose parameters afterwards, nor move to another device or type. Errors: ParameterStore's;
+  /// Unsupported for trained parameters that are complex, or spread over several devices of one
+  /// rank; InvalidArgument for an island together with compression.
   ReplicatedModel(const task::ModelState& model, comm::Group group,
                   const ReplicatedModelOptions& options = {});
   ~ReplicatedModel() override;

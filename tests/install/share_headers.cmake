@@ -1,0 +1,10 @@
+# For examples/cpp in the test: what is long to read is read once for all programs.
+function(share_headers)
+  get_property(programs DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
+  list(POP_FRONT programs first)
+  target_precompile_headers(${first} PRIVATE <torch/torch.h> <bimetal/bimetal.h>)
+  foreach(program IN LISTS programs)
+    target_precompile_headers(${program} REUSE_FROM ${first})
+  endforeach()
+endfunction()
+cmake_language(DEFER CALL share_headers)
