@@ -21,6 +21,7 @@ for _name, _method in list(vars(LibraryProcessGroup).items()):
         setattr(LibraryProcessGroup, _name, torch._disable_dynamo(_method))
 
 
+_WORKER_KEYS = ("threads", "speed", "memory", "precision", "offload_optimizer", "offload_parameters", "offload_path")
 _WORKER = re.compile(r"(auto|cpu|cuda|mps|xpu)(?::(\d+))?(?:[:,](\w+=[^,]+(?:,\w+=[^,]+)*))?")
 
 
@@ -30,7 +31,11 @@ def device(spec: str, local_rank: int) -> str:
     known = _WORKER.fullmatch(spec)
     if known is None:
         raise error(f"'{spec}' names no device: write auto, cpu, cuda, cuda:1, mps or xpu", "invalid_argument")
-    kind, number, _ = known.groups()
+    kind, number, options = known.groups()
+    for option in options.split(",") if options else ():
+        if option.partition("=")[0] not in _WORKER_KEYS:
+            raise error(f"worker '{spec}': unknown key \"{option.partition('=')[0]}\" (keys: {', '.join(_WORKER_KEYS)})",
+                        "invalid_argument")
     there = [*accelerators(), "cpu"]
     if kind == "auto":
         return there[local_rank] if local_rank < len(there) else "cpu"
