@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """torch's own DDP on backend bimetal beside Gloo: the same processes train the same CNN, and reduce 4 KB, in turn, in one run.
 
-bimetal is the compiled extension, library the process group in Python over the C interface, which fits any torch (--without
-library leaves it out). Prints medians of the rounds, and of the rounds' ratios, as JSON with the machine and the versions.
+Prints medians of the rounds, and of the rounds' ratios, as JSON with the machine and the versions.
 Needs the package: PYTHONPATH=build/python, or installed. --device cuda:0 has all ranks on that card; --linear 8x2048 trains so many
 linear layers of that width, whose gradients are more than the CNN's.
 """
@@ -17,28 +16,16 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-GROUPS = ("gloo", "bimetal", "library")
 
 
-def make_groups(without):
+def make_groups():
     """A group of all ranks for each, in one process, so that whatever disturbs the machine disturbs all of them."""
     import torch.distributed as dist
 
-    import bimetal
+    import bimetal  # noqa: F401
 
     dist.init_process_group("gloo")
-    groups = {"gloo": dist.group.WORLD}
-    if "bimetal" not in without:
-        if bimetal.half != "extension":
-            sys.exit("the extension does not fit this torch (bimetal.half is library): --without bimetal")
-        groups["bimetal"] = dist.new_group(backend="bimetal")
-    if "library" not in without:
-        from bimetal import library
-        library.set_error_class(bimetal.Error)
-        dist.Backend.register_backend("bimetal_library", lambda place, _: library.make_backend(place), extended_api=True,
-                                      devices=["cpu", "cuda", "xpu"])
-        groups["library"] = dist.new_group(backend="bimetal_library")
-    return groups
+    return {"gloo": dist.group.WORLD, "bimetal": dist.new_group(backend="bimetal")}
 
 
 def rank(args):
@@ -54,7 +41,7 @@ def rank(args):
     device = torch.device(args.device)
     if device.type != "cpu":
         torch.get_device_module(device).set_device(device)
-    groups = make_groups(args.without)
+    groups = make_groups()
     layers, width = (int(number) for number in args.linear.split("x")) if args.linear else (0, 0)
     shape = (width,) if layers else (1, 28, 28)
     images = torch.randn(args.batch // dist.get_world_size(), *shape, device=device)
@@ -114,7 +101,6 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cpu", help="of all ranks")
     parser.add_argument("--linear", default="", help="LAYERSxWIDTH instead of the CNN")
-    parser.add_argument("--without", action="append", default=[], choices=GROUPS[1:])
     args = parser.parse_args()
     if "RANK" in os.environ:
         rank(args)
@@ -134,8 +120,7 @@ def main():
     names = list(rounds[0]["images_per_s"])
     medians = {what: {name: round(statistics.median(r[what][name] for r in rounds), 1) for name in names} for what in rounds[0]}
     # A ratio of more than 1: the first is faster.
-    pairs = {f"{over}/{under}": ratios(rounds, over, under) for over, under in
-             (("bimetal", "gloo"), ("library", "gloo"), ("library", "bimetal")) if {over, under} <= set(names)}
+    pairs = {"bimetal/gloo": ratios(rounds, "bimetal", "gloo")}
     print(json.dumps({"machine": machine.describe(BIMETAL), "device": args.device, "linear": args.linear, "ranks": args.ranks,
                       "rounds": args.rounds, "medians": medians, "ratios": pairs}, indent=1))
 

@@ -8,86 +8,16 @@ import torch
 def set_error_class(type: type[Exception]) -> None:
     """`type(message, code, rank)` makes the exceptions that everything here raises."""
 
-def make_backend(place: Any, world: Any = None) -> Any:
-    """From torch's _DistributedBackendOptions to a torch._C._distributed_c10d.Backend. Collective."""
+class ProcessGroup:
+    """A process group as the functions here take it."""
 
-def end_with_launcher() -> None:
-    """Where mpirun or torchrun has started this process: ends it soon after that has gone."""
-
-def close_all(seconds: float) -> None:
-    """Ends every process group of this backend in order, within `seconds` each."""
-
-def flight_recorder(backend: Any) -> str:
-    """JSON."""
-
-def bytes_sent(backend: Any) -> int: ...
-def transport(backend: Any) -> str: ...
-def device(spec: str, local_rank: int) -> str:
-    """The name of a device, as torch.device takes it."""
+    def __init__(self, handle: int, seconds: float) -> None:
+        """`handle`: of the C interface, alive. `seconds`: for one call."""
 
 def usable_cores() -> int:
     """Cores of this machine that this process may use: affinity and the container's quota counted."""
 
-class Balancer:
-    """Shares of a global batch that follow the ranks' speed. Pure: equal calls, equal shares."""
-
-    def __init__(self, ranks: int, global_batch: int, policy: str = "auto", weights: list[float] = ...,
-                 probes: list[tuple[float, float]] = ...) -> None:
-        """``probes``: seconds per step and per sample of every rank; (0, 0) where they are not known."""
-    @property
-    def shares(self) -> list[int]:
-        """Samples for each rank; the sum is the global batch."""
-
-    def observe(self, batches: list[int], seconds: list[float], shadow_batches: list[int] = ...,
-                shadow_seconds: list[float] = ..., out_of_memory: list[bool] = ...) -> bool:
-        """Learns from one step: samples and seconds of compute of every rank, and what ranks without a share have
-        measured beside it. Whether the shares changed."""
-
-    def alone_rate(self, rank: int) -> float:
-        """Samples per second that the rank would do by itself; 0 if unknown."""
-
-class EpochSampler:
-    """A permutation of the data set for each epoch, cut into steps of any size."""
-
-    def __init__(self, dataset_size: int, seed: int, shuffle: bool, weights: list[int] = ...) -> None: ...
-    @property
-    def remaining(self) -> int:
-        """Samples left in this epoch."""
-
-    @property
-    def position(self) -> tuple[int, int]:
-        """(epoch, samples of it handed out)."""
-
-    def seek(self, epoch: int, offset: int) -> None: ...
-    def mean_weight(self, samples: int) -> int:
-        """What so many samples weigh on average."""
-
-    def deal(self, shares: list[int], samples: int, rank: int) -> tuple[list[int], list[int], list[int], int]:
-        """(samples of each rank, their weights, indices of `rank`'s, first index of the step)."""
-
-class TemporaryFolder:
-    """A hidden folder beside `target` (.NAME.<16 hex digits>.tmp), locked while its process lives."""
-
-    def __init__(self, target: str) -> None: ...
-    @property
-    def path(self) -> str: ...
-    def move_into_place(self) -> None:
-        """Takes the target's place in one step; whatever stood there is gone. Its files must be on the disk."""
-
-    def remove(self) -> None:
-        """With all that is in it, unless it has been moved. Of a process forked off: nothing."""
-
-def remove_leftovers(folder: str, name: str | None = None, numbering: bool = False) -> None:
-    """Removes what killed processes left in `folder` of targets of that very name, or with `numbering` of those, too, whose
-    names differ in their numbers alone; without a name, of all."""
-
-def sync_path(path: str) -> None:
-    """Returns when a file's contents, or the names in a folder, are on the disk."""
-
-def write_file_atomically(path: str, contents: str) -> None:
-    """The old contents or the new, never a part; on the disk when it returns."""
-
-def save_slices(backend: Any, target: str, model: list[tuple[str, list[int], list[int], list[int], torch.Tensor]],
+def save_slices(group: ProcessGroup, target: str, model: list[tuple[str, list[int], list[int], list[int], torch.Tensor]],
                 optimizer: list[tuple[str, list[int], list[int], list[int], torch.Tensor]], kind: str, groups: str,
                 at: dict[str, int], loop: str) -> str:
     """Saves what all ranks keep as the checkpoint `target`, which is rank 0's, and so are the last four. Of a slice: the
@@ -96,7 +26,7 @@ def save_slices(backend: Any, target: str, model: list[tuple[str, list[int], lis
 class SavedSlices:
     """A checkpoint of any kind, of which each rank reads what it wants. Collective."""
 
-    def __init__(self, backend: Any, path: str) -> None:
+    def __init__(self, group: ProcessGroup, path: str) -> None:
         """`path`: rank 0's, which verifies it; where that fails, all ranks say why."""
 
     loop: str
@@ -113,7 +43,7 @@ class SavedSlices:
 def device_speed(device: str) -> float:
     """Of float32 products, in GFLOP/s, measured for 0.3 s; 0 if it cannot be had."""
 
-def memory_weights(backend: Any, device: str) -> list[float]:
+def memory_weights(group: ProcessGroup, device: str) -> list[float]:
     """Free bytes of each rank's device, or ones if somebody cannot tell. Collective."""
 
 def close_off(tensor: torch.Tensor) -> None:
@@ -126,7 +56,7 @@ class HookedModel:
     """A model in shards whose forward and backward run elsewhere: src/bimetal/parallel/shard/hooked_model.h. Methods of
     which several ranks are part let go of the interpreter's lock."""
 
-    def __init__(self, backend: Any, units: list[tuple[str, list[tuple[str, torch.Tensor]], list[tuple[str, torch.Tensor]]]],
+    def __init__(self, group: ProcessGroup, units: list[tuple[str, list[tuple[str, torch.Tensor]], list[tuple[str, torch.Tensor]]]],
                  level: int, weights: list[float], flat_bytes: int, parameters_on: str, folder: str,
                  keep_below: int, hollow: bool) -> None:
         """``units``: name, trained parameters and buffers of each. ``parameters_on``: none, host or disk. ``hollow``, at
@@ -154,7 +84,7 @@ class HookedModel:
     def gather(self, parts: list[torch.Tensor | None], root: int | None) -> list[tuple[str, torch.Tensor]]:
         """What the ranks have in the pieces' places as whole tensors, on rank `root` or, with None, on all. Collective."""
 
-def share_model(backend: Any, parameters: list[tuple[str, torch.Tensor]], buffers: list[tuple[str, torch.Tensor]]) -> None:
+def share_model(group: ProcessGroup, parameters: list[tuple[str, torch.Tensor]], buffers: list[tuple[str, torch.Tensor]]) -> None:
     """Checks that all ranks have the same, then gives them rank 0's values. Collective."""
 
 def measured_cut(seconds: list[list[float]], stages: int, chunks: int, micro_batches: int) -> list[int]:
@@ -173,7 +103,7 @@ class LoopStage:
     but for calls of ``forward`` (chunk, micro-batch, inputs), which returns what goes on, or the loss alone.
     A batch: samples of each micro-batch, its weight, and a digest by which the ranks of a replica see that all have it."""
 
-    def __init__(self, backend: Any, stages: int, replicas: int, parameters: list[tuple[str, torch.Tensor]],
+    def __init__(self, group: ProcessGroup, stages: int, replicas: int, parameters: list[tuple[str, torch.Tensor]],
                  buffers: list[tuple[str, torch.Tensor]], tied: list[tuple[torch.Tensor | None, list[int]]], schedule: str,
                  chunks: int, split: bool, device: str) -> None: ...
     def train(self, batch: tuple[list[int], int, int], scale: float,
@@ -208,7 +138,7 @@ class PartRanks:
     """Ranks that have a module's tensors in parts: src/bimetal/parallel/tensor/group_ranks.h. All make the same calls in the
     same order, which let go of the interpreter's lock. Errors in backward are torch.distributed.DistBackendError."""
 
-    def __init__(self, backend: Any, weights: list[float]) -> None:
+    def __init__(self, group: ProcessGroup, weights: list[float]) -> None:
         """Collective."""
 
     def shared(self, x: torch.Tensor) -> torch.Tensor:

@@ -19,8 +19,7 @@ if sys.orig_argv[1:3] == ["-m", "bimetal.command"]:
 
 import torch  # noqa: E402, F401  (its libraries must be there before the extension's)
 
-from bimetal import _build, balance, elastic, pipeline, tensor, zero
-from bimetal._core import half
+from bimetal import _build, _core, balance, elastic, pipeline, tensor, zero  # noqa: F401  (the core first: it knows which _C there is)
 from bimetal._errors import Error
 from bimetal.balance import BalancedBatchSampler, monitor, sample_exact_hook, token_exact_hook
 from bimetal.device import device
@@ -44,7 +43,6 @@ __all__ = [
     "device",
     "elastic",
     "flight_recorder",
-    "half",
     "monitor",
     "monitored_barrier",
     "pipeline",

@@ -1,13 +1,10 @@
-"""Which half of the package does the work: the extension ``bimetal._C``, where it was built for the torch that is
-installed, or the shared library by ``bimetal.library``, which fits any.
-
-``BIMETAL_HALF`` = ``extension`` or ``library`` asks for one. What both have, the package takes from ``core``.
+"""The C++ core, of which there is one in a process: the one within the extension ``bimetal._C`` where that was built for the
+torch that is installed, else the shared library's. Both are called by the C interface (``bimetal.library``), so that the
+process group, the sampler and the balancer are the same with any torch. What needs libtorch is the extension's alone.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
 import sys
 import types
 import warnings
@@ -25,31 +22,22 @@ class _NoExtension(types.ModuleType):
         _torch_check.check()
 
 
-def _choose() -> tuple[str, Any]:
-    asked = os.environ.get("BIMETAL_HALF", "")
-    if asked not in ("", "extension", "library"):
-        raise ImportError(f"BIMETAL_HALF is '{asked}', which is neither extension nor library")
-    _torch_check.check_oldest()
-    if asked != "library" and (asked or _torch_check.fits()):
-        _torch_check.check()
-        return "extension", importlib.import_module("bimetal._C")
-    if not asked and _torch_check.has_extension() and not _torch_check.has_library():
-        _torch_check.check()  # which says how to mend it
-    if not asked and _torch_check.has_extension():
+_torch_check.check_oldest()
+if not _torch_check.fits():
+    if _torch_check.has_extension():
+        if not _torch_check.has_library():
+            _torch_check.check()  # which says how to mend it
         warnings.warn(f"{_torch_check.misfit()} Until then the back end and the sampler work without the extension.", stacklevel=2)
-    if not _torch_check.fits():
-        sys.modules["bimetal._C"] = _NoExtension("bimetal._C")
-    library = importlib.import_module("bimetal.library")
-    library.pass_warnings_on()
-    return "library", library
+    sys.modules["bimetal._C"] = _NoExtension("bimetal._C")
 
+from bimetal import library as core  # noqa: E402
 
-half, core = _choose()
+core.pass_warnings_on()
 
 
 def require_extension(what: str) -> None:
-    """Raises ImportError, which says what to do, where the library does the work: it has no part in `what`."""
-    if half == "extension":
-        return
-    _torch_check.check()
-    raise ImportError(f"{what} needs the extension, which is there: leave out BIMETAL_HALF=library")
+    """Raises ImportError, which says what to do, where there is no extension for this torch: `what` needs one."""
+    try:
+        _torch_check.check()
+    except ImportError as problem:
+        raise ImportError(f"{what} needs bimetal's extension: {problem}") from None

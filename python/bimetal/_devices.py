@@ -6,6 +6,8 @@ import os
 
 import torch
 
+from bimetal import _C, _torch_check
+
 
 def accelerators() -> list[str]:
     """As torch names them."""
@@ -18,7 +20,9 @@ def accelerators() -> list[str]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: its affinity counted."""
+    """Cores that this process may use: its affinity counted, and with the extension the container's quota, too."""
+    if _torch_check.fits():
+        return _C.usable_cores()
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
+from bimetal import _C, _torch_check
 from bimetal._core import core
 
 
@@ -34,6 +35,8 @@ def error(text: str, code: str, rank: int | None = None) -> Error:
 
 
 core.set_error_class(Error)
+if _torch_check.fits():
+    _C.set_error_class(Error)
 
 # Of the program, and of what is started with `python -m`: docs/errors.md.
 EXIT_STATUSES = {"invalid_argument": 2, "unsupported": 3, "timeout": 4, "peer_lost": 5, "aborted": 6, "unauthorized": 7,

@@ -17,7 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from bimetal import _C
 from bimetal._errors import error
-from bimetal.process_group import _backend_of
+from bimetal.process_group import core_group
 
 
 def require_group(call: str) -> None:
@@ -74,7 +74,7 @@ def rank_weights(name: str, given: str | Sequence[float], kinds: Sequence[str], 
         if given == "equal":
             return [1.0] * ranks
         if given == "memory":
-            return _C.memory_weights(_backend_of(group, "cpu"), str(device))
+            return _C.memory_weights(core_group(group), str(device))
         speeds = [torch.zeros(1, dtype=torch.float64) for _ in range(ranks)]
         dist.all_gather(speeds, torch.tensor([_C.device_speed(str(device))], dtype=torch.float64), group=group)
         known = [float(speed) for speed in speeds]

@@ -3,12 +3,14 @@ the loader does so in riddles."""
 
 import importlib.util
 import pathlib
+import sys
 
 import torch
 
 from bimetal import _build
 
 OLDEST = (2, 4)
+LIBRARY = {"win32": "libbimetal_core.dll", "darwin": "libbimetal_core.dylib"}.get(sys.platform, "libbimetal_core.so")
 NEWEST_TRIED = (2, 15)  # later ones are not refused: most work as they are
 
 
@@ -26,12 +28,15 @@ def is_untried(installed: str = str(torch.__version__)) -> bool:
     return _numbers(installed) > NEWEST_TRIED
 
 
+_EXTENSION = importlib.util.find_spec("bimetal._C") if _build.TORCH else None
+
+
 def has_extension() -> bool:
-    return bool(_build.TORCH) and importlib.util.find_spec("bimetal._C") is not None
+    return _EXTENSION is not None
 
 
 def has_library() -> bool:
-    return any(pathlib.Path(__file__).parent.glob("libbimetal_core.*"))
+    return (pathlib.Path(__file__).parent / LIBRARY).exists()
 
 
 def fits(installed: str = str(torch.__version__)) -> bool:
@@ -39,8 +44,15 @@ def fits(installed: str = str(torch.__version__)) -> bool:
     return has_extension() and series(installed) == series(_build.TORCH)
 
 
+def core_path() -> pathlib.Path:
+    """The file that has the core of this process."""
+    if fits():
+        return pathlib.Path(_EXTENSION.origin)
+    return pathlib.Path(__file__).parent / LIBRARY
+
+
 def check_oldest(installed: str = str(torch.__version__)) -> None:
-    """Raises ImportError for a torch that is too old for either half."""
+    """Raises ImportError for a torch that is too old."""
     if _numbers(installed) < OLDEST:
         wanted = ".".join(map(str, OLDEST))
         raise ImportError(f"bimetal {_build.VERSION} needs torch {wanted} or later, but torch {installed} is installed: "

@@ -12,7 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from bimetal import _C
 from bimetal._core import core
+from bimetal._errors import error
+from bimetal.library import LibraryProcessGroup
 
 BACKEND = "bimetal"
 DEVICES = ["cpu", "cuda", "mps", "xpu"]
@@ -43,8 +46,21 @@ def register() -> None:
         os.register_at_fork(after_in_child=lambda: atexit.unregister(core.close_all))
 
 
-def _backend_of(group: dist.ProcessGroup | None, device: str | torch.device) -> Any:
-    return _own_group(group)._get_backend(torch.device(device))
+def _backend_of(group: dist.ProcessGroup | None, device: str | torch.device = "cpu") -> LibraryProcessGroup:
+    backend = _own_group(group)._get_backend(torch.device(device))
+    if not isinstance(backend, LibraryProcessGroup):
+        raise error(f"this process group's back end is {backend.name()}, not bimetal: init_process_group(\"bimetal\")",
+                    "invalid_argument")
+    return backend
+
+
+def core_group(group: dist.ProcessGroup | None) -> _C.ProcessGroup:
+    """The group as the extension's calls take it.
+
+    Raises:
+        bimetal.Error: ``invalid_argument`` where its back end is not Bimetal's.
+    """
+    return _backend_of(group).for_extension()
 
 
 def _own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:

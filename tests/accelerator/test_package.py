@@ -104,7 +104,7 @@ class Package(unittest.TestCase):
     def all_find_nothing(self, devices, checks):
         began = time.monotonic()
         found = ranks.on_ranks(2, run, devices, checks, timeout=DEADLINE_S)
-        print(f"ranks on {devices} with the {bimetal.half}: {time.monotonic() - began:.0f} s;", *(
+        print(f"ranks on {devices}: {time.monotonic() - began:.0f} s;", *(
             f"{name} {max(of_rank[name]['seconds'] for of_rank in found)}" for name in checks), file=sys.stderr)
         left_out = {name: found[0][name]["left out"] for name in checks if found[0][name]["left out"]}
         for name, why in left_out.items():

@@ -1,16 +1,17 @@
 // Ranks on islands, which sum gradients among themselves before they meet the others: still the
-// training that one device would have done. This project's own c10d::Backend stands in for NCCL.
+// training that one device would have done. A c10d::Backend over the fabric stands in for NCCL.
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <chrono>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/c10d/backend.h"
 #include "bimetal/c10d/island.h"
+#include "bimetal/parallel/tensor_buffer.h"
 #include "golden/training_run.h"
 #include "support/thread_ranks.h"
 
@@ -20,10 +21,45 @@ namespace {
 using c10d::Vendor;
 using c10d::VendorOffer;
 
-c10d::BackendPtr backend_of(comm::Group members) {
-  return c10::make_intrusive<c10d::BimetalBackend>(
-      std::move(members), nullptr,
-      c10::make_intrusive<c10d::BackendOptions>(std::chrono::seconds(60)));
+/// What an island asks of its vendor library, on CPU tensors.
+class StandIn final : public ::c10d::Backend {
+ public:
+  using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
+
+  explicit StandIn(const comm::Group& members)
+      : Backend(members.rank(), members.size()), members_(members) {}
+
+  const std::string getBackendName() const override { return "stand-in"; }
+
+  WorkPtr reduce(std::vector<at::Tensor>& tensors, const ::c10d::ReduceOptions& options) override {
+    const auto data = parallel::tensor_buffer(tensors.front());
+    const auto by = Deadline::after(options.timeout);
+    return over(members_.reduce(data, static_cast<int>(options.rootRank), comm::ReduceOp::sum, by));
+  }
+
+  WorkPtr broadcast(std::vector<at::Tensor>& tensors,
+                    const ::c10d::BroadcastOptions& options) override {
+    const auto data = parallel::tensor_buffer(tensors.front());
+    const auto by = Deadline::after(options.timeout);
+    return over(members_.broadcast(data, static_cast<int>(options.rootRank), by));
+  }
+
+  void abort() override { members_.abort("the island was given up"); }
+
+ private:
+  struct Over final : ::c10d::Work {
+    Over() { finish(); }
+  };
+  static WorkPtr over(const comm::Work& work) {
+    work.wait();
+    return c10::make_intrusive<Over>();
+  }
+
+  comm::Group members_;
+};
+
+c10d::BackendPtr backend_of(const comm::Group& members) {
+  return c10::make_intrusive<StandIn>(members);
 }
 
 /// As of a card of its own.
@@ -98,7 +134,7 @@ TEST(IslandsFormed, AVendorLibraryThatFailsIsNamedOnEveryRank) {
       c10d::form_islands(group, torch::kCPU, offer_of(rank, rank < 2 ? Vendor::nccl : Vendor::none),
                          [&](comm::Group members) -> c10d::BackendPtr {
                            if (rank == 1) throw std::runtime_error("no such card");
-                           return backend_of(std::move(members));
+                           return backend_of(members);
                          });
       FAIL() << "rank " << rank;
     } catch (const Error& error) {

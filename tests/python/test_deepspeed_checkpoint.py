@@ -27,8 +27,9 @@ from test_deepspeed import (
 from torch import nn
 
 import bimetal
-from bimetal import _C, deepspeed
+from bimetal import deepspeed
 from bimetal.deepspeed import checkpoint
+from bimetal.library import files
 
 
 def first_epoch(folder, stage):
@@ -60,7 +61,7 @@ def killed_between_two_steps(folder):
     engine.save_checkpoint(folder, "one", {"mark": 1})
     child = os.fork()
     if child == 0:
-        aside = _C.TemporaryFolder(f"{folder}/one")
+        aside = files.TemporaryFolder(f"{folder}/one")
         os.rename(f"{folder}/one", aside.path)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)

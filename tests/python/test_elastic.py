@@ -211,9 +211,7 @@ def packings():
 
 
 def start(count, body=loop, *arguments, **environment):
-    """Ranks of both halves of the package."""
-    return ranks.start(count, body, *arguments, backend=None, environment=environment,
-                       each=lambda rank: {"BIMETAL_HALF": "library"} if rank % 2 else {})
+    return ranks.start(count, body, *arguments, backend=None, environment=environment)
 
 
 def wait_for(job, rank, pattern, seconds=120):

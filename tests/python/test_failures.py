@@ -150,19 +150,18 @@ class Failures(unittest.TestCase):
         self.assertEqual(ranks.on_ranks(2, leave_without_goodbye, environment={ranks.LEAVE: "1"}),
                          ["left"] * 2)
 
-    @unittest.skipUnless(bimetal.half == "extension", "of who asks for the library nothing is said")
     def test_another_torch_has_the_library_and_is_told_what_to_do(self):
         major, minor = _torch_check.series(_build.TORCH).split(".")
         other = f"{major}.{int(minor) - 1}.1+cpu"
         _torch_check.check(f"{major}.{minor}.9")
         with self.assertRaisesRegex(ImportError, re.escape(f"against torch {major}.{minor}, but torch {other}")):
             _torch_check.check(other)
-        program = f"import torch; torch.__version__ = {other!r}; import bimetal; print(bimetal.half); " \
-                  "from bimetal import _C; _C.make_backend"
+        program = f"import torch; torch.__version__ = {other!r}; import bimetal.library.interface as core; print(core.PATH.name); " \
+                  "from bimetal import _C; _C.HookedModel"
         run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False,
                              env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
         self.assertNotEqual(run.returncode, 0)
-        self.assertEqual(run.stdout, "library\n")
+        self.assertEqual(run.stdout, f"{_torch_check.LIBRARY}\n")
         for word in ("UserWarning: bimetal", "ImportError: bimetal"):  # at the import, and where the extension is needed
             line, = (line for line in run.stderr.splitlines() if word in line)
             self.assertIn(f"torch {other} is installed", line)

@@ -2,7 +2,6 @@
 
 import datetime
 import random
-import threading
 import time
 import unittest
 
@@ -137,10 +136,10 @@ def errors_in_callbacks():
     refused(dist.barrier, "call_mismatch")
 
 
-def end_with_blocked_callbacks(way):
-    """Two callbacks block, one in a call to which nobody else comes, one in nothing of ours."""
+def end_after_a_callback_alone(way):
+    """A callback makes a call to which nobody else comes: it is told so in time, and the group ends as others do."""
     rank = dist.get_rank()
-    group = dist.new_group(timeout=datetime.timedelta(seconds=5))
+    group = dist.new_group(timeout=datetime.timedelta(seconds=2))
     work = dist.all_reduce(torch.ones(4_000_000), group=group, async_op=True)
     outcome = []
 
@@ -149,18 +148,14 @@ def end_with_blocked_callbacks(way):
             raises(bimetal.Error, lambda: dist.all_reduce(torch.ones(3), group=group))
             outcome.append("told")
     first = work.get_future().then(wait_alone)
-    other = dist.all_reduce(torch.ones(4_000_000), async_op=True)
-    forever = other.get_future().then(lambda f: threading.Event().wait(SOON.total_seconds() * 10))
-    work.wait(), other.wait()
+    work.wait()
     if way == "abort":
         group._get_backend(torch.device("cpu")).abort()
-        first.wait()
     elif way == "destroy":
         dist.destroy_process_group(group)
-        first.wait()
     if way != "leave":
+        first.wait()
         assert rank != 0 or outcome == ["told"], outcome
-    assert not forever.done()
     return "ended"
 
 
@@ -218,15 +213,15 @@ class Futures(unittest.TestCase):
         for way in ("destroy", "abort", "leave"):
             with self.subTest(way):
                 environment = {ranks.LEAVE: "1"} if way == "leave" else None
-                self.assertEqual(ranks.on_ranks(2, end_with_blocked_callbacks, way, timeout=60,
+                self.assertEqual(ranks.on_ranks(2, end_after_a_callback_alone, way, timeout=60,
                                                 environment=environment), ["ended"] * 2)
 
     def test_power_sgd(self):
         """Against Gloo, one bucket after the other: several at once may meet wrongly there."""
-        for kind, size, tolerance, half in (("plain", 3, 1e-4, "library"), ("same shapes", 2, 1e-4, ""), ("fp16", 2, 2e-3, "")):
+        for kind, size, tolerance in (("plain", 3, 1e-4), ("same shapes", 2, 1e-4), ("fp16", 2, 2e-3)):
             with self.subTest(kind):
                 expected = ranks.on_ranks(size, train_with_power_sgd, kind, True, backend="gloo")
-                found = ranks.on_ranks(size, train_with_power_sgd, kind, False, environment={"BIMETAL_HALF": half} if half else None)
+                found = ranks.on_ranks(size, train_with_power_sgd, kind, False)
                 for (parameters, buckets, steps, compressed), (other, *_) in zip(found, expected, strict=True):
                     self.assertGreater(buckets, 2)
                     self.assertEqual(steps, 15)

@@ -1,10 +1,7 @@
-"""The half of the package that needs no extension, where it is different or where it was hard: torch's short forms of
-calls, DDP that joins, futures in order, other back ends beside it; and the two halves' sampler and balancer."""
+"""Process groups where it was hard: torch's short forms of calls, DDP that joins, futures in order, other back ends beside it."""
 
 import datetime
 import gc
-import os
-import random
 import signal
 import subprocess
 import sys
@@ -21,9 +18,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import bimetal
+from bimetal.library import LibraryProcessGroup
 from bimetal.library.tensors import HostTensors
 
-LIBRARY = {"BIMETAL_HALF": "library"}
 
 
 def short_forms():
@@ -81,10 +78,23 @@ def join_with_unused_parameters():
     assert all(torch.equal(other, learnt) for other in everyone), everyone
 
 
-def errors():
+def beside_others():
+    """Of several back ends each has its devices' tensors."""
+    rank, size = dist.get_rank(), dist.get_world_size()
     dist.destroy_process_group()
-    # Another back end beside it would be put out of its place by torch.
-    ranks.refused(lambda: dist.init_process_group("cpu:bimetal,cuda:gloo"), "unsupported", "gloo")
+    for asked, kind in (("cpu:bimetal,cuda:gloo", LibraryProcessGroup), ("cuda:bimetal,cpu:gloo", dist.ProcessGroupGloo)):
+        dist.init_process_group(asked)
+        for group in (dist.group.WORLD, dist.new_group(list(range(size)))):
+            assert isinstance(group._get_backend(torch.device("cpu")), kind)
+            assert isinstance(group._get_backend(torch.device("cuda")), LibraryProcessGroup) == (kind is dist.ProcessGroupGloo)
+            total, parts = torch.full((3,), float(rank)), [torch.empty(1) for _ in range(size)]
+            dist.all_reduce(total, group=group)
+            dist.all_gather(parts, total[:1] + rank, group=group)
+            dist.barrier(group)
+            assert [part.item() for part in parts] == [size * (size - 1) / 2 + other for other in range(size)], parts
+        if kind is dist.ProcessGroupGloo:
+            ranks.refused(lambda: bimetal.transport(device="cpu"), "invalid_argument", "not bimetal")
+        dist.destroy_process_group()
 
 
 def no_time_at_all():
@@ -134,7 +144,7 @@ def a_call_that_is_interrupted_keeps_its_memory():
     if rank == 0:
         host, left = HostTensors(), weakref.ref(data)
         calls = [group._reducing(host, data, None), interrupted]
-        ranks.raises(KeyboardInterrupt, lambda: group._start(host, [data], calls, None))
+        ranks.raises(KeyboardInterrupt, lambda: group._start("all_reduce", host, [data], calls, None))
         del host, calls, data
         gc.collect()
         assert left() is not None
@@ -166,11 +176,10 @@ def several_that_cannot_be_handed_back():
     return "done"
 
 
-CHECKS = [short_forms, join_with_unused_parameters, errors]
+CHECKS = [short_forms, join_with_unused_parameters, beside_others]
 
 
 def all_checks():
-    assert bimetal.half == "library", bimetal.half
     for check in CHECKS:
         check()
         print(check.__name__, "passed", flush=True)
@@ -181,7 +190,7 @@ def bits_sparse_and_from_anybody():
     check_bits()
     check_sparse()
     check_messages_from_anybody()
-    return bimetal.half
+    return "done"
 
 
 def compiled():
@@ -196,40 +205,36 @@ def compiled():
 
 class Library(unittest.TestCase):
     def test_a_compiled_ddp(self):
-        first, second = ranks.on_ranks(2, compiled, environment=LIBRARY)
+        first, second = ranks.on_ranks(2, compiled)
         self.assertEqual(first, second)
 
-    def test_both_halves_in_one_group(self):
-        halves = ["extension", "library", "extension"]
-        with ranks.start(3, bits_sparse_and_from_anybody, each=lambda rank: {"BIMETAL_HALF": halves[rank]}) as job:
-            self.assertEqual(job.wait(150), [0] * 3, job.text())
-            self.assertEqual([job.value(rank) for rank in range(3)], halves)
+    def test_bits_sparse_and_from_anybody(self):
+        self.assertEqual(ranks.on_ranks(3, bits_sparse_and_from_anybody), ["done"] * 3)
 
     def test_futures_of_calls_that_are_over(self):
-        self.assertEqual(ranks.on_ranks(2, futures_of_calls_that_are_over, environment=LIBRARY), [[], []])
+        self.assertEqual(ranks.on_ranks(2, futures_of_calls_that_are_over), [[], []])
 
     def test_process_groups(self):
-        self.assertEqual(ranks.on_ranks(3, all_checks, environment=LIBRARY), [len(CHECKS)] * 3)
+        self.assertEqual(ranks.on_ranks(3, all_checks), [len(CHECKS)] * 3)
 
     def test_calls_that_end_badly(self):
         for body in (a_call_that_is_interrupted_keeps_its_memory, several_that_cannot_be_handed_back):
             with self.subTest(body.__name__):
-                self.assertEqual(ranks.on_ranks(2, body, environment=LIBRARY), ["done"] * 2)
+                self.assertEqual(ranks.on_ranks(2, body), ["done"] * 2)
 
     def test_no_time_at_all_is_not_the_groups_timeout(self):
-        self.assertEqual(ranks.on_ranks(2, no_time_at_all, environment=LIBRARY), ["done"] * 2)
+        self.assertEqual(ranks.on_ranks(2, no_time_at_all), ["done"] * 2)
 
     def said(self, program):
-        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120,
-                              env={**os.environ, **LIBRARY}).stdout
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120).stdout
 
-    @unittest.skipUnless(bimetal.half == "extension", "tests/install/test_wheels.py has it without the extension")
-    def test_what_it_has_no_part_in_says_so(self):
-        calls = ("pipeline.stages", "tensor.parts", "zero.shard")
-        said = self.said("import torch, bimetal\n" + "".join(
-            f"try: bimetal.{call}(torch.nn.Linear(2, 2))\nexcept ImportError as error: print(error)\n" for call in calls))
+    def test_what_needs_the_extension_says_so(self):
+        calls = ("pipeline.stages(module)", "tensor.parts(module)", "zero.shard(module)",
+                 "monitor(bimetal.BalancedBatchSampler(10, 4), loss=lambda: 1.0)")
+        said = self.said("import torch; torch.__version__ = '2.4.1'\nimport bimetal\nmodule = torch.nn.Linear(2, 2)\n" + "".join(
+            f"try: bimetal.{call}\nexcept ImportError as error: print(error)\n" for call in calls))
         for call in calls:
-            self.assertIn(f"bimetal.{call}() needs the extension, which is there: leave out BIMETAL_HALF=library", said)
+            self.assertRegex(said, rf"bimetal.{call.partition('(')[0]}\(\)[a-z0-9 ]* needs bimetal's extension: .* torch 2.4.1 is installed")
 
     def test_a_torch_that_is_too_old_or_newer_than_this_package(self):
         said = self.said("import torch; torch.__version__ = '2.3.1'\ntry: import bimetal\nexcept ImportError as error: print(error)")
@@ -237,27 +242,6 @@ class Library(unittest.TestCase):
         for version, told in (("2.99.0+cpu", True), ("2.13.0", False)):
             said = self.said(f"import torch; torch.__version__ = {version!r}; from bimetal.command import doctor; doctor.local()")
             self.assertEqual("the last that this bimetal was tested with" in said, told, said)
-
-    @unittest.skipUnless(bimetal.half == "extension", "without the extension there is nothing to compare with")
-    def test_sampler_and_balancer_are_the_extensions(self):
-        from bimetal import _C, library
-        dice = random.Random(3)
-        for turn in range(20):
-            size, count = dice.randint(1, 300), dice.randint(1, 4)
-            weights = [dice.randint(1, 50) for _ in range(size)] if turn % 2 else []
-            samplers = [half.EpochSampler(size, turn, turn % 3 > 0, weights) for half in (_C, library)]
-            samples = dice.randint(count, 64)
-            batch = samplers[0].mean_weight(samples)
-            self.assertEqual(batch, samplers[1].mean_weight(samples))
-            balancers = [half.Balancer(count, batch) for half in (_C, library)]
-            for _ in range(15):
-                shares, other = (balancer.shares for balancer in balancers)
-                self.assertEqual(shares, other)
-                rank = dice.randrange(count)
-                self.assertEqual(*(sampler.deal(shares, samples, rank) for sampler in samplers))
-                self.assertEqual(samplers[0].position, samplers[1].position)
-                seconds = [0.01 * share * dice.uniform(0.9, 3) for share in shares]
-                self.assertEqual(*(balancer.observe(shares, seconds) for balancer in balancers))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""DDP on the half of the package that needs no extension: buckets' futures that are completed where a backward ends."""
+"""DDP: buckets' futures that are completed where a backward ends."""
 
 import copy
 import os
@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 
 import bimetal
 
-LIBRARY = {"BIMETAL_HALF": "library"}
 SOON = 30.0
 
 
@@ -151,20 +150,20 @@ def a_failure_in_a_future():
 
 class Backward(unittest.TestCase):
     def test_failures_are_told_to_whom_they_concern(self):
-        self.assertEqual(ranks.on_ranks(1, a_failure_in_a_future, environment=LIBRARY), ["done"])
+        self.assertEqual(ranks.on_ranks(1, a_failure_in_a_future), ["done"])
 
     def test_the_reducers_futures_need_no_thread(self):
-        self.assertEqual(ranks.on_ranks(2, train, "plain", environment=LIBRARY), [[], []])
+        self.assertEqual(ranks.on_ranks(2, train, "plain"), [[], []])
 
     def test_where_they_cannot_wait_for_the_end(self):
         for kind in ("static graph", "reentrant"):
             with self.subTest(kind):
-                ranks.on_ranks(2, train, kind, environment=LIBRARY)
+                ranks.on_ranks(2, train, kind)
 
     def test_backwards_that_do_not_come_to_their_end(self):
         for body in (a_backward_that_fails, a_backward_that_is_interrupted, a_backward_without_the_other_rank):
             with self.subTest(body.__name__):
-                self.assertEqual(ranks.on_ranks(2, body, environment=LIBRARY), ["done"] * 2)
+                self.assertEqual(ranks.on_ranks(2, body), ["done"] * 2)
 
 
 if __name__ == "__main__":

@@ -88,8 +88,6 @@ class LostLauncher(unittest.TestCase):
     def test_torchrun(self):
         self.assertTrue(self.killed([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
                                      "--master-port", str(ranks.free_port()), "{file}"]))
-        if bimetal.half == "extension":  # the other's words are Python's to print, whose lock the ranks hold
-            self.assertRegex(self.said, r"the launcher of this rank, process \d+, has ended")
 
     def test_bimetal_launch(self):
         """Whose ranks are started beside threads of its own."""

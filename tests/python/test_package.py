@@ -62,14 +62,39 @@ class Package(unittest.TestCase):
                 file = pathlib.Path(folder, path)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(data)
-            script = "import bimetal, bimetal.command.__main__, bimetal.hf; print(bimetal.__file__, bimetal.half)"
+            script = "import bimetal, bimetal.command.__main__, bimetal.hf; print(bimetal.__file__, bimetal.library.interface.PATH)"
             said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=folder,
                                   env={**os.environ, "PYTHONPATH": folder})
-            self.assertEqual(said.stdout.split(), [str(pathlib.Path(folder, "bimetal", "__init__.py")), "library"], said.stderr)
+            self.assertEqual(said.stdout.split(), [f"{folder}/bimetal/{name}" for name in ("__init__.py", library.name)], said.stderr)
             said = subprocess.run([sys.executable, "-m", "bimetal.program"], capture_output=True, text=True, timeout=120, cwd=folder,
                                   env={**os.environ, "PYTHONPATH": folder})
             self.assertIn("in a clone of the sources", said.stderr)
             self.assertEqual(said.returncode, 3)
+            self.every_module_can_be_imported(folder)
+            self.examples_are_listed_and_copied(folder)
+
+    def every_module_can_be_imported(self, folder):
+        """What a module needs of other packages, or of the extension, it says when it is used."""
+        others = ("ray", "horovod.tensorflow", "hf", "lightning", "tune", "command.__main__", "examples.__main__")
+        names = [".".join(path.relative_to(folder).with_suffix("").parts) for path in sorted(pathlib.Path(folder, "bimetal").rglob("*.py"))
+                 if "files" not in path.parts]
+        names = [name for name in names if not name.removeprefix("bimetal.").startswith(others)]
+        script = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+        said = subprocess.run([sys.executable, "-c", script, *names], capture_output=True, text=True, timeout=120, cwd=folder,
+                              env={**os.environ, "PYTHONPATH": folder})
+        self.assertEqual(said.returncode, 0, said.stderr)
+
+    def examples_are_listed_and_copied(self, folder):
+        def examples(*arguments):
+            return subprocess.run([sys.executable, "-m", "bimetal.examples", *arguments], capture_output=True, text=True, timeout=120,
+                                  cwd=folder, env={**os.environ, "PYTHONPATH": folder})
+        listed = examples().stdout
+        self.assertRegex(listed, r"python/ddp_balanced.py +A CNN on Fashion-MNIST")
+        self.assertEqual(examples("textbook", "own_model.toml", "--to", "mine").returncode, 0)
+        for name in ("own_model.toml", "textbook/amp.py"):
+            self.assertEqual(pathlib.Path(folder, "mine", name).read_bytes(), (ROOT / "examples" / name).read_bytes())
+        self.assertIn("is there already", examples("own_model.toml", "--to", "mine").stderr)
+        self.assertIn("there is no example 'amp'", examples("amp").stderr)
 
     def test_typed_and_documented(self):
         self.assertTrue((pathlib.Path(bimetal.__file__).parent / "py.typed").exists())

@@ -54,7 +54,7 @@ ALLOWED = {
     "api": [*CORE, "membership", "job", "progress", "device", "task", "data", "data/transfer", "optim", "precision", "parallel",
             "checkpoint", "predict", "train", "launch"],
     "python": [*CORE, "serving", "job", "progress", "device", "c10d", "task", "data", "optim", "precision", "parallel",
-               "parallel/schedule", "checkpoint", "monitor", "launch"],
+               "parallel/schedule", "checkpoint", "monitor", "launch", "capi"],
     "cli": [*CORE, "membership", "serving", "plan", "job", "progress", "device", "task", "data", "data/transfer", "capi",
             "parallel", "parallel/schedule", "checkpoint", "task/catalog", "predict", "train", "monitor", "launch",
             "fabric_bench"],

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bimetal._core import core, require_extension
+from bimetal import _C
+from bimetal._core import require_extension
 from bimetal._errors import Error, error
 from bimetal.balance.figures import Step
 from bimetal.balance.sampler import BalancedBatchSampler
@@ -274,7 +275,7 @@ def _write(text: str) -> None:
 
 def _made(listen: str, tensorboard: str, counts: str) -> Any:
     try:
-        return core.LoopMonitor(listen, tensorboard, socket.gethostname(), counts)
+        return _C.LoopMonitor(listen, tensorboard, socket.gethostname(), counts)
     except Error as refused:
         if refused.code != "unauthorized":
             raise

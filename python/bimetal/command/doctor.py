@@ -77,7 +77,7 @@ def addresses() -> list[tuple[str, str]]:
 def local() -> list[str]:
     """Prints what is here; what is wrong with it."""
     mine = facts()
-    print(f"bimetal {mine['bimetal']} ({bimetal.half}), torch {mine['torch']}, Python {mine['python']}, {mine['system']}")
+    print(f"bimetal {mine['bimetal']} ({'with' if _torch_check.fits() else 'without'} the extension), torch {mine['torch']}, Python {mine['python']}, {mine['system']}")
     if _torch_check.is_untried():
         newest = ".".join(map(str, _torch_check.NEWEST_TRIED))
         print(f"torch: newer than {newest}, the last that this bimetal was tested with; should something fail, try "

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bimetal import _C
 from bimetal._errors import error
 from bimetal._together import share_text
+from bimetal.library import files
 from bimetal.process_group import BACKEND
 from bimetal.zero import checkpoint
 from bimetal.zero.checkpoint import Place, Wanted
@@ -107,7 +107,7 @@ def _write(engine: Engine, kept: Kept, place: Place, root: pathlib.Path, tag: st
             "client_state": client_state}
     at = {"step": engine.global_steps, "global_batch": engine.config.step_batch, **(loop["sampler"] or {})}
     checkpoint.save(kept, place, root / tag, loop, at)
-    place.on_first(lambda: _C.write_file_atomically(str(root / _LATEST), tag), f"cannot name {tag} the latest")
+    place.on_first(lambda: files.write_file_atomically(root / _LATEST, tag), f"cannot name {tag} the latest")
     checkpoint.remove_leftovers(place, root)
 
 

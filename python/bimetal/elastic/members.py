@@ -14,9 +14,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from bimetal import _torch_check
 from bimetal._asked_store import AskedStore
 from bimetal._errors import Error, error
+from bimetal.library.interface import Meeting, MemberOptions, Wait, check, lib, made, numbers, status_of, text_of
+from bimetal.library.meeting import StoreForCore
 
 _TO_ASK_MS = 10_000  # for one call of a member's store
 
@@ -50,15 +51,6 @@ class Epoch:
         return self.members[rank].door.rpartition(":")[0]
 
 
-def _library() -> Any:
-    if not _torch_check.has_library():
-        raise ImportError("members that come and go need libbimetal_core beside the package, whose build has left it out: install a "
-                          "wheel (docs/install.md), or build the target bimetal_capi, too")
-    from bimetal.library import interface, meeting
-    interface.set_error_class(Error)
-    return interface, meeting
-
-
 def _port_of_door() -> int:
     """The machine's first rank has BIMETAL_DOOR_PORT, the next one the port behind it, and so on; 0: any. So have newcomers, whose
     machine may have such ranks already."""
@@ -69,11 +61,6 @@ def _port_of_door() -> int:
     if not text.isdigit() or not 0 < int(text) + int(local_rank) < 65536:
         raise error(f"BIMETAL_DOOR_PORT is '{text}', which gives local rank {local_rank} no port", "invalid_argument")
     return int(text) + int(local_rank)
-
-
-def server_of(store: dist.Store) -> str | None:
-    """HOST:PORT of the server behind one of torch's stores, as far as it has one."""
-    return _library()[1].server_of(store)
 
 
 class Members:
@@ -93,28 +80,26 @@ class Members:
                  timeout: float = 300.0) -> None:
         self._handle = self._group = 0
         self._process = os.getpid()
-        self._interface, self._meeting = _library()
-        lib = self._interface.lib
-        address = os.environ.get("BIMETAL_ADDRESS") or self._interface.text_of(lib.address, towards.encode() if towards else None)
+        address = os.environ.get("BIMETAL_ADDRESS") or text_of(lib.address, towards.encode() if towards else None)
         port = _port_of_door()
         self.address = address
         self._gives_up = False
-        self._wait = self._interface.Wait(lambda _: int(self._gives_up))
-        self._options = self._interface.MemberOptions(
-            ctypes.sizeof(self._interface.MemberOptions), f"{f'[{address}]' if ':' in address else address}:{port}".encode(),
+        self._wait = Wait(lambda _: int(self._gives_up))
+        self._options = MemberOptions(
+            ctypes.sizeof(MemberOptions), f"{f'[{address}]' if ':' in address else address}:{port}".encode(),
             socket.gethostname().encode(), os.environ.get("BIMETAL_WORKER", "python").encode(), job.encode(), keeper.encode(), least,
             most, int(patience * 1000), int(timeout * 1000), self._wait, None)
         self._timeout_ms = int(timeout * 1000)
-        self._handle = self._interface.made(lib.members_new, ctypes.byref(self._options))
+        self._handle = made(lib.members_new, ctypes.byref(self._options))
 
     def found(self, store: dist.Store, rank: int, size: int) -> Epoch:
         """The first epoch, of ranks that have met in `store`. Collective."""
-        given = self._meeting.StoreForCore(store)
+        given = StoreForCore(store)
         try:
-            place = self._interface.Meeting(ctypes.sizeof(self._interface.Meeting), given.handle, b"members", rank, size, self._timeout_ms,
+            place = Meeting(ctypes.sizeof(Meeting), given.handle, b"members", rank, size, self._timeout_ms,
                                             None, None)
-            self._group = self._interface.made(self._interface.lib.group_meet, ctypes.byref(place))
-            self._interface.check(self._interface.lib.members_found(self._handle, self._group))
+            self._group = made(lib.group_meet, ctypes.byref(place))
+            check(lib.members_found(self._handle, self._group))
         finally:
             given.free()
             self.settle()
@@ -122,15 +107,15 @@ class Members:
 
     def join(self, doors: str) -> Epoch:
         """In its place, for a process that comes later: knocks at "HOST:PORT,HOST:PORT…" until it is in. settle() is to follow."""
-        return self._enter(self._interface.lib.members_join, doors.encode())
+        return self._enter(lib.members_join, doors.encode())
 
     def next(self, loss: Error | None, leaving: Sequence[int] = ()) -> Epoch:
         """The next epoch, once the groups of the last one have ended: because of a loss, or where all have agreed to it, but for the
         ranks that leave, which do not call it. settle() is to follow."""
-        status = self._interface.status_of(loss.code) if loss is not None else 0
-        return self._enter(self._interface.lib.members_next, status, str(loss).encode() if loss is not None else None,
+        status = status_of(loss.code) if loss is not None else 0
+        return self._enter(lib.members_next, status, str(loss).encode() if loss is not None else None,
                            -1 if loss is None or loss.rank is None else loss.rank,
-                           self._interface.numbers(leaving, ctypes.c_int32), len(leaving))
+                           numbers(leaving, ctypes.c_int32), len(leaving))
 
     def _enter(self, function: Any, *arguments: Any) -> Epoch:
         """Beside this thread, which has signals to handle: Ctrl-C ends the wait."""
@@ -140,7 +125,7 @@ class Members:
 
         def enter() -> None:
             try:
-                outcome.append(self._interface.made(function, self._handle, *arguments))
+                outcome.append(made(function, self._handle, *arguments))
             except Exception as problem:  # noqa: BLE001 (raised below)
                 outcome.append(problem)
             finally:
@@ -163,38 +148,38 @@ class Members:
         """All have met in the epoch's store: the connections by which they have agreed on it are given up."""
         group, self._group = self._group, 0
         if group:
-            self._interface.lib.group_free(group)
+            lib.group_free(group)
 
     def epoch(self) -> Epoch:
-        told = json.loads(self._interface.text_of(self._interface.lib.members_told, self._handle))
+        told = json.loads(text_of(lib.members_told, self._handle))
         lists = {name: [Member(**one) for one in told.pop(name)] for name in ("members", "lost", "left", "came")}
         return Epoch(**told, **lists)
 
     def store(self, epoch: Epoch) -> dist.Store:
         """Of that epoch alone, at its rank 0's door."""
-        self._store = AskedStore(_ServedStore(self._interface, epoch.members[0].door))  # torch itself keeps nothing that is Python's
+        self._store = AskedStore(_ServedStore(epoch.members[0].door))  # torch itself keeps nothing that is Python's
         return dist.PrefixStore(f"epoch/{epoch.epoch}/{epoch.members[0].id}", self._store)
 
     def somebody_waits(self) -> bool:
         """Whether a newcomer does. To be asked on all ranks, now and then."""
         waits = ctypes.c_int32()
-        self._interface.check(self._interface.lib.members_somebody_waits(self._handle, ctypes.byref(waits)))
+        check(lib.members_somebody_waits(self._handle, ctypes.byref(waits)))
         return bool(waits.value)
 
     def fail(self, text: str) -> None:
         """The job has failed here, and the others are told so. Waits for them, but not for long."""
-        self._interface.lib.members_end(self._handle, self._interface.status_of("aborted"), text.encode())
+        lib.members_end(self._handle, status_of("aborted"), text.encode())
 
     def finish(self) -> None:
         """The job is done: newcomers who still wait are told so."""
-        self._interface.lib.members_end(self._handle, 0, None)
+        lib.members_end(self._handle, 0, None)
 
     def close(self) -> None:
         """Nobody is answered any more."""
         handle, self._handle = self._handle, 0
         if handle and os.getpid() == self._process:  # a forked child has none of its threads
             self.settle()
-            self._interface.lib.members_free(handle)
+            lib.members_free(handle)
 
     __del__ = close
 
@@ -202,14 +187,13 @@ class Members:
 class _ServedStore:
     """What a member's store says, as AskedStore asks."""
 
-    def __init__(self, interface: Any, door: str) -> None:
-        self._interface = interface
+    def __init__(self, door: str) -> None:
         self._handle = 0
-        self._handle = interface.made(interface.lib.store_connect, door.encode(), _TO_ASK_MS)
+        self._handle = made(lib.store_connect, door.encode(), _TO_ASK_MS)
 
     def __del__(self) -> None:
         if self._handle:
-            self._interface.lib.store_free(self._handle)
+            lib.store_free(self._handle)
 
     def __call__(self, method: str, *arguments: Any) -> Any:
         if method not in ("get", "set", "add"):
@@ -221,14 +205,14 @@ class _ServedStore:
 
     def _try_get(self, key: str) -> bytes | None:
         value, size = ctypes.c_void_p(), ctypes.c_int64()
-        self._interface.check(self._interface.lib.store_try_get(self._handle, key.encode(), _TO_ASK_MS, ctypes.byref(value),
+        check(lib.store_try_get(self._handle, key.encode(), _TO_ASK_MS, ctypes.byref(value),
                                                                 ctypes.byref(size)))
         return None if value.value is None else ctypes.string_at(value.value, size.value)
 
     def _set(self, key: str, value: bytes) -> None:
-        self._interface.check(self._interface.lib.store_set(self._handle, key.encode(), value, len(value), _TO_ASK_MS))
+        check(lib.store_set(self._handle, key.encode(), value, len(value), _TO_ASK_MS))
 
     def _add(self, key: str, amount: int) -> int:
         total = ctypes.c_int64()
-        self._interface.check(self._interface.lib.store_add(self._handle, key.encode(), amount, _TO_ASK_MS, ctypes.byref(total)))
+        check(lib.store_add(self._handle, key.encode(), amount, _TO_ASK_MS, ctypes.byref(total)))
         return total.value

@@ -10,7 +10,8 @@ from typing import Any
 import torch.distributed as dist
 
 from bimetal._errors import error
-from bimetal.elastic.members import Epoch, Members, server_of
+from bimetal.elastic.members import Epoch, Members
+from bimetal.library.meeting import server_of
 from bimetal.process_group import BACKEND, _backend_of
 
 _TO_CONNECT_S = 30.0  # for those who have just been there

@@ -1,10 +1,8 @@
-"""Bimetal's core for any torch, without a compiled extension: the shared library ``libbimetal_core`` by its C interface
-(docs/capi.md), and on it what ``bimetal._C`` has for the backend, the sampler and the balancer, under the same names.
-
-``bimetal._core`` takes whichever of the two fits the torch that is installed.
-"""
+"""Bimetal's core for any torch, by its C interface (docs/capi.md): process groups, the sampler and the balancer. It is in the
+extension ``bimetal._C`` where that fits the torch that is installed, else in the shared library ``libbimetal_core``."""
 
 import inspect
+import re
 
 import torch
 
@@ -23,19 +21,31 @@ for _name, _method in list(vars(LibraryProcessGroup).items()):
         setattr(LibraryProcessGroup, _name, torch._disable_dynamo(_method))
 
 
+_WORKER_KEYS = ("threads", "speed", "memory", "precision", "offload_optimizer", "offload_parameters", "offload_path")
+_WORKER = re.compile(r"(auto|cpu|cuda|mps|xpu)(?::(\d+))?(?:[:,](\w+=[^,]+(?:,\w+=[^,]+)*))?")
+
+
 def device(spec: str, local_rank: int) -> str:
-    """The name of a device for "auto", "cpu", "mps", "cuda" or "cuda:1" and their like."""
+    """The name of a device for "auto", "cpu", "mps", "cuda", "cuda:1" and their like. What else a worker is told, as in
+    "cpu:threads=2", says nothing of that."""
+    known = _WORKER.fullmatch(spec)
+    if known is None:
+        raise error(f"'{spec}' names no device: write auto, cpu, cuda, cuda:1, mps or xpu", "invalid_argument")
+    kind, number, options = known.groups()
+    for option in options.split(",") if options else ():
+        if option.partition("=")[0] not in _WORKER_KEYS:
+            raise error(f"worker '{spec}': unknown key \"{option.partition('=')[0]}\" (keys: {', '.join(_WORKER_KEYS)})",
+                        "invalid_argument")
     there = [*accelerators(), "cpu"]
-    if spec == "auto":
+    if kind == "auto":
         return there[local_rank] if local_rank < len(there) else "cpu"
-    if spec in there:
-        return spec
-    ours = [name for name in there if name.split(":")[0] == spec]
+    wanted = f"{kind}:{number}" if number else kind
+    if wanted in there:
+        return wanted
+    ours = [name for name in there if name.split(":")[0] == kind] if not number else []
     if ours:
         return ours[local_rank % len(ours)]
-    if spec.split(":")[0] not in ("cpu", "cuda", "mps", "xpu") or "=" in spec:
-        raise error(f"'{spec}' names no device: write auto, cpu, cuda, cuda:1, mps or xpu", "invalid_argument")
-    raise error(f"there is no device '{spec}' here; there are: {', '.join(there)}", "unsupported")
+    raise error(f"there is no device '{wanted}' here; there are: {', '.join(there)}", "unsupported")
 
 
 def flight_recorder(backend: LibraryProcessGroup) -> str:

@@ -1,6 +1,5 @@
 """What ranks tell each other through torch's store alone: where a rank of a group stands in a group of some of its ranks
-(ProcessGroup.split_group), and a barrier, so that a rank that does not come breaks nothing: what
-src/bimetal/c10d/monitored_barrier.h does for the extension, with the same keys."""
+(ProcessGroup.split_group), and a barrier, so that a rank that does not come breaks nothing."""
 
 from __future__ import annotations
 

@@ -1,22 +1,21 @@
-"""The shared library: loaded, its functions typed, its errors raised."""
+"""The C interface of the core: loaded, its functions typed, its errors raised."""
 
 from __future__ import annotations
 
 import atexit
 import ctypes
-import pathlib
-import sys
 import warnings
 from collections.abc import Iterable
 from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from typing import Any
 
+from bimetal._torch_check import core_path
+
 ABI_VERSION = 1
 OK = 0
 PENDING = -1
 
-_NAMES = {"win32": "libbimetal_core.dll", "darwin": "libbimetal_core.dylib"}
-PATH = pathlib.Path(__file__).parents[1] / _NAMES.get(sys.platform, "libbimetal_core.so")
+PATH = core_path()
 
 StoreSet = ctypes.CFUNCTYPE(c_int32, c_void_p, c_char_p, c_void_p, c_int64)
 StoreTryGet = ctypes.CFUNCTYPE(c_int32, c_void_p, c_char_p, c_void_p)
@@ -53,6 +52,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "store_free": (None, [_P]), "store_set": (_I, [_P, _S, _S, _L, _L]), "store_get": (_I, [_P, _S, _L, _P, _P]),
     "store_add": (_I, [_P, _S, _L, _L, _P]), "store_try_get": (_I, [_P, _S, _L, _P, _P]), "address": (_I, [_S, _P]), "own_addresses": (_I, [_P]), "token": (_I, [_P]),
     "end_with_launcher": (_I, []),
+    "folder_new": (_I, [_S, _P]), "folder_path": (_I, [_P, _P]), "folder_move": (_I, [_P]), "folder_free": (None, [_P]),
+    "remove_leftovers": (_I, [_S, _S]), "sync_path": (_I, [_S]), "write_file": (_I, [_S, _S, _L]),
     "group_meet": (_I, [_P, _P]), "group_part": (_I, [_P, _P, _I, _P]), "group_abort": (_I, [_P, _S]),
     "group_close": (_I, [_P, _L]), "group_free": (None, [_P]), "group_rank": (_I, [_P]), "group_size": (_I, [_P]),
     "group_transport": (_S, [_P]), "group_bytes_sent": (_L, [_P]), "group_flight_recorder": (_I, [_P, _P]),
@@ -117,7 +118,7 @@ def set_error_class(kind: type[Exception]) -> None:
 
 
 def error(text: str, code: str, rank: int | None = None) -> Exception:
-    """An error as the extension would raise it."""
+    """An error as the core raises it."""
     return _error_class(f"bimetal: {text} [{code}{'' if rank is None else f', rank {rank}'}]", code, rank)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import ctypes
-import inspect
 import weakref
 from ctypes import c_int32
 from typing import Any
@@ -18,11 +17,11 @@ from bimetal.library.interface import (
     StoreSet,
     StoreTryGet,
     check,
-    error,
     lib,
     made,
     text_of,
 )
+from bimetal.library.beside import beside_others
 from bimetal.library.process_group import LibraryProcessGroup
 from bimetal.library.works import stop_completing
 
@@ -71,12 +70,16 @@ class StoreForCore:
         return 0
 
 
-def make_backend(place: Any) -> LibraryProcessGroup:
-    """From torch's _DistributedBackendOptions to a process group. Collective."""
-    _refuse_mixed()
+def make_backend(place: Any, world: LibraryProcessGroup | None = None) -> LibraryProcessGroup:
+    """From torch's _DistributedBackendOptions to a process group. Collective.
+
+    Args:
+        world: the group that place.global_ranks_in_group are ranks of, whose connections it shares; None: torch's default
+            group, where that is this back end's.
+    """
     check(lib.end_with_launcher())
     members = [int(rank) for rank in place.global_ranks_in_group]
-    world = _world_of(place.group_rank, members) if members else None
+    world = world or (_world_of(place.group_rank, members) if members else None)
     timeout_ms = max(1, int(place.timeout.total_seconds() * 1000))
     store = StoreForCore(place.store)
     try:
@@ -90,7 +93,8 @@ def make_backend(place: Any) -> LibraryProcessGroup:
         store.free()
     name = (place.group_id, place.group_rank, place.group_size)
     _lives[name] += 1  # the store may outlive the group
-    group = LibraryProcessGroup(handle, place, dist.PrefixStore(f"bimetal/life/{_lives[name]}", place.store), make_backend)
+    own_store = dist.PrefixStore(f"bimetal/life/{_lives[name]}", place.store)
+    group = beside_others(place, LibraryProcessGroup(handle, place, own_store, make_backend))
     _living[:] = [other for other in _living if other() is not None]
     _living.append(weakref.ref(group))
     return group
@@ -124,17 +128,3 @@ def server_of(store: Any) -> str | None:
         return None
     host = f"[{store.host}]" if ":" in store.host else store.host
     return f"{host}:{store.port}"
-
-
-def _refuse_mixed() -> None:
-    """torch puts a process group written in Python into the place of the whole group, so that another back end for
-    other devices would be gone without a word. What was asked for, only torch's own function knows."""
-    frame = inspect.currentframe()
-    while frame is not None and "backend_config" not in frame.f_locals:
-        frame = frame.f_back
-    backends = getattr(frame.f_locals["backend_config"], "device_backend_map", {}) if frame is not None else {}
-    names = sorted(set(backends.values()))
-    if len(names) > 1:
-        raise error(f"this half of bimetal cannot serve beside another back end ({', '.join(names)}): either "
-                    f"init_process_group('bimetal') for all devices, or build the extension for this torch "
-                    f"(docs/install.md)", "unsupported")

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd import profiler
 
+from bimetal import _C
 from bimetal.library.by_store import Splitting, monitored_barrier
 from bimetal.library.interface import check, error, failure, lib, numbers, text_of
 from bimetal.library.reductions import BitwiseReduction, SparseReduction
@@ -33,7 +35,7 @@ from bimetal.library.tensors import (
     root_of,
     tensors_of,
 )
-from bimetal.library.works import LibraryWork, SeveralWorks, look_at
+from bimetal.library.works import LibraryWork, SeveralWorks, call_when_over, look_at
 
 # What begins one of the core's calls: given the group, the timeout in milliseconds and a place for the work.
 _Begin = Callable[[int, int, Any], int]
@@ -127,6 +129,10 @@ class LibraryProcessGroup(dist.ProcessGroup):
     def handle(self) -> int:
         return self._handle
 
+    def for_extension(self) -> _C.ProcessGroup:
+        """As the calls of bimetal._C take it."""
+        return _C.ProcessGroup(self._handle, self._timeout.total_seconds())
+
     def close(self, seconds: float) -> None:
         if os.getpid() == self._process:
             lib.group_close(self._handle, int(seconds * 1000))
@@ -144,11 +150,11 @@ class LibraryProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> LibraryWork:
         tensor, host = only(tensors), HostTensors()
-        return self._start(host, [tensor], [self._reducing(host, tensor, opts)], opts)
+        return self._start("all_reduce", host, [tensor], [self._reducing(host, tensor, opts)], opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> LibraryWork:
         tensors, host = tensors_of(tensors), HostTensors()
-        return self._start(host, tensors, [self._reducing(host, tensor, opts) for tensor in tensors], opts)
+        return self._start("all_reduce_coalesced", host, tensors, [self._reducing(host, tensor, opts) for tensor in tensors], opts)
 
     def allreduce_sparse(self, tensors: Any, opts: Any = None) -> LibraryWork:
         return self.allreduce(tensors, opts)
@@ -172,11 +178,11 @@ class LibraryProcessGroup(dist.ProcessGroup):
         reduction = reduction_of(operation_of(opts if not isinstance(opts, int) else op), tensor.dtype)
         if reduction.bits is not None:
             by_bits = BitwiseReduction(host, tensor, reduction.bits, self._rank, self._size, root)
-            return self._start(host, [tensor], [by_bits.begin], opts)
+            return self._start("reduce", host, [tensor], [by_bits.begin], opts)
         data = host.lend(tensor, Use.UPDATE if self._rank == root else Use.SCRATCH)
         reduction.prepare(data)
         address, count, kind = memory_of(data)
-        return self._start(host, [tensor], [lambda group, within, work: lib.reduce(
+        return self._start("reduce", host, [tensor], [lambda group, within, work: lib.reduce(
             group, address, count, kind, reduction.number, root, within, work)], opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
@@ -190,7 +196,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
         if not are_alike(parts):
             check_own(parts[self._rank], output, "this rank's input")
             counts = numbers(counts_of(parts, whole))
-        return self._start(host, [output], [self._scattering(whole, own, counts, reduction)], opts)
+        return self._start("reduce_scatter", host, [output], [self._scattering(whole, own, counts, reduction)], opts)
 
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
         host, calls = HostTensors(), []
@@ -201,7 +207,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
             own = host.lend(output, Use.WRITE)
             self._check_whole(whole, own)
             calls.append(self._scattering(whole, own, None, reduction))
-        return self._start(host, list(outputs), calls, opts)
+        return self._start("reduce_scatter_tensor", host, list(outputs), calls, opts)
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> LibraryWork:
         return self.reduce_scatter_tensor_coalesced([output], [input], opts)
@@ -223,17 +229,17 @@ class LibraryProcessGroup(dist.ProcessGroup):
     def broadcast(self, tensors: Any, opts: Any = None) -> LibraryWork:
         tensor, root, host = only(tensors), root_of(opts), HostTensors()
         address, count, kind = memory_of(host.lend(tensor, Use.READ if self._rank == root else Use.WRITE))
-        return self._start(host, [tensor], [lambda group, within, work: lib.broadcast(
+        return self._start("broadcast", host, [tensor], [lambda group, within, work: lib.broadcast(
             group, address, count, kind, root, within, work)], opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
         parts, host = first(outputs), HostTensors()
-        return self._start(host, parts, [self._gathering_lists(host, parts, only(inputs))], opts)
+        return self._start("all_gather", host, parts, [self._gathering_lists(host, parts, only(inputs))], opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
         host = HostTensors()
         calls = [self._gathering_lists(host, [row[i] for row in outputs], given) for i, given in enumerate(inputs)]
-        return self._start(host, [tensor for row in outputs for tensor in row], calls, opts)
+        return self._start("all_gather_coalesced", host, [tensor for row in outputs for tensor in row], calls, opts)
 
     def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
         host, calls = HostTensors(), []
@@ -241,7 +247,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
             own, all_of_them = host.lend(given, Use.READ), host.lend(output, Use.WRITE)
             self._check_whole(all_of_them, own)
             calls.append(_gathering(own, all_of_them, None))
-        return self._start(host, list(outputs), calls, opts)
+        return self._start("all_gather_into_tensor", host, list(outputs), calls, opts)
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> LibraryWork:
         return self.allgather_into_tensor_coalesced([output], [input], opts)
@@ -264,7 +270,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
             check_alike_sizes(parts, given)
             place = host.divide(parts).data_ptr()
         address, count, kind = memory_of(host.lend(given, Use.READ))
-        return self._start(host, parts, [lambda group, within, work: lib.gather(
+        return self._start("gather", host, parts, [lambda group, within, work: lib.gather(
             group, address, place, count, kind, root, within, work)], opts)
 
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> LibraryWork:
@@ -274,7 +280,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
         if self._rank == root:
             self._check_whole(output, input)
             results, place = [output], host.lend(output, Use.WRITE).data_ptr()
-        return self._start(host, results, [lambda group, within, work: lib.gather(
+        return self._start("gather_single", host, results, [lambda group, within, work: lib.gather(
             group, address, place, count, kind, root, within, work)], opts)
 
     gather_into_tensor = gather_single
@@ -288,7 +294,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
             check_alike_sizes(parts, output)
             place = host.join(parts).data_ptr()
         address, count, kind = memory_of(host.lend(output, Use.WRITE))
-        return self._start(host, [output], [lambda group, within, work: lib.scatter(
+        return self._start("scatter", host, [output], [lambda group, within, work: lib.scatter(
             group, place, address, count, kind, root, within, work)], opts)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> LibraryWork:
@@ -296,7 +302,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
         self._check_list(inputs, "inputs")
         self._check_list(outputs, "outputs")
         source, target = host.join(inputs), host.divide(outputs)
-        return self._start(host, outputs, [_exchanging(source, counts_of(inputs, source), target,
+        return self._start("all_to_all", host, outputs, [_exchanging(source, counts_of(inputs, source), target,
                                                        counts_of(outputs, target))], opts)
 
     def alltoall_base(self, output: torch.Tensor, input: torch.Tensor, output_split_sizes: Sequence[int] = (),
@@ -305,30 +311,30 @@ class LibraryProcessGroup(dist.ProcessGroup):
         source, target = host.lend(input, Use.READ), host.lend(output, Use.WRITE)
         to = self._rows(source, input_split_sizes, "the input")
         from_ = self._rows(target, output_split_sizes, "the output")
-        return self._start(host, [output], [_exchanging(source, to, target, from_)], opts)
+        return self._start("all_to_all_single", host, [output], [_exchanging(source, to, target, from_)], opts)
 
     all_to_all_single = alltoall_base
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> LibraryWork:  # noqa: N803 (torch's)
         host = HostTensors()
         address, count, kind = memory_of(host.lend(only(tensors), Use.READ))
-        return self._start(host, [], [lambda group, within, work: lib.send(
+        return self._start("send", host, [], [lambda group, within, work: lib.send(
             group, address, count, kind, dstRank, tag, within, work)], None, message=True)
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> LibraryWork:  # noqa: N803 (torch's)
         tensor, host = only(tensors), HostTensors()
         address, count, kind = memory_of(host.lend(tensor, Use.WRITE))
-        return self._start(host, [tensor], [lambda group, within, work: lib.receive(
+        return self._start("recv", host, [tensor], [lambda group, within, work: lib.receive(
             group, address, count, kind, srcRank, tag, within, work)], None, message=True)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> LibraryWork:
         tensor, host = only(tensors), HostTensors()
         address, count, kind = memory_of(host.lend(tensor, Use.WRITE))
-        return self._start(host, [tensor], [lambda group, within, work: lib.receive_from_anybody(
+        return self._start("recvAnySource", host, [tensor], [lambda group, within, work: lib.receive_from_anybody(
             group, address, count, kind, tag, within, work)], None, message=True)
 
     def barrier(self, opts: Any = None) -> LibraryWork:
-        return self._start(HostTensors(), [], [lib.barrier], opts)
+        return self._start("barrier", HostTensors(), [], [lib.barrier], opts)
 
     def monitored_barrier(self, timeout: datetime.timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Through the store, so that a rank that does not come breaks nothing. Names all that do not."""
@@ -340,8 +346,22 @@ class LibraryProcessGroup(dist.ProcessGroup):
 
     # ---- How a call begins ----
 
-    def _start(self, host: HostTensors, outputs: list[torch.Tensor], calls: Sequence[_Begin], opts: Any,
+    def _start(self, name: str, host: HostTensors, outputs: list[torch.Tensor], calls: Sequence[_Begin], opts: Any,
                message: bool = False) -> LibraryWork:
+        if not profiler._is_profiler_enabled:
+            return self._begin(host, outputs, calls, opts, message)
+        event = torch.autograd._record_function_with_args_enter(f"bimetal:{name}", *(host.inputs or outputs))
+        try:
+            work = self._begin(host, outputs, calls, opts, message)
+        except BaseException:
+            torch.autograd._record_function_with_args_exit(event)
+            raise
+        over: torch.futures.Future[None] = torch.futures.Future()
+        torch.ops.profiler._call_end_callbacks_on_jit_fut(event, over)
+        call_when_over(work, lambda: over.set_result(None))
+        return work
+
+    def _begin(self, host: HostTensors, outputs: list[torch.Tensor], calls: Sequence[_Begin], opts: Any, message: bool) -> LibraryWork:
         within = milliseconds_of(opts) or milliseconds_of(self._timeout)  # the core's own is that of the whole world
         if self._pending:
             look_at(self._pending)

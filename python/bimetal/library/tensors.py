@@ -1,7 +1,4 @@
-"""The tensors of one call as memory that the core can read and write, and reductions as it knows them.
-
-What src/bimetal/c10d/host_tensors.h and host_tensors.h do for the extension.
-"""
+"""The tensors of one call as memory that the core can read and write, and reductions as it knows them."""
 
 from __future__ import annotations
 
@@ -62,9 +59,10 @@ def memory_of(host: torch.Tensor) -> tuple[int, int, int]:
 class HostTensors:
     """Lends contiguous CPU tensors as they are, and copies in host memory of all others."""
 
-    __slots__ = ("_held", "_last", "_results")
+    __slots__ = ("_held", "_last", "_results", "inputs")
 
     def __init__(self) -> None:
+        self.inputs: list[torch.Tensor] = []  # what the call reads
         self._held: list[torch.Tensor] = []
         self._results: list[tuple[torch.Tensor, torch.Tensor]] = []  # from, to
         self._last: list[Callable[[], None]] = []
@@ -75,6 +73,8 @@ class HostTensors:
 
     def lend(self, tensor: torch.Tensor, use: Use) -> torch.Tensor:
         """A contiguous CPU tensor of the same shape and type."""
+        if use is not Use.WRITE:
+            self.inputs.append(tensor)
         if use is not Use.SCRATCH and tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous() and not (
                 tensor.is_quantized or tensor.is_conj() or tensor.is_neg()):
             self._held.append(tensor)
@@ -92,6 +92,7 @@ class HostTensors:
 
     def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """One tensor of one dimension that holds all of them one after the other."""
+        self.inputs += parts
         _check_alike(parts)
         with torch.no_grad():
             flat = _host_memory((sum(part.numel() for part in parts),), parts[0])

@@ -306,18 +306,18 @@ class _Completion:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._keys = itertools.count(1)
-        self._works: dict[int, LibraryWork] = {}
+        self._works: dict[int, tuple[LibraryWork, Callable[[], object] | None]] = {}
         self._thread: threading.Thread | None = None
         self._queue = 0
 
-    def watch(self, work: LibraryWork) -> None:
+    def watch(self, work: LibraryWork, then: Callable[[], object] | None = None) -> None:
         with self._lock:
             if self._thread is None:
                 self._queue = made(lib.queue_new)
                 self._thread = threading.Thread(target=self._serve, name="bimetal-futures", daemon=True)
                 self._thread.start()
             key = next(self._keys)
-            self._works[key] = work
+            self._works[key] = work, then
         for call in work.calls():
             check(lib.queue_watch(self._queue, call, key))
 
@@ -335,13 +335,25 @@ class _Completion:
                 continue
             if key.value == 0:
                 return
-            work = self._works.get(key.value)
+            work, then = self._works.get(key.value, (None, None))
             if work is not None and work.is_completed():
                 self._works.pop(key.value, None)
-            work = None  # else its tensors would stay until the next is done
+                if then is not None:
+                    then()
+            work = then = None  # else its tensors would stay until the next is done
 
 
 _completion = _Completion()
+
+
+def call_when_over(work: LibraryWork, then: Callable[[], object]) -> None:
+    """In the thread that completes futures."""
+    if work.calls():
+        _completion.watch(work, then)
+    else:
+        then()
+
+
 stop_completing = _completion.stop
 
 

@@ -17,7 +17,7 @@ from bimetal.pipeline.chain import Chain, unit_seconds
 from bimetal.pipeline.loss import causal_loss_sum, causal_weight
 from bimetal.pipeline.parts import Parts, Whole
 from bimetal.pipeline.staged import Learning, Place, Staged
-from bimetal.process_group import _backend_of
+from bimetal.process_group import core_group
 from bimetal.zero.optimizer import take_pieces
 
 
@@ -75,8 +75,8 @@ def stages(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, st
                     "the embedding of another stage would wait for ranks that do not come. A job has stages whose tensors are in "
                     "parts ([mesh] stages, tensor)", "unsupported")
     chain = Chain(module, blocks)
-    backend = _backend_of(group, "cpu")
-    _C.share_model(backend, list(module.named_parameters()), list(module.named_buffers()))
+    core_ranks = core_group(group)
+    _C.share_model(core_ranks, list(module.named_parameters()), list(module.named_buffers()))
     require_alike("stages()", {"stages": count, "blocks": chain.path, "cuts": None if cuts is None else list(cuts),
                    "sample": "a batch" if sample is not None and cuts is None else None, "schedule": schedule,
                    "chunks": chunks, "micro_batches": micro_batches, "micro_batch": micro_batch}, group)
@@ -86,7 +86,7 @@ def stages(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, st
     place = Place(dist.get_rank(group) // replicas, count, dist.get_rank(group) % replicas, replicas, begins)
     parts = Parts(chain, [_stage_of(unit, begins, count) for unit in range(len(chain.units))], place.stage)
     split = not any(getattr(part, "gradient_checkpointing", False) for part in module.modules())
-    core = _C.LoopStage(backend, count, replicas, parts.parameters, parts.buffers, parts.tied, schedule, chunks, split,
+    core = _C.LoopStage(core_ranks, count, replicas, parts.parameters, parts.buffers, parts.tied, schedule, chunks, split,
                         str(next(module.parameters()).device))
     pieces = [Whole(name, parameter) for name, parameter in parts.parameters]
     groups = take_pieces(optimizer, module, pieces) if optimizer is not None else []

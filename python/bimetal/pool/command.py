@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from bimetal import _C
 from bimetal._errors import EXIT_STATUSES, INTERRUPTED, Error
+from bimetal.library import files
 from bimetal.pool.local import LocalHost
 from bimetal.pool.pool import Device, Host, Outcome, Pool, Run
 from bimetal.runs import folders
@@ -125,7 +125,7 @@ def write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
     """Written aside, brought to the disk and renamed: complete, or not there. bimetal.Error with the path if that cannot
     be."""
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-    _C.write_file_atomically(str(path), text)
+    files.write_file_atomically(path, text)
 
 
 def run_command(command: Callable[[], int]) -> int:

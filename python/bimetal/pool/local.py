@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bimetal import _C
-from bimetal._devices import accelerators
+from bimetal._core import core
+from bimetal._devices import accelerators, usable_cores
 from bimetal.command import program
 from bimetal.pool.pool import Device, Run
 from bimetal.runs.job_process import SOLO, JobProcess
@@ -75,12 +75,12 @@ class _Said:
 
 def default_workers() -> list[str]:
     """Every accelerator that torch sees; where there is none, one thread for each usable core."""
-    return accelerators() or ["cpu:threads=1"] * _C.usable_cores()
+    return accelerators() or ["cpu:threads=1"] * usable_cores()
 
 
 def _resolved(worker: str) -> str:
     """The worker with ``auto`` replaced by what it means here. bimetal.Error if there is no such device."""
-    device = _C.device(worker, 0)
+    device = core.device(worker, 0)
     kind, _, options = worker.partition(":")
     if kind != "auto":
         return worker
@@ -95,6 +95,6 @@ def _with_threads(workers: Sequence[str]) -> list[str]:
     sharing = sum(map(shares, workers))
     if sharing < 2:
         return list(workers)
-    threads = max(1, _C.usable_cores() // sharing)
+    threads = max(1, usable_cores() // sharing)
     return [f"{worker}{',' if ':' in worker else ':'}threads={threads}" if shares(worker) else worker
             for worker in workers]

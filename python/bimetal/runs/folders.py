@@ -8,8 +8,8 @@ import pathlib
 import tempfile
 from collections.abc import Callable, Iterator
 
-from bimetal import _C
 from bimetal._errors import error
+from bimetal.library.files import TemporaryFolder, remove_leftovers, sync_path
 
 _CHUNK = 2 << 20  # bytes in one call
 
@@ -88,7 +88,7 @@ def whole(target: pathlib.Path) -> Iterator[pathlib.Path]:
     with made as folder:
         yield folder
         for path in folder.rglob("*"):
-            _C.sync_path(str(path))
+            sync_path(path)
         made.move_into_place()
 
 
@@ -119,9 +119,9 @@ class Aside:
     """
 
     def __init__(self, target: pathlib.Path):
-        _C.remove_leftovers(str(target.parent), target.name, numbering=True)
-        self._folder = _C.TemporaryFolder(str(target))
-        self.path = pathlib.Path(self._folder.path)
+        remove_leftovers(target.parent, target.name)
+        self._folder = TemporaryFolder(target)
+        self.path = self._folder.path
 
     def move_into_place(self) -> None:
         """All that is in it must be on the disk."""

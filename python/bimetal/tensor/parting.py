@@ -12,7 +12,7 @@ from bimetal import _C
 from bimetal._core import require_extension
 from bimetal._errors import error
 from bimetal._together import rank_weights, require_alike, require_group
-from bimetal.process_group import _backend_of
+from bimetal.process_group import core_group
 from bimetal.tensor.layers import Columns, Embeddings, Logits, OwnLoss, Rows, has_own_loss
 from bimetal.tensor.parted import Part, Parted
 from bimetal.tensor.plan import Layer, Plan, plan_for
@@ -74,8 +74,8 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
     found = plan_for(module, plan)
     device = found.layers[0].module.weight.device
     _require_current(device)
-    backend, rank = _backend_of(group, "cpu"), dist.get_rank(group)
-    _C.share_model(backend, list(module.named_parameters()), list(module.named_buffers()))
+    core_ranks, rank = core_group(group), dist.get_rank(group)
+    _C.share_model(core_ranks, list(module.named_parameters()), list(module.named_buffers()))
     shares = rank_weights("weights", weights, ("equal", "speed"), device, group)
     _require_pieces(found, shares)
     require_alike("parts()", {**_told_of(found), "weights": shares, "follow": follow}, group)
@@ -87,7 +87,7 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
               for name, value in module.state_dict().items()}
     pieces = [Part(name, parameter, cuts, rank) for name, parameter in module.named_parameters()]
     groups = take_pieces(optimizer, module, pieces) if optimizer is not None else []
-    ranks = _C.PartRanks(backend, shares)
+    ranks = _C.PartRanks(core_ranks, shares)
     for piece in pieces:
         piece.cut()
     _replace(module, found, ranks, rank, shares)

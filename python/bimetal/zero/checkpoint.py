@@ -14,9 +14,10 @@ import torch.distributed as dist
 
 from bimetal import _C
 from bimetal._core import core
+from bimetal.library import files
 from bimetal._errors import error
 from bimetal._together import share_text
-from bimetal.process_group import _backend_of
+from bimetal.process_group import core_group
 from bimetal.zero import slices
 from bimetal.zero.slices import Kept
 from bimetal.zero.states import put_options
@@ -29,19 +30,19 @@ class Place:
     """The ranks that have a checkpoint in common.
 
     Attributes:
-        backend: the group's, for the core.
+        group: for the core.
         share: gives every rank's text. Collective.
         first: whether this rank's word counts where one does.
     """
 
-    backend: Any
+    group: _C.ProcessGroup
     share: Callable[[str], list[str]]
     first: bool
 
     @staticmethod
     def of(group: dist.ProcessGroup | None) -> Place:
         """Of a process group of this library's."""
-        return Place(_backend_of(group, "cpu"), functools.partial(share_text, group=group), dist.get_rank(group) == 0)
+        return Place(core_group(group), functools.partial(share_text, group=group), dist.get_rank(group) == 0)
 
     @staticmethod
     def alone() -> Place:
@@ -50,7 +51,7 @@ class Place:
         options.store, options.timeout = dist.HashStore(), _ALONE
         options.group_rank, options.group_size, options.global_ranks_in_group = 0, 1, [0]
         options.group_id = "alone with a checkpoint"
-        return Place(core.make_backend(options), lambda text: [text], True)
+        return Place(core.make_backend(options).for_extension(), lambda text: [text], True)
 
     def on_first(self, action: Callable[[], str | None], what: str) -> str:
         """What it returns on the first rank; where it raises, all ranks do. Collective."""
@@ -86,14 +87,14 @@ def save(kept: Kept, place: Place, path: str | os.PathLike, loop: Any, at: dict[
     plain = _plain_of_all(kept, place, what)
     text = place.on_first(lambda: _loop_text(kept, plain, loop), what)
     model, learnt = slices.model_slices(kept), slices.optimizer_slices(kept)
-    _C.save_slices(place.backend, path, model, learnt, _kind(kept), json.dumps(_options(kept)), at, text)
+    _C.save_slices(place.group, path, model, learnt, _kind(kept), json.dumps(_options(kept)), at, text)
 
 
 def remove_leftovers(place: Place, folder: str | os.PathLike, name: str | None = None) -> None:
     """What killed saves have left there of that name, or of all. Only once there is another whole copy: where a file system
     cannot swap two names one of them may be the only one."""
     if place.first:
-        _C.remove_leftovers(os.fspath(folder), name)
+        files.remove_leftovers(folder, name)
 
 
 @dataclasses.dataclass
@@ -118,7 +119,7 @@ def load(kept: Kept, place: Place, path: str, wanted: Wanted, check: Callable[[A
     Raises:
         bimetal.Error: on every rank, where one cannot read its part.
     """
-    saved = _C.SavedSlices(place.backend, path)
+    saved = _C.SavedSlices(place.group, path)
     said = json.loads(saved.loop) if saved.loop else {"loop": None, "groups": [], "plain": {}}
     found = slices.require_same_model(kept, saved.model, wanted.strict)
     groups = said["groups"] if wanted.optimizer and kept.optimizer is not None else []

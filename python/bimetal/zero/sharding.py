@@ -14,7 +14,7 @@ from bimetal._core import require_extension
 from bimetal._errors import error
 from bimetal._together import rank_weights, require_group
 from bimetal.balance import BalancedBatchSampler
-from bimetal.process_group import _backend_of
+from bimetal.process_group import core_group
 from bimetal.zero.making import make_whole, move_to, part_of, split
 from bimetal.zero.optimizer import require_by_element
 from bimetal.zero.ownership import require_free
@@ -73,10 +73,10 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
     first = next((tensor for part in parts for _, tensor in part.parameters), None)
     if first is None:
         raise error("the module has no parameter that requires a gradient", "invalid_argument")
-    backend = _backend_of(group, "cpu")
+    core_ranks = core_group(group)
     weights = rank_weights("shards", shards, ("equal", "memory", "speed"), first.device, group)
     in_parts = _in_parts(module, level, weights, group)
-    core = _C.HookedModel(backend, [(part.name, part.parameters, part.buffers) for part in parts], level,
+    core = _C.HookedModel(core_ranks, [(part.name, part.parameters, part.buffers) for part in parts], level,
                           weights, int(bucket_mb * 2**20), offload_parameters, os.fspath(offload_path), keep_below,
                           in_parts)
     sharded = Sharded(module, parts, core, level, group, weigh, sampler, tokens)

@@ -1,9 +1,8 @@
 #pragma once
-// Bimetal's errors as torch's: what the works and calls of a process group throw.
+// Bimetal's errors as torch's, for what is thrown within autograd: torch knows the class there.
 
 #include <c10/util/Exception.h>
 
-#include <exception>
 #include <optional>
 #include <utility>
 
@@ -27,9 +26,6 @@ class BackendError : public c10::DistBackendError {
   std::optional<int> rank_;
 };
 
-/// The same error for torch: what is a bimetal::Error becomes a BackendError, others stay.
-std::exception_ptr as_backend_error(const std::exception_ptr& error);
-
 /// Runs `call`; a bimetal::Error leaves as a BackendError.
 template <typename Call>
 decltype(auto) guarded(Call&& call) {
@@ -39,19 +35,5 @@ decltype(auto) guarded(Call&& call) {
     throw BackendError(error);
   }
 }
-
-// What a thread of ours does before it first touches what belongs to torch's user: tensors, futures
-// and their callbacks.
-
-/// `enter` is run once on each such thread, before anything else of torch's is; `leave` where such
-/// a thread ends while the rest of the process goes on as before. For what embeds this library:
-/// Python's module makes the interpreter know the thread. Once, before any group is made.
-void set_thread_entry(void (*enter)(), void (*leave)());
-
-/// Called on every thread that completes works. Cheap after the first time.
-void enter_thread();
-
-/// The thread touches nothing of torch's afterwards.
-void leave_thread();
 
 }  // namespace bimetal::c10d

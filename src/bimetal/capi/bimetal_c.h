@@ -118,6 +118,28 @@ BIMETAL_C int32_t bimetal_token(const char** token);
  * called again it does nothing. */
 BIMETAL_C int32_t bimetal_end_with_launcher(void);
 
+/* ---- Files and folders that are whole or not there ---- */
+
+/* A hidden folder beside `target` (.NAME.<16 hex digits>.tmp), locked while its process lives.
+ * `path` is the thread's until its next call that gives a text. move takes the target's place in
+ * one step; whatever stood there is gone, and the folder's files must be on the disk. free removes
+ * it, unless it has been moved or belongs to a process that this one was forked from. */
+typedef struct bimetal_folder bimetal_folder;
+BIMETAL_C int32_t bimetal_folder_new(const char* target, bimetal_folder** folder);
+BIMETAL_C int32_t bimetal_folder_path(const bimetal_folder* folder, const char** path);
+BIMETAL_C int32_t bimetal_folder_move(bimetal_folder* folder);
+BIMETAL_C void bimetal_folder_free(bimetal_folder* folder);
+
+/* Removes what killed processes left in `folder` of such targets: of those whose names differ from
+ * `name` in their numbers alone (step-00000001, step-20), or of all where it is NULL. */
+BIMETAL_C int32_t bimetal_remove_leftovers(const char* folder, const char* name);
+
+/* Returns when a file's contents, or the names in a folder, are on the disk. */
+BIMETAL_C int32_t bimetal_sync_path(const char* path);
+
+/* The file's old contents or the new, never a part; on the disk when it returns. */
+BIMETAL_C int32_t bimetal_write_file(const char* path, const void* contents, int64_t bytes);
+
 /* ---- Groups ---- */
 
 typedef struct bimetal_group bimetal_group;

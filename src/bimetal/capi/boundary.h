@@ -1,5 +1,6 @@
 #pragma once
-// How C++ meets C here: what the handles are, and errors as codes. Private to this folder.
+// How C++ meets C here: what the handles are, and errors as codes. Private to this
+// folder, and to python/, which takes its handles.
 
 #include <cstddef>
 #include <cstdint>

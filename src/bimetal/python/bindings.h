@@ -3,9 +3,9 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <chrono>
 #include <memory>
 
-#include "bimetal/c10d/backend.h"
 #include "bimetal/comm/group.h"
 
 namespace bimetal::python {
@@ -13,17 +13,8 @@ namespace bimetal::python {
 /// Errors of ours arrive in Python as instances of the class given to set_error_class().
 void bind_errors(pybind11::module_& module);
 
-/// Makes the interpreter know the threads of process groups.
-void bind_threads();
-
-/// Making process groups, and what torch's own classes do not show of them.
+/// ProcessGroup.
 void bind_process_groups(pybind11::module_& module);
-
-/// Balancer, EpochSampler.
-void bind_balance(pybind11::module_& module);
-
-/// TemporaryFolder, and what else files need to survive whatever ends a process or a machine.
-void bind_files(pybind11::module_& module);
 
 /// Checkpoints in slices: save_slices, SavedSlices.
 void bind_checkpoints(pybind11::module_& module);
@@ -49,12 +40,12 @@ void bind_serving(pybind11::module_& module);
 /// LoopMonitor.
 void bind_monitor(pybind11::module_& module);
 
-// From torch's process groups to the fabric's.
-
-using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
-
-/// Error(InvalidArgument) for a backend that is none of ours.
-const comm::Group& group_of(const BackendPtr& backend);
+/// A process group that the package's Python side has made by the C interface, which is in this
+/// module, too: a copy shares its connections.
+struct ProcessGroup {
+  comm::Group group;
+  std::chrono::milliseconds timeout;  ///< of one call
+};
 
 // How objects end that wait for other ranks meanwhile.
 

@@ -34,7 +34,7 @@ std::vector<checkpoint::OwnSlice> own_slices_of(const std::vector<SliceTuple>& t
   return own;
 }
 
-std::string save_slices(const BackendPtr& backend, const std::string& target,
+std::string save_slices(const ProcessGroup& process_group, const std::string& target,
                         const std::vector<SliceTuple>& model,
                         const std::vector<SliceTuple>& optimizer, const std::string& kind,
                         const std::string& groups, const std::map<std::string, std::int64_t>& at,
@@ -52,14 +52,14 @@ std::string save_slices(const BackendPtr& backend, const std::string& target,
   facts.optimizer_groups = nlohmann::ordered_json::parse(groups);
   facts.loop = loop;
   const checkpoint::OwnSlices own{own_slices_of(model), own_slices_of(optimizer)};
-  return checkpoint::save_slices_as(group_of(backend), target, own, facts).string();
+  return checkpoint::save_slices_as(process_group.group, target, own, facts).string();
 }
 
 /// A SharedReader, for whose functions for reading a method stands while they are there.
 class SavedSlices {
  public:
-  SavedSlices(const BackendPtr& backend, const std::string& path) {
-    const auto& group = group_of(backend);
+  SavedSlices(const ProcessGroup& process_group, const std::string& path) {
+    const auto& group = process_group.group;
     std::optional<std::filesystem::path> first;
     if (group.rank() == 0) first = path;
     reader_.emplace(group, first);
@@ -111,11 +111,11 @@ std::map<std::string, Numbers> shapes_in(const checkpoint::TensorIndex& index) {
 
 void bind_checkpoints(py::module_& module) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
-  module.def("save_slices", save_slices, py::arg("backend"), py::arg("target"), py::arg("model"),
+  module.def("save_slices", save_slices, py::arg("group"), py::arg("target"), py::arg("model"),
              py::arg("optimizer"), py::arg("kind"), py::arg("groups"), py::arg("at"),
              py::arg("loop"), no_gil);
   py::class_<SavedSlices, EndsWithoutLock<SavedSlices>>(module, "SavedSlices")
-      .def(py::init<const BackendPtr&, const std::string&>(), py::arg("backend"), py::arg("path"),
+      .def(py::init<const ProcessGroup&, const std::string&>(), py::arg("group"), py::arg("path"),
            no_gil)
       .def_property_readonly("loop", &SavedSlices::loop)
       .def_property_readonly(

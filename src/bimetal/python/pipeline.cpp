@@ -33,13 +33,10 @@ task::ModelState state_of(const NamedList& parameters, const NamedList& buffers)
   return state;
 }
 
-std::chrono::milliseconds longest_wait(const BackendPtr& backend) {
-  return backend->getBackendOptions()->timeout;
-}
-
-void share_model(const BackendPtr& backend, const NamedList& parameters, const NamedList& buffers) {
-  const auto& group = group_of(backend);
-  const auto timeout = longest_wait(backend);
+void share_model(const ProcessGroup& process_group, const NamedList& parameters,
+                 const NamedList& buffers) {
+  const auto& group = process_group.group;
+  const auto timeout = process_group.timeout;
   const auto state = state_of(parameters, buffers);
   parallel::check_same_on_all_ranks(state, group, timeout);
   parallel::broadcast_model(state, 0, group, kMessageBytes, timeout);
@@ -82,13 +79,13 @@ void carry_python_errors(const parallel::schedule::Action& /*action*/,
   }
 }
 
-EndsWithoutLock<pipeline::LoopStage> make_loop_stage(const BackendPtr& backend, int stages,
+EndsWithoutLock<pipeline::LoopStage> make_loop_stage(const ProcessGroup& process_group, int stages,
                                                      int replicas, const NamedList& parameters,
                                                      const NamedList& buffers,
                                                      const std::vector<TiedPair>& tied,
                                                      const std::string& schedule, int chunks,
                                                      bool split, const std::string& device) {
-  const auto& group = group_of(backend);
+  const auto& group = process_group.group;
   std::vector<pipeline::Tied> shared;
   for (const auto& [tensor, has_it] : tied) {
     shared.push_back({tensor.value_or(torch::Tensor()), has_it});
@@ -99,7 +96,7 @@ EndsWithoutLock<pipeline::LoopStage> make_loop_stage(const BackendPtr& backend, 
   options.split = split;
   options.device = torch::Device(device);
   options.bucket_bytes = kMessageBytes;
-  options.timeout = longest_wait(backend);
+  options.timeout = process_group.timeout;
   options.survivable = goes_on_after;
   options.out_of_memory = is_out_of_memory;
   options.around = carry_python_errors;
@@ -156,7 +153,7 @@ int usual_micro_batches(const std::string& schedule, int stages, std::int64_t sa
 
 void bind_pipeline(py::module_& module) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
-  module.def("share_model", share_model, py::arg("backend"), py::arg("parameters"),
+  module.def("share_model", share_model, py::arg("group"), py::arg("parameters"),
              py::arg("buffers"), no_gil);
   module.def("measured_cut", measured_cut, py::arg("seconds"), py::arg("stages"), py::arg("chunks"),
              py::arg("micro_batches"));
@@ -167,7 +164,7 @@ void bind_pipeline(py::module_& module) {
   module.def("micro_batch_sizes", parallel::schedule::micro_batch_sizes, py::arg("samples"),
              py::arg("micro_batches"));
   py::class_<pipeline::LoopStage, EndsWithoutLock<pipeline::LoopStage>>(module, "LoopStage")
-      .def(py::init(&make_loop_stage), py::arg("backend"), py::arg("stages"), py::arg("replicas"),
+      .def(py::init(&make_loop_stage), py::arg("group"), py::arg("stages"), py::arg("replicas"),
            py::arg("parameters"), py::arg("buffers"), py::arg("tied"), py::arg("schedule"),
            py::arg("chunks"), py::arg("split"), py::arg("device"), no_gil)
       .def("train", train_batch, py::arg("batch"), py::arg("scale"), py::arg("forward"))

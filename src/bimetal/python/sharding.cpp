@@ -53,14 +53,11 @@ Kept kept_named(const std::string& name) {
               "parameters cannot be offloaded to '" + name + "': none, host or disk");
 }
 
-std::chrono::milliseconds timeout_of(const BackendPtr& backend) {
-  return backend->getBackendOptions()->timeout;
-}
-
-Holder make_hooked(const BackendPtr& backend, const std::vector<UnitParts>& units, int level,
-                   std::vector<double> weights, std::size_t flat_bytes, const std::string& kept,
-                   const std::string& folder, std::int64_t keep_below, bool hollow) {
-  const auto& group = group_of(backend);
+Holder make_hooked(const ProcessGroup& process_group, const std::vector<UnitParts>& units,
+                   int level, std::vector<double> weights, std::size_t flat_bytes,
+                   const std::string& kept, const std::string& folder, std::int64_t keep_below,
+                   bool hollow) {
+  const auto& group = process_group.group;
   const py::gil_scoped_release unlocked;
   return Holder(new HookedModel(model_of(units), group,
                                 {.level = level,
@@ -68,7 +65,7 @@ Holder make_hooked(const BackendPtr& backend, const std::vector<UnitParts>& unit
                                  .flat_bytes = flat_bytes,
                                  .kept = kept_named(kept),
                                  .folder = folder,
-                                 .timeout = timeout_of(backend),
+                                 .timeout = process_group.timeout,
                                  .hollow = hollow,
                                  .form = {.keep_below = keep_below}}));
 }
@@ -104,9 +101,9 @@ double device_speed(const std::string& device) {
   return device::product_speed(torch::Device(device));
 }
 
-std::vector<double> memory_weights(const BackendPtr& backend, const std::string& device) {
-  return parallel::shard::weights_by_memory(group_of(backend), torch::Device(device),
-                                            Deadline::after(timeout_of(backend)));
+std::vector<double> memory_weights(const ProcessGroup& process_group, const std::string& device) {
+  return parallel::shard::weights_by_memory(process_group.group, torch::Device(device),
+                                            Deadline::after(process_group.timeout));
 }
 
 }  // namespace
@@ -114,13 +111,13 @@ std::vector<double> memory_weights(const BackendPtr& backend, const std::string&
 void bind_sharding(py::module_& module) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   module.def("device_speed", device_speed, py::arg("device"), no_gil);
-  module.def("memory_weights", memory_weights, py::arg("backend"), py::arg("device"), no_gil);
+  module.def("memory_weights", memory_weights, py::arg("group"), py::arg("device"), no_gil);
   module.def(
       "close_off", [](const torch::Tensor& tensor) { parallel::shard::close_off(tensor); },
       py::arg("tensor"));
   module.def("give_memory", parallel::shard::give_memory, py::arg("tensor"));
   py::class_<HookedModel, Holder>(module, "HookedModel")
-      .def(py::init(&make_hooked), py::arg("backend"), py::arg("units"), py::arg("level"),
+      .def(py::init(&make_hooked), py::arg("group"), py::arg("units"), py::arg("level"),
            py::arg("weights"), py::arg("flat_bytes"), py::arg("parameters_on"), py::arg("folder"),
            py::arg("keep_below"), py::arg("hollow"))
       .def_property_readonly("pieces", pieces_of)

@@ -24,9 +24,9 @@ constexpr std::size_t kFollowBytes = 25u << 20;
 /// The ranks that have a module's tensors in parts, for layers whose forward is Python's.
 class PartRanks {
  public:
-  PartRanks(const BackendPtr& backend, std::vector<double> weights)
-      : ranks_(tensor::GroupRanks::make(group_of(backend), std::move(weights),
-                                        backend->getBackendOptions()->timeout)) {}
+  PartRanks(const ProcessGroup& process_group, std::vector<double> weights)
+      : ranks_(tensor::GroupRanks::make(process_group.group, std::move(weights),
+                                        process_group.timeout)) {}
 
   torch::Tensor sum(const torch::Tensor& x) const { return ranks_->sum(x); }
 
@@ -102,7 +102,7 @@ void bind_tensor(py::module_& module) {
       .def("part", &tensor::Cuts::part, py::arg("parameter"), py::arg("whole"), py::arg("rank"))
       .def("places", places, py::arg("parameter"), py::arg("rank"));
   py::class_<PartRanks, EndsWithoutLock<PartRanks>>(module, "PartRanks")
-      .def(py::init<const BackendPtr&, std::vector<double>>(), py::arg("backend"),
+      .def(py::init<const ProcessGroup&, std::vector<double>>(), py::arg("group"),
            py::arg("weights"), no_gil)
       .def("shared", &PartRanks::shared, py::arg("x"), no_gil)
       .def("sum", &PartRanks::sum, py::arg("x"), no_gil)

@@ -16,7 +16,8 @@ from typing import Any
 import torch.distributed as dist
 
 from bimetal._errors import Error
-from bimetal.elastic.members import Epoch, Members, server_of
+from bimetal.elastic.members import Epoch, Members
+from bimetal.library.meeting import server_of
 from bimetal.horovod.core import world
 
 _SECONDS_TO_CONNECT = 30.0

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bimetal import _C, _build
+from bimetal import _build
+from bimetal._core import core
 from bimetal._errors import Error
 from bimetal.horovod.core.engine import Engine
 from bimetal.horovod.core.meeting import Meeting, Place, find_place, open_meeting
@@ -148,7 +149,7 @@ def meet() -> bool:
     global _meeting, _place
     if _meeting is not None:
         return True  # shutdown() and init() once more
-    _C.end_with_launcher()
+    core.end_with_launcher()
     if dist.is_initialized():
         store = dist.distributed_c10d._get_default_store()
         place = Place(dist.get_rank(), dist.get_world_size(), None, None, "torch.distributed")
@@ -173,30 +174,21 @@ def make_group_of(ranks: Sequence[int], number: int) -> dist.ProcessGroup:
     here = current()
     store = dist.PrefixStore(f"{here.generation}/sets/{number}/", here.store)
     return _make_group(store, f"horovod/{here.generation}/{number}", ranks, here.rank, connect_seconds(),
-                       here.group._get_backend(torch.device("cpu")))
+                       here.group)
 
 
 def _make_group(store: dist.Store, name: str, ranks: Sequence[int], rank: int, seconds: float,
                 world: Any = None) -> dist.ProcessGroup:
-    """A process group of backend bimetal beside torch's default one, which belongs to the user. ``world``: the backend
-    of a group of all ranks, whose connections it shares."""
+    """A process group of backend bimetal beside torch's default one, which belongs to the user. ``world``: a group of
+    all ranks, whose connections it shares."""
     place = torch._C._distributed_c10d._DistributedBackendOptions()
     place.store, place.group_rank, place.group_size = store, ranks.index(rank), len(ranks)
     place.timeout, place.group_id = datetime.timedelta(seconds=seconds), name
     # Named, so that later groups of torch.distributed do not take this one for the default group.
     place.global_ranks_in_group = list(ranks)
-    backend = _C.make_backend(place, world)
-    backend.set_timeout(datetime.timedelta(seconds=operation_seconds()))
-    group = dist.ProcessGroup(store, place.group_rank, place.group_size)
-    for device in _devices():
-        group._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, backend)
-    group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+    group = core.make_backend(place, world)
+    group.set_timeout(datetime.timedelta(seconds=operation_seconds()))
     return group
-
-
-def _devices() -> list[str]:
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return ["cpu", accelerator.type] if accelerator else ["cpu"]
 
 
 @dataclass(frozen=True)
