@@ -100,6 +100,7 @@ int run(int argc, char** argv) {
   add_machines(app, action);
   add_python_commands(app, action);
   add_rank(app, action);
+  add_reference(app, action);
   const auto words = with_command_apart(app, {argv + 1, argv + argc});
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // as CLI11 takes them

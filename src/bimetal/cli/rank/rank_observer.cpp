@@ -203,6 +203,9 @@ void RankVoice::end(const progress::Report& report) {
   }
   if (!request_.report.empty()) progress::write_report(report, request_.report);
   if (request_.summary) print_end(terminal_, report, lead_.last_checkpoint());
+  if (request_.summary && !request_.report.empty()) {
+    terminal_.print(fmt::format("report {}", request_.report));
+  }
   end_trackers(report.interrupted ? RunEnd::interrupted : RunEnd::finished);
   require_printed();
 }

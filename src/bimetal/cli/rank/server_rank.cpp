@@ -118,6 +118,9 @@ int serve(const launch::RankEnvironment& env, const RankRequest& request,
   terminal.clear();
   if (!request.report.empty()) progress::write_report(report, request.report);
   if (request.summary) print_end(terminal, report, observer.last_checkpoint());
+  if (request.summary && !request.report.empty()) {
+    terminal.print(fmt::format("report {}", request.report));
+  }
   if (trackers) trackers->end(report.interrupted ? RunEnd::interrupted : RunEnd::finished);
   require_printed();
   return report.interrupted ? kInterrupted : kSuccess;
