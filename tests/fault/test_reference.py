@@ -1,8 +1,11 @@
 """Completion for shells and manual pages: made of the options that --help has."""
 
+import json
+import os
 import re
 import shutil
 import subprocess
+import time
 
 import harness
 from harness import FaultTest
@@ -59,6 +62,33 @@ class Reference(FaultTest):
         report = self.folder / "run.json"
         job = self.train(self.write_job(train__epochs=1), "--report", report, workers=("cpu:threads=1",)).done()
         self.assertIn(f"report {report}\n", job.out)
+
+    def test_runs_are_listed(self):
+        parent = self.folder / "runs"
+        record = {"format_version": 1, "state": "running", "host": "pc", "address": "127.0.0.1:9100", "step": 3, "steps": 10, "loss": 0.25}
+        for name, age, changes in (("now", 0, {}), ("silent", 100, {"address": ""}), ("early", 200, {"state": "done", "loss": None})):
+            (parent / name).mkdir(parents=True)
+            file = parent / name / "training.json"
+            file.write_text(json.dumps(record | changes))
+            os.utime(file, (time.time() - age,) * 2)
+        (parent / "bare" / "step-00000012").mkdir(parents=True)
+        os.utime(parent / "bare", (time.time() - 300,) * 2)
+        (parent / "empty").mkdir()
+        rows = [line.split() for line in self.said("runs", parent).splitlines()]
+        self.assertEqual(rows, [["run", "state", "where", "step", "loss"],
+                                ["now", "running", "pc,", "page", "at", "127.0.0.1:9100", "3/10", "0.2500"],
+                                ["silent", "lost", "pc", "3/10", "0.2500"], ["early", "done", "pc,", "page", "at", "127.0.0.1:9100", "3/10", "–"],
+                                ["bare", "unknown", "–", "12", "–"]])
+        listed = json.loads(self.said("runs", parent, "--json"))
+        self.assertEqual([(run["state"], run["step"], run["loss"]) for run in listed],
+                         [("running", 3, 0.25), ("lost", 3, 0.25), ("done", 3, None), ("unknown", 12, None)])
+        self.assert_one_message(self.start("runs", self.folder / "nowhere"), harness.INVALID_ARGUMENT, "nowhere")
+
+    def test_checkpoints_as_json(self):
+        self.train(self.write_job(train__epochs=1), workers=("cpu:threads=1",)).done()
+        found = json.loads(self.said("checkpoint", "inspect", self.checkpoints, "--json"))
+        self.assertEqual((found[0]["step"], found[0]["flaw"]), (16, ""))
+        self.assertIn("model.safetensors", [file["name"] for file in found[0]["files"]])
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@ the job has ended. Lines on standard output are for people; empty ones say that 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
-import tempfile
 import threading
 import time
 from typing import Any, TextIO
@@ -19,6 +19,7 @@ from bimetal.trackers.reader import Monitor
 _SIGN_SECONDS = 0.5
 _LAST_LOOK_SECONDS = 2.0  # for what the monitor knows at the end
 _OLD_SECONDS = 0.6  # so old may be a status that has just come: it is sent twice a second, and made a moment before
+_TO_TIDY_SECONDS = 2.0
 _TO_END_SECONDS = 25.0  # for all trackers together, when the job has ended
 
 
@@ -91,9 +92,10 @@ def _wait_for_end(ended: dict[str, Any], monitor: Monitor) -> None:
 
 if __name__ == "__main__":
     try:
-        with tempfile.TemporaryDirectory(prefix="bimetal-trackers-", ignore_cleanup_errors=True) as folder:
-            os.environ["TMPDIR"] = tempfile.tempdir = folder  # a tracker's own way out, which clears it, may be cut short
-            status = main()
+        status = main()
+        tidying = threading.Thread(target=atexit._run_exitfuncs, daemon=True)  # trackers' temporary files
+        tidying.start()
+        tidying.join(_TO_TIDY_SECONDS)
     except Exception as problem:  # all that goes wrong here is one line of the job's output
         import traceback
         traceback.print_exc()

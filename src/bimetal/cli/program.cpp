@@ -96,6 +96,7 @@ int run(int argc, char** argv) {
   add_bench(app, action, launch::join_world);
   add_demo(app, action);
   add_top(app, action);
+  add_runs(app, action);
   add_token(app, action);
   add_machines(app, action);
   add_python_commands(app, action);
