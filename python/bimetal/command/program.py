@@ -16,8 +16,8 @@ from bimetal._errors import Error, error
 from bimetal.command import lite
 
 PACKAGE, VARIABLE = "bimetal_program", "BIMETAL_PROGRAM"
-COMMANDS = ("bench", "checkpoint", "data", "demo", "devices", "ensemble", "evaluate", "export", "generate", "job", "join", "launch", "plan",
-            "predict", "ray", "serve", "top", "train", "tune")
+COMMANDS = ("bench", "checkpoint", "completion", "data", "demo", "devices", "ensemble", "evaluate", "export", "generate", "job", "join",
+            "launch", "machines", "man", "plan", "predict", "ray", "runs", "serve", "top", "train", "tune")
 # Those that the program hands back to Python: they are in no wheel.
 _OF_THE_SOURCES = ("data", "ensemble", "ray", "tune")
 # Where there are wheels of it; scripts/make_wheel.py tells pip the same.

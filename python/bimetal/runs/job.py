@@ -62,6 +62,8 @@ class Job:
         """``--set`` for any run of this job that has one rank: nothing to share, nobody to meet, data where it lies,
         and no monitor at an address that the next run wants, too."""
         settings = [*self.settings, "parallel.balance=auto", "fabric.transport=tcp", "monitor.listen="]
+        if self.value("monitor.trackers") == "auto":
+            settings.append("monitor.trackers=[]")
         if (data := self.value("data.path")) and os.path.exists(data):
             settings.append(f"data.path={os.path.abspath(data)}")
         return as_arguments(settings)

@@ -55,8 +55,12 @@ void add_token(CLI::App& app, Action& action);
 void add_machines(CLI::App& app, Action& action);
 /// How a running job gets on, live.
 void add_top(CLI::App& app, Action& action);
+/// Trainings that were, and are.
+void add_runs(CLI::App& app, Action& action);
 /// One model on unequal workers.
 void add_demo(CLI::App& app, Action& action);
+/// What --help says, as completion for shells and as manual pages. After all others.
+void add_reference(CLI::App& app, Action& action);
 /// What is written in Python: data, doctor, ray, tune, ensemble.
 void add_python_commands(CLI::App& app, Action& action);
 

@@ -96,10 +96,12 @@ int run(int argc, char** argv) {
   add_bench(app, action, launch::join_world);
   add_demo(app, action);
   add_top(app, action);
+  add_runs(app, action);
   add_token(app, action);
   add_machines(app, action);
   add_python_commands(app, action);
   add_rank(app, action);
+  add_reference(app, action);
   const auto words = with_command_apart(app, {argv + 1, argv + argc});
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // as CLI11 takes them

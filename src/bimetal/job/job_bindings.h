@@ -50,6 +50,9 @@ Binding numbers(std::vector<double>& to, Range range);
 Binding flag(bool& to);
 Binding text(std::string& to);
 Binding one_of(std::string& to, std::vector<std::string> choices);
+/// An array of some of `names`, each once; or `word`, which is kept as the only one.
+Binding names_or_word(std::vector<std::string>& to, std::vector<std::string> names,
+                      std::string word);
 /// "ADDR:PORT", or empty.
 Binding endpoint(std::string& to);
 /// An array of what parse_worker_spec() reads.

@@ -185,10 +185,16 @@ struct FabricConfig {
   bool operator==(const FabricConfig&) const = default;
 };
 
+/// Of MonitorConfig::trackers: trackio, where rank 0's Python has it.
+inline constexpr const char* kAutoTrackers = "auto";
+
 struct MonitorConfig {
   std::string listen;           ///< ADDR:PORT of the monitor; empty: none
   std::string page = "auto";    ///< "on", "off", or on loopback where rank 0 has a terminal
   std::string tensorboard_dir;  ///< empty: no scalars for TensorBoard
+  /// "trackio", "wandb", "mlflow", "tensorboard", each once; or kAutoTrackers alone.
+  std::vector<std::string> trackers = {kAutoTrackers};
+  bool tracker_checkpoints = false;  ///< trackers get checkpoints as artifacts
   bool operator==(const MonitorConfig&) const = default;
 };
 

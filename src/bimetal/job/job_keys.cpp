@@ -140,6 +140,10 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"monitor", "listen", kMayDiffer, endpoint(monitor.listen)},
       {"monitor", "page", kMayDiffer, one_of(monitor.page, {"auto", "on", "off"})},
       {"monitor", "tensorboard_dir", kMayDiffer, text(monitor.tensorboard_dir)},
+      {"monitor", "tracker_checkpoints", kMayDiffer, flag(monitor.tracker_checkpoints)},
+      {"monitor", "trackers", kMayDiffer,
+       names_or_word(monitor.trackers, {"trackio", "wandb", "mlflow", "tensorboard"},
+                     kAutoTrackers)},
   };
 }
 

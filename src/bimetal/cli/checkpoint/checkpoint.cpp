@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,7 @@ constexpr const char* kCheckpointExamples = R"(Examples:
 
 struct CheckpointArguments {
   std::string path, out;
+  bool json = false;
 };
 
 std::string described(const Inspected& found) {
@@ -60,12 +63,37 @@ std::string flaw_of(const Inspected& found) {
   return bad == found.files.end() ? std::string() : bad->flaw;
 }
 
+std::string json_of_inspected(const std::vector<Inspected>& all) {
+  auto list = nlohmann::ordered_json::array();
+  for (const auto& found : all) {
+    auto files = nlohmann::ordered_json::array();
+    for (const auto& file : found.files) {
+      files.push_back({{"name", file.name},
+                       {"bytes", file.bytes},
+                       {"tensors", file.tensors},
+                       {"flaw", file.flaw}});
+    }
+    list.push_back({{"path", found.path.string()},
+                    {"flaw", found.flaw},
+                    {"step", found.state.step},
+                    {"epoch", found.state.position.epoch},
+                    {"optimizer", found.optimizer},
+                    {"ranks", found.ranks},
+                    {"tensors", found.tensors},
+                    {"elements", found.elements},
+                    {"files", files}});
+  }
+  return list.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 int inspect_command(const CheckpointArguments& arguments) {
   const auto all = checkpoint::inspect_checkpoints(arguments.path);
   Terminal terminal;
+  if (arguments.json) write_to(stdout, json_of_inspected(all));
   std::string flaw;
   for (const auto& found : all) {
     if (flaw.empty()) flaw = flaw_of(found);
+    if (arguments.json) continue;
     if (found.flaw.empty()) {
       terminal.print(terminal.coloured(Colour::bold, described(found)));
       print_files(found, terminal);
@@ -100,6 +128,7 @@ void add_checkpoint(CLI::App& app, Action& action) {
         ->required()
         ->type_name("PATH");
   }
+  inspect->add_flag("--json", arguments->json, "Print JSON instead of a table");
   consolidate->add_option("--out", arguments->out, "The checkpoint to write: a new folder")
       ->required()
       ->type_name("DIR");

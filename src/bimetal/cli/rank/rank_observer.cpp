@@ -71,11 +71,12 @@ void print_if_slower(Terminal& terminal, const progress::Report& report) {
 
 }  // namespace
 
-void start_monitor(std::optional<monitor::Monitor>& monitor, const job::JobConfig& job,
+void start_monitor(std::optional<monitor::Monitor>& monitor, const RankRequest& request,
                    const monitor::Buttons& buttons, Terminal& terminal) {
+  const auto& job = request.job;
   const auto& config = job.monitor;
   monitor::MonitorOptions options{.job_token = net::Token::from_environment(),
-                                  .tensorboard_dir = config.tensorboard_dir,
+                                  .tensorboard_dir = tensorboard_folder(job),
                                   .host_name = asio::ip::host_name(),
                                   .buttons = buttons,
                                   .run_dir = job.checkpoint.dir,
@@ -86,11 +87,12 @@ void start_monitor(std::optional<monitor::Monitor>& monitor, const job::JobConfi
   const bool unasked = config.page == "auto" && terminal.live();
   const bool here = !options.listen || net::is_loopback(options.listen->host);
   const bool page = config.page == "on" || (unasked && here);
-  if (page && !options.listen) options.listen = {"127.0.0.1", 0};
+  const bool read = page || !trackers_of(request).empty();
+  if (read && !options.listen) options.listen = {"127.0.0.1", 0};
   try {
     monitor.emplace(options);
   } catch (const Error&) {
-    if (!unasked || !config.listen.empty()) throw;
+    if (!config.listen.empty() || config.page == "on") throw;
     options.listen.reset();
     monitor.emplace(options);
   }
@@ -162,12 +164,13 @@ void RankVoice::on_leading(bool leads) {
   if (!leads) {
     tell(guest_ ? std::vector<Observer*>{&printer_} : std::vector<Observer*>());
     if (monitor_) monitor_->hand_on();
+    end_trackers(RunEnd::moved);
     monitor_.reset();
     return;
   }
-  start_monitor(monitor_, request_.job, {.requests = &requests_, .leave = request_.elastic},
-                terminal_);
-  tell({&lead_, &*monitor_});
+  start_monitor(monitor_, request_, {.requests = &requests_, .leave = request_.elastic}, terminal_);
+  trackers_.emplace(request_, *monitor_, terminal_);
+  tell({&lead_, &*monitor_, &*trackers_});
   if (request_.summary) print_if_kept_nowhere(terminal_, request_.job);
   if (places_.empty()) return;  // from the start
   monitor_->on_workers(places_);
@@ -194,12 +197,17 @@ void RankVoice::on_rescue(const progress::Rescue& rescue) {
   Observers::on_rescue(rescue);
 }
 
+void RankVoice::end_trackers(RunEnd how) {
+  if (trackers_) trackers_->end(how);
+}
+
 void RankVoice::end(const progress::Report& report) {
   if (report.left) status_.left();
   if (!leads_ && !guest_) return;
   terminal_.clear();
   if (report.left) {
     if (monitor_) monitor_->hand_on();
+    end_trackers(RunEnd::moved);
     terminal_.print("this worker has left the job, which the others go on with");
     return;
   }
@@ -210,6 +218,10 @@ void RankVoice::end(const progress::Report& report) {
   monitor_->end(report.interrupted, report.train_loss);
   if (!request_.report.empty()) progress::write_report(report, request_.report);
   if (request_.summary) print_end(terminal_, report, lead_.last_checkpoint());
+  if (request_.summary && !request_.report.empty()) {
+    terminal_.print(fmt::format("report {}", request_.report));
+  }
+  end_trackers(report.interrupted ? RunEnd::interrupted : RunEnd::finished);
   require_printed();
 }
 

@@ -13,6 +13,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/cli/progress.h"
 #include "bimetal/cli/rank/rank_request.h"
+#include "bimetal/cli/rank/trackers.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/launch/local/signal_watch.h"
@@ -84,6 +85,8 @@ class RankVoice final : public progress::Observers {
   void on_rescue(const progress::Rescue& rescue) override;
 
  private:
+  void end_trackers(RunEnd how);
+
   const RankRequest& request_;
   launch::StatusReporter& status_;
   bool guest_, leads_ = false;
@@ -92,6 +95,7 @@ class RankVoice final : public progress::Observers {
   ProgressPrinter printer_;
   progress::Requests requests_;
   std::optional<monitor::Monitor> monitor_;
+  std::optional<Trackers> trackers_;  // last: they read the monitor
   std::vector<progress::WorkerPlace> places_;
   std::string door_;
 };
@@ -120,7 +124,7 @@ class StopWhen {
 
 /// What [monitor] asks for, with this job's token and buttons, and said where it is. A page that is
 /// there because of the terminal alone is left out where it cannot be.
-void start_monitor(std::optional<monitor::Monitor>& monitor, const job::JobConfig& job,
+void start_monitor(std::optional<monitor::Monitor>& monitor, const RankRequest& request,
                    const monitor::Buttons& buttons, Terminal& terminal);
 
 /// Before training: that nothing of it will be kept, where that is so.

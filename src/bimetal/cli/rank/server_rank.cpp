@@ -98,12 +98,14 @@ int serve(const launch::RankEnvironment& env, const RankRequest& request,
   RankObserver observer(
       terminal, request.stop_after_s > 0 ? progress::rate_line : progress::progress_line, status);
   std::optional<monitor::Monitor> monitor;
+  std::optional<Trackers> trackers;
   std::vector<progress::Observer*> watching;
   const bool may_lead = request.server % static_cast<int>(job.servers.weights.size()) == 0;
   if (may_lead) watching.push_back(&observer);
   if (request.server == 0) {
-    start_monitor(monitor, job, {}, terminal);  // no buttons: workers have no steps in common
-    watching.push_back(&*monitor);
+    start_monitor(monitor, request, {}, terminal);  // no buttons: workers have no common steps
+    trackers.emplace(request, *monitor, terminal);
+    watching.insert(watching.end(), {&*monitor, &*trackers});
   }
   if (request.server == 0 && request.summary) print_if_kept_nowhere(terminal, job);
   DataPrinter data_printer;
@@ -117,6 +119,10 @@ int serve(const launch::RankEnvironment& env, const RankRequest& request,
   if (monitor) monitor->end(report.interrupted, report.train_loss);
   if (!request.report.empty()) progress::write_report(report, request.report);
   if (request.summary) print_end(terminal, report, observer.last_checkpoint());
+  if (request.summary && !request.report.empty()) {
+    terminal.print(fmt::format("report {}", request.report));
+  }
+  if (trackers) trackers->end(report.interrupted ? RunEnd::interrupted : RunEnd::finished);
   require_printed();
   return report.interrupted ? kInterrupted : kSuccess;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "bimetal/base/error.h"
@@ -49,11 +50,14 @@ void check_agreement(const std::vector<Offer>& offers, const std::vector<int>& w
   }
 }
 
+/// Once for all groups: the reason is the same.
 net::SharedMemory make_segment(std::size_t bytes) {
+  static std::atomic_flag told;
   try {
     return net::SharedMemory::create(bytes);
   } catch (const Error& error) {
-    log(LogLevel::info, "no shared memory on this rank: {}", error.what());
+    log(told.test_and_set() ? LogLevel::info : LogLevel::warning,
+        "no shared memory on this rank, which exchanges by TCP then: {}", error.what());
     return {};
   }
 }
