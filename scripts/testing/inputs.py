@@ -22,6 +22,8 @@ PACKAGE_TARGETS = ("bimetal_python", "bimetal_python_host", "bimetal_capi")
 SUITES = {
     "suite.sanitizers": (("fabric_peer", "fabric_bench", "unit_net", "unit_comm", "unit_base", "unit_serving", "conformance"), ("cmake",)),
     "suite.engines": (("bimetal", *PACKAGE_TARGETS), ("python", "tests/launch", "tests/fault", "examples")),
+    "suite.page": (("bimetal", *PACKAGE_TARGETS), ("python", "tests/page", "tests/fault")),
+    "suite.trackers": (("bimetal", *PACKAGE_TARGETS), ("python", "tests/fault")),
     "suite.ray": (("bimetal", *PACKAGE_TARGETS), ("python", "tests/ray", "examples")),
     "suite.deepspeed": (("bimetal_python", "bimetal_capi"), ("python", "tests/deepspeed")),
     "suite.wheel": (("bimetal_python", "bimetal_capi"), ("python", "tests/install", "pyproject.toml", "cmake")),

@@ -65,7 +65,9 @@ class Reference(FaultTest):
 
     def test_runs_are_listed(self):
         parent = self.folder / "runs"
-        record = {"format_version": 1, "state": "running", "host": "pc", "address": "127.0.0.1:9100", "step": 3, "steps": 10, "loss": 0.25}
+        self.train(self.write_job(train__steps=1), workers=("cpu:threads=1",)).done()
+        record = json.loads((self.checkpoints / "training.json").read_text()) | {
+            "state": "running", "host": "pc", "address": "127.0.0.1:9100", "step": 3, "steps": 10, "loss": 0.25}
         for name, age, changes in (("now", 0, {}), ("silent", 100, {"address": ""}), ("early", 200, {"state": "done", "loss": None})):
             (parent / name).mkdir(parents=True)
             file = parent / name / "training.json"
