@@ -132,12 +132,12 @@ class Saved(harness.FaultTest):
 
     def set_clock_back(self, place):
         """As if each had been saved a day before the one before it."""
-        for number, path in enumerate(sorted(place.iterdir())):
+        for number, path in enumerate(sorted(path for path in place.iterdir() if path.is_dir())):
             for inner in (*path.iterdir(), path):
                 os.utime(inner, (time.time() - number * DAY_S,) * 2)
 
     def names(self, place):
-        return sorted(path.name for path in place.iterdir())
+        return sorted(path.name for path in place.iterdir() if path.is_dir())
 
     def test_a_clock_that_was_set_back_does_not_make_the_newest_the_oldest(self):
         place = self.trained(self.folder / "a", 30, 10)

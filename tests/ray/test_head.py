@@ -100,7 +100,7 @@ class HeadNode(Commands):
                                            rf"  Last checkpoint: {self.kept}/\S+; go on with resume=")
         self.assertIn(f"bimetal.ray: the cluster was ended at its head node, 127.0.0.2:{self.port}",
                       [event["text"] for event in told if event["kind"] == "notice"])
-        name = max(path.name for path in self.kept.iterdir())
+        name = max(path.name for path in self.kept.iterdir() if path.is_dir())
         self.assertIn(f"/{name};", told[-1]["text"])
         steps = [event["metrics"]["step"] for event in told if "step" in event.get("metrics", {})]
         if steps:
