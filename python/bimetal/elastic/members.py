@@ -96,8 +96,7 @@ class Members:
         """The first epoch, of ranks that have met in `store`. Collective."""
         given = StoreForCore(store)
         try:
-            place = Meeting(ctypes.sizeof(Meeting), given.handle, b"members", rank, size, self._timeout_ms,
-                                            None, None)
+            place = Meeting(ctypes.sizeof(Meeting), given.handle, b"members", rank, size, self._timeout_ms, None, None)
             self._group = made(lib.group_meet, ctypes.byref(place))
             check(lib.members_found(self._handle, self._group))
         finally:

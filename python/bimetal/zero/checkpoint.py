@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 from bimetal import _C
 from bimetal._core import core
-from bimetal.library import files
 from bimetal._errors import error
 from bimetal._together import share_text
+from bimetal.library import files
 from bimetal.process_group import core_group
 from bimetal.zero import slices
 from bimetal.zero.slices import Kept

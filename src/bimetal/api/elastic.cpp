@@ -14,6 +14,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/membership/door.h"
 #include "bimetal/membership/membership.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/progress/members_change.h"
@@ -94,7 +95,7 @@ class ElasticLoop {
   void begin(int least) {
     if (const auto& doors = session_.start().doors; !doors.empty()) {
       has_state_ = false;
-      enter(members_.join(api::doors_in(doors)));
+      enter(members_.join(membership::doors_in(doors)));
       return;
     }
     if (session_.group().size() < least) {

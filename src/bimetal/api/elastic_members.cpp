@@ -15,6 +15,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/data/digest.h"
+#include "bimetal/membership/door.h"
 #include "bimetal/net/tcp/peer_timeout.h"
 
 namespace bimetal::api {
@@ -30,7 +31,7 @@ std::string variable(const char* name) {
 /// Where the others reach this process.
 std::string own_address(const Start& start) {
   if (auto own = variable("BIMETAL_ADDRESS"); !own.empty()) return own;
-  if (!start.doors.empty()) return net::address_towards(doors_in(start.doors).front());
+  if (!start.doors.empty()) return net::address_towards(membership::doors_in(start.doors).front());
   if (!start.rank || start.rank->on_one_machine()) return "127.0.0.1";
   return net::address_towards(start.rank->master);
 }
@@ -84,16 +85,6 @@ membership::Options member_options(const Start& start, const ElasticOptions& opt
       net::peer_timeout_for(net::peer_timeout_from_environment(), net::is_loopback(how.listen));
   how.group.timeout = options.timeout;
   return how;
-}
-
-std::vector<net::Endpoint> doors_in(std::string_view text) {
-  std::vector<net::Endpoint> doors;
-  while (!text.empty()) {
-    const auto end = std::min(text.find(','), text.size());
-    doors.push_back(net::parse_endpoint(std::string(text.substr(0, end))));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return doors;
 }
 
 std::string fingerprint(const task::ModelState& model, const torch::optim::Optimizer& optimizer) {

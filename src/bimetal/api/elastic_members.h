@@ -7,14 +7,12 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "bimetal/api/elastic.h"
 #include "bimetal/api/session.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/membership/membership.h"
-#include "bimetal/net/endpoint.h"
 #include "bimetal/task/model_state.h"
 
 namespace bimetal::api {
@@ -25,9 +23,6 @@ ElasticOptions settled(ElasticOptions options);
 /// `options`: settled(). Errors: Unsupported for ranks that MPI connects; InvalidArgument for
 /// BIMETAL_DOOR_PORT.
 membership::Options member_options(const Start& start, const ElasticOptions& options);
-
-/// "HOST:PORT,HOST:PORT".
-std::vector<net::Endpoint> doors_in(std::string_view text);
 
 /// What newcomers must have alike.
 std::string fingerprint(const task::ModelState& model, const torch::optim::Optimizer& optimizer);
