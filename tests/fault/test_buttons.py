@@ -52,7 +52,7 @@ class Browser:
 
 class Buttons(FaultTest):
     def test_save_profile_and_stop(self):
-        job = self.train(self.write_job(checkpoint__every_steps=0), "--page")
+        job = self.train(self.write_job(checkpoint__every_steps=0, parallel__balance="equal"), "--page")
         browser = Browser(job)
         self.assertEqual(browser.hello["can"], ["save", "stop", "profile"])
         browser.press(ask="profile", steps=3)
