@@ -173,7 +173,9 @@ void Membership::fail(const Error& failure) noexcept {
 void Membership::finish() noexcept {
   over_ = true;
   try {
-    show_roll({.epoch = roll_.epoch});  // who is in this epoch, and missed its end, ends it alone
+    show_roll({.epoch = roll_.epoch,
+               .keeper = {},
+               .members = {}});  // who is in this epoch, and missed its end, ends it alone
     door_.look();
     const auto visitors = door_.visitors();
     if (visitors.empty()) return;

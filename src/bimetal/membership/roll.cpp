@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <span>
 
-#include "bimetal/base/wire.h"
 #include "bimetal/base/wire_fields.h"
 
 namespace bimetal::membership {
@@ -25,6 +24,8 @@ std::optional<Error> error_in(const std::string& text) {
   return read_error(std::as_bytes(std::span(text)));
 }
 
+}  // namespace
+
 template <typename Wire>
 void fields(Wire& wire, Member& member) {
   wire(member.id, member.host, member.name, member.door.host, member.door.port);
@@ -32,77 +33,46 @@ void fields(Wire& wire, Member& member) {
 
 template <typename Wire>
 void fields(Wire& wire, Roll& roll) {
-  wire(roll.epoch, roll.keeper);
-  wire.each(roll.members, [&wire](Member& member) { fields(wire, member); });
+  wire(roll.epoch, roll.keeper, roll.members);
 }
-
-template <typename Wire>
-void fields(Wire& wire, Knock& knock, std::string& failure) {
-  fields(wire, knock.who);
-  wire(knock.lost, knock.release, knock.job, failure);
-}
-
-template <typename Wire>
-void fields(Wire& wire, Answer& answer, std::string& error) {
-  wire(answer.verdict, answer.rank);
-  fields(wire, answer.roll);
-  wire(answer.prefix, error);
-}
-
-/// What is written is what is read.
-template <typename... Parts>
-std::string encode(Parts&... parts) {
-  FieldWriter out;
-  fields(out, parts...);
-  return text_of(std::move(out).take());
-}
-
-template <typename... Parts>
-void decode(std::string_view bytes, Parts&... parts) {
-  FieldReader in(std::as_bytes(std::span(bytes)));
-  fields(in, parts...);
-  in.expect_end();
-}
-
-}  // namespace
 
 const Member* Roll::find(std::uint64_t id) const {
   const auto found = std::ranges::find(members, id, &Member::id);
   return found == members.end() ? nullptr : &*found;
 }
 
-std::string encode_roll(Roll roll) {
-  return encode(roll);
+std::string encode_roll(const Roll& roll) {
+  return text_of(write_fields(roll));
 }
 
 Roll decode_roll(std::string_view bytes) {
-  Roll roll;
-  decode(bytes, roll);
-  return roll;
+  return read_fields<Roll>(std::as_bytes(std::span(bytes)));
 }
 
-std::string encode_knock(Knock knock) {
-  auto failure = text_of(knock.failure);
-  return encode(knock, failure);
+std::string encode_knock(const Knock& knock) {
+  return text_of(
+      write_fields(knock.who, knock.lost, knock.release, knock.job, text_of(knock.failure)));
 }
 
 Knock decode_knock(std::string_view bytes) {
   Knock knock;
   std::string failure;
-  decode(bytes, knock, failure);
+  read_fields_into(std::as_bytes(std::span(bytes)), knock.who, knock.lost, knock.release, knock.job,
+                   failure);
   knock.failure = error_in(failure);
   return knock;
 }
 
-std::string encode_answer(Answer answer) {
-  auto error = text_of(answer.error);
-  return encode(answer, error);
+std::string encode_answer(const Answer& answer) {
+  return text_of(
+      write_fields(answer.verdict, answer.rank, answer.roll, answer.prefix, text_of(answer.error)));
 }
 
 Answer decode_answer(std::string_view bytes) {
   Answer answer;
   std::string error;
-  decode(bytes, answer, error);
+  read_fields_into(std::as_bytes(std::span(bytes)), answer.verdict, answer.rank, answer.roll,
+                   answer.prefix, error);
   if (answer.verdict > Verdict::failed) {
     throw Error(ErrorCode::CorruptData, "the answer of a member makes no sense");
   }

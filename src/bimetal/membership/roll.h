@@ -60,11 +60,11 @@ struct Answer {
 
 // As bytes. Each decode throws Error(CorruptData) for what makes no sense.
 
-std::string encode_roll(Roll roll);
+std::string encode_roll(const Roll& roll);
 Roll decode_roll(std::string_view bytes);
-std::string encode_knock(Knock knock);
+std::string encode_knock(const Knock& knock);
 Knock decode_knock(std::string_view bytes);
-std::string encode_answer(Answer answer);
+std::string encode_answer(const Answer& answer);
 Answer decode_answer(std::string_view bytes);
 
 }  // namespace bimetal::membership

@@ -41,7 +41,7 @@ class Seal {
 };
 
 inline constexpr std::uint32_t kFrameMagic = 0x4c544d42;  // "BMTL"
-inline constexpr std::uint16_t kProtocolVersion = 3;
+inline constexpr std::uint16_t kProtocolVersion = 4;
 inline constexpr std::size_t kFrameHeaderBytes = 72;
 /// Payloads up to this length are always sealed: that takes a tenth of a microsecond.
 inline constexpr std::size_t kAlwaysSealedBytes = 256;

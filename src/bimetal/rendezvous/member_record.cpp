@@ -5,8 +5,7 @@
 #include <span>
 #include <string>
 
-#include "bimetal/base/error.h"
-#include "bimetal/base/wire.h"
+#include "bimetal/base/wire_fields.h"
 
 #ifdef _WIN32
 #include <process.h>
@@ -16,50 +15,52 @@
 
 namespace bimetal::rendezvous {
 
-std::string encode_member(const MemberRecord& member) {
-  WireWriter out;
-  out.u32(static_cast<std::uint32_t>(member.world_size));
-  out.string(member.host);
-  out.u64(member.process);
-  out.u8(member.encrypted ? 1 : 0);
-  out.u8(static_cast<std::uint8_t>(member.listening.size()));
-  for (const auto& [host, port] : member.listening) {
-    out.string(host);
-    out.u16(port);
-  }
-  out.string(member.release);
-  return std::string(reinterpret_cast<const char*>(out.bytes().data()), out.bytes().size());
+namespace {
+
+std::string text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+template <typename Wire>
+void fields(Wire& wire, MemberRecord& member) {
+  wire(member.world_size, member.host, member.process, member.encrypted);
+  wire.each(member.listening, [&](net::Endpoint& one) { wire(one.host, one.port); });
+  wire(member.release);
+}
+
+}  // namespace
+
+std::string encode_member(MemberRecord member) {
+  FieldWriter out;
+  fields(out, member);
+  return text_of(std::move(out).take());
 }
 
 MemberRecord decode_member(std::string_view bytes) {
-  WireReader in(std::as_bytes(std::span(bytes.data(), bytes.size())));
+  FieldReader in(std::as_bytes(std::span(bytes)));
   MemberRecord member;
-  member.world_size = static_cast<int>(in.u32());
-  member.host = in.string();
-  member.process = in.u64();
-  member.encrypted = in.u8() != 0;
-  const int addresses = in.u8();
-  for (int i = 0; i < addresses; ++i) {
-    auto& [host, port] = member.listening.emplace_back();
-    host = in.string();
-    port = in.u16();
-  }
-  if (addresses == 0) throw Error(ErrorCode::CorruptData, "a rank's record has no address");
-  if (in.remaining() > 0) member.release = in.string();
+  fields(in, member);
   in.expect_end();
+  if (member.listening.empty()) {
+    throw Error(ErrorCode::CorruptData, "a rank's record has no address");
+  }
   return member;
 }
 
 std::string encode_members(const std::map<int, MemberRecord>& members) {
-  WireWriter out;
-  for (const auto& [rank, member] : members) out.string(encode_member(member));
-  return std::string(reinterpret_cast<const char*>(out.bytes().data()), out.bytes().size());
+  FieldWriter out;
+  for (const auto& [rank, member] : members) out(encode_member(member));
+  return text_of(std::move(out).take());
 }
 
 std::vector<MemberRecord> decode_members(std::string_view bytes, int size) {
-  WireReader in(std::as_bytes(std::span(bytes.data(), bytes.size())));
+  FieldReader in(std::as_bytes(std::span(bytes)));
   std::vector<MemberRecord> members;
-  for (int rank = 0; rank < size; ++rank) members.push_back(decode_member(in.string()));
+  for (int rank = 0; rank < size; ++rank) {
+    std::string member;
+    in(member);
+    members.push_back(decode_member(member));
+  }
   in.expect_end();
   return members;
 }

@@ -20,7 +20,7 @@ struct MemberRecord {
   std::string release;                   ///< version of its Bimetal; empty where it does not say
 };
 
-std::string encode_member(const MemberRecord& member);
+std::string encode_member(MemberRecord member);
 
 /// Throws Error(CorruptData).
 MemberRecord decode_member(std::string_view bytes);

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "bimetal/base/error.h"
+#include "bimetal/base/wire_fields.h"
 
 namespace bimetal::serving {
 namespace {
@@ -30,98 +30,51 @@ bool plausible(const ModelFacts& facts) {
          (facts.dtype == comm::DType::float32 || facts.dtype == comm::DType::float64);
 }
 
-void write_tokens(const std::vector<std::int64_t>& tokens, WireWriter& out) {
-  out.i64(static_cast<std::int64_t>(tokens.size()));
-  for (const auto token : tokens) out.i64(token);
-}
-
-std::vector<std::int64_t> read_tokens(WireReader& in) {
-  const auto count = in.i64();
-  if (count < 0 || count > kMostTokens) throw Error(ErrorCode::CorruptData, "too many tokens");
-  std::vector<std::int64_t> tokens;
-  for (std::int64_t i = 0; i < count; ++i) tokens.push_back(in.i64());
-  return tokens;
-}
-
 }  // namespace
 
-Body encode(const ModelFacts& facts) {
-  WireWriter out;
-  out.string(facts.release);
-  out.string(facts.model);
-  out.i64(facts.channels);
-  out.i64(facts.height);
-  out.i64(facts.width);
-  out.i64(facts.classes);
-  for (const auto* numbers : {&facts.mean, &facts.stddev}) {
-    out.u32(static_cast<std::uint32_t>(numbers->size()));
-    for (const double number : *numbers) out.f64(number);
-  }
-  out.u8(static_cast<std::uint8_t>(facts.dtype));
-  out.i64(facts.context);
-  return std::move(out).take();
+template <typename Wire>
+void fields(Wire& wire, ModelFacts& facts) {
+  wire(facts.release, facts.model, facts.channels, facts.height, facts.width, facts.classes,
+       facts.mean, facts.stddev, facts.dtype, facts.context);
 }
 
+template <typename Wire>
+void fields(Wire& wire, TextRequest& request) {
+  wire(request.tokens, request.temperature, request.top_k, request.seed, request.prompt);
+}
+
+template <typename Wire>
+void fields(Wire& wire, TextPiece& piece) {
+  wire(piece.step, piece.last, piece.tokens);
+}
+
+template <typename Wire>
+void fields(Wire& wire, Figures& figures) {
+  wire(figures.requests, figures.samples, figures.batches, figures.refused, figures.clients,
+       figures.latency_median_s, figures.latency_p99_s);
+}
+
+Body encode(const ModelFacts& facts) {
+  return write_fields(facts);
+}
 ModelFacts decode_model_facts(std::span<const std::byte> body) {
-  WireReader in(body);
-  ModelFacts facts;
-  facts.release = in.string();
-  facts.model = in.string();
-  facts.channels = in.i64();
-  facts.height = in.i64();
-  facts.width = in.i64();
-  facts.classes = in.i64();
-  for (auto* numbers : {&facts.mean, &facts.stddev}) {
-    const auto count = in.u32();
-    if (count > in.remaining() / 8) throw Error(ErrorCode::CorruptData, "too many channels");
-    numbers->resize(count);
-    for (double& number : *numbers) number = in.f64();
-  }
-  facts.dtype = static_cast<comm::DType>(in.u8());
-  facts.context = in.i64();
-  in.expect_end();
+  auto facts = read_fields<ModelFacts>(body);
   if (!plausible(facts)) throw Error(ErrorCode::CorruptData, "a model of an impossible shape");
   return facts;
 }
 
 Body encode(const TextRequest& request) {
-  WireWriter out;
-  out.i64(request.tokens);
-  out.f64(request.temperature);
-  out.i64(request.top_k);
-  out.u64(request.seed);
-  write_tokens(request.prompt, out);
-  return std::move(out).take();
+  return write_fields(request);
 }
-
 TextRequest decode_text_request(std::span<const std::byte> body) {
-  WireReader in(body);
-  TextRequest request;
-  request.tokens = in.i64();
-  request.temperature = in.f64();
-  request.top_k = in.i64();
-  request.seed = in.u64();
-  request.prompt = read_tokens(in);
-  in.expect_end();
-  return request;
+  return read_fields<TextRequest>(body);
 }
 
 Body encode(const TextPiece& piece) {
-  WireWriter out;
-  out.i64(piece.step);
-  out.u8(piece.last ? 1 : 0);
-  write_tokens(piece.tokens, out);
-  return std::move(out).take();
+  return write_fields(piece);
 }
-
 TextPiece decode_text_piece(std::span<const std::byte> body) {
-  WireReader in(body);
-  TextPiece piece;
-  piece.step = in.i64();
-  piece.last = in.u8() != 0;
-  piece.tokens = read_tokens(in);
-  in.expect_end();
-  return piece;
+  return read_fields<TextPiece>(body);
 }
 
 bool is_sample_type(comm::DType dtype) noexcept {
@@ -172,29 +125,10 @@ Error decode_refused(std::span<const std::byte> body) {
 }
 
 Body encode(const Figures& figures) {
-  WireWriter out;
-  out.u64(figures.requests);
-  out.u64(figures.samples);
-  out.u64(figures.batches);
-  out.u64(figures.refused);
-  out.u64(figures.clients);
-  out.f64(figures.latency_median_s);
-  out.f64(figures.latency_p99_s);
-  return std::move(out).take();
+  return write_fields(figures);
 }
-
 Figures decode_figures(std::span<const std::byte> body) {
-  WireReader in(body);
-  Figures figures;
-  figures.requests = in.u64();
-  figures.samples = in.u64();
-  figures.batches = in.u64();
-  figures.refused = in.u64();
-  figures.clients = in.u64();
-  figures.latency_median_s = in.f64();
-  figures.latency_p99_s = in.f64();
-  in.expect_end();
-  return figures;
+  return read_fields<Figures>(body);
 }
 
 }  // namespace bimetal::serving

@@ -94,7 +94,7 @@ TEST(WireFields, AreReadAsTheyAreWritten) {
   fields(in, got);
   in.expect_end();
   EXPECT_EQ(got, sent);
-  bytes[17] = std::byte{0xff};  // how many spots there are
+  bytes[13] = std::byte{0xff};  // how many spots there are
   FieldReader lied_to(bytes);
   expect_error(ErrorCode::CorruptData, {}, [&] { fields(lied_to, got); });
 }

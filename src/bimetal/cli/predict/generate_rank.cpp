@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/wire.h"
+#include "bimetal/base/wire_fields.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/predict/mesh_of_use.h"
 #include "bimetal/cli/predict/text_codec.h"
@@ -27,25 +27,10 @@ struct WantedText {
   predict::Sampling sampling;
 };
 
-comm::Bytes encoded(const WantedText& wanted) {
-  WireWriter out;
-  out.i64(wanted.sampling.tokens);
-  out.f64(wanted.sampling.temperature);
-  out.i64(wanted.sampling.top_k);
-  out.u64(wanted.sampling.seed);
-  for (const auto token : wanted.prompt) out.i64(token);
-  return std::move(out).take();
-}
-
-WantedText decoded(const comm::Bytes& bytes) {
-  WireReader in(bytes);
-  WantedText wanted;
-  wanted.sampling.tokens = in.i64();
-  wanted.sampling.temperature = in.f64();
-  wanted.sampling.top_k = in.i64();
-  wanted.sampling.seed = in.u64();
-  while (in.remaining() > 0) wanted.prompt.push_back(in.i64());
-  return wanted;
+template <typename Wire>
+void fields(Wire& wire, WantedText& wanted) {
+  auto& sampling = wanted.sampling;
+  wire(sampling.tokens, sampling.temperature, sampling.top_k, sampling.seed, wanted.prompt);
 }
 
 struct TextRank {
@@ -88,9 +73,9 @@ int write_text(const comm::Group& group, const TextRank& rank, const TextWish& w
   comm::Bytes wanted_here;
   if (group.rank() == 0) {
     written.emplace(wish, language.vocabulary);
-    wanted_here = encoded({written->text.prompt(), wish.sampling});
+    wanted_here = write_fields(WantedText{written->text.prompt(), wish.sampling});
   }
-  const auto wanted = decoded(
+  const auto wanted = read_fields<WantedText>(
       comm::broadcast_bytes(group, std::move(wanted_here), 0, Deadline::after(rank.timeout)));
   const auto by = predict::foretold_in_parts(mesh, std::move(model.part),
                                              {.vocabulary = language.vocabulary,

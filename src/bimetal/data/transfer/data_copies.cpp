@@ -7,27 +7,12 @@
 #include <numeric>
 #include <utility>
 
-#include "bimetal/base/wire.h"
+#include "bimetal/base/wire_fields.h"
 
 namespace bimetal::data {
 namespace {
 
 constexpr std::size_t kShownDigits = 16;  // enough to tell two copies apart by eye
-
-void put_content(WireWriter& writer, const std::optional<Content>& content) {
-  writer.u8(content.has_value() ? 1 : 0);
-  if (!content) return;
-  writer.u64(content->size);
-  writer.raw(content->digest);
-}
-
-std::optional<Content> take_content(WireReader& reader) {
-  if (reader.u8() == 0) return std::nullopt;
-  Content content;
-  content.size = reader.u64();
-  std::ranges::copy(reader.raw(content.digest.size()), content.digest.begin());
-  return content;
-}
 
 std::string describe_file(const FileFact& file) {
   return fmt::format("{} bytes with checksum {} ({})", file.content->size,
@@ -36,37 +21,30 @@ std::string describe_file(const FileFact& file) {
 
 }  // namespace
 
+template <typename Wire>
+void fields(Wire& wire, Content& content) {
+  wire(content.size);
+  wire.raw(content.digest);
+}
+
+template <typename Wire>
+void fields(Wire& wire, FileFact& file) {
+  wire(file.path, file.identity, file.stored_size, file.content);
+}
+
+template <typename Wire>
+void fields(Wire& wire, Copy& copy) {
+  wire(copy.host, copy.missing);
+  wire.within(ErrorCode{}, copy.code, ErrorCode::Internal);
+  wire(copy.files);
+}
+
 comm::Bytes encode_copy(const Copy& copy) {
-  WireWriter writer;
-  writer.string(copy.host);
-  writer.string(copy.missing);
-  writer.u32(static_cast<std::uint32_t>(copy.code));
-  writer.u32(static_cast<std::uint32_t>(copy.files.size()));
-  for (const auto& file : copy.files) {
-    writer.string(file.path);
-    writer.string(file.identity);
-    writer.u64(file.stored_size);
-    put_content(writer, file.content);
-  }
-  return std::move(writer).take();
+  return write_fields(copy);
 }
 
 Copy decode_copy(const comm::Bytes& bytes) {
-  WireReader reader(bytes);
-  Copy copy;
-  copy.host = reader.string();
-  copy.missing = reader.string();
-  copy.code = static_cast<ErrorCode>(
-      std::min(reader.u32(), static_cast<std::uint32_t>(ErrorCode::Internal)));
-  for (auto files = reader.u32(); files > 0; --files) {
-    auto& file = copy.files.emplace_back();
-    file.path = reader.string();
-    file.identity = reader.string();
-    file.stored_size = reader.u64();
-    file.content = take_content(reader);
-  }
-  reader.expect_end();
-  return copy;
+  return read_fields<Copy>(bytes);
 }
 
 std::string rank_on_host(int rank, std::span<const Copy> copies) {
@@ -141,9 +119,9 @@ void require_equal_copies(std::span<const Copy> copies, const std::string& datas
 }
 
 Digest digest_of_copy(const Copy& copy) {
-  WireWriter writer;
-  for (const auto& file : copy.files) put_content(writer, file.content);
-  return digest_of(writer.bytes());
+  FieldWriter writer;
+  for (const auto& file : copy.files) writer(file.content);
+  return digest_of(std::move(writer).take());
 }
 
 std::uint64_t stored_bytes(const Copy& copy) {
