@@ -292,7 +292,7 @@ TEST(FakeServers, AnotherVersionIsNamedWithOurs) {
   const Error error = failure_of_rank_one(newer.endpoint(), options_with(kToken));
   EXPECT_EQ(error.code(), ErrorCode::ProtocolMismatch);
   EXPECT_THAT(error.what(), HasSubstr("protocol version 7"));
-  EXPECT_THAT(error.what(), HasSubstr("this side version 3"));
+  EXPECT_THAT(error.what(), HasSubstr("this side version " + std::to_string(kProtocolVersion)));
 }
 
 TEST(FakeServers, SomethingElseIsTold) {
