@@ -4,7 +4,10 @@ import collections
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
+import tempfile
 import time
 import unittest
 
@@ -86,6 +89,58 @@ def loop(name="", **how):
     except (bimetal.Error, ValueError) as error:
         return {"error": getattr(error, "code", ""), "text": str(error)}
     return result(state)
+
+
+def train_in_shards(state, kind, folder, every, waits):
+    torch.manual_seed(1 + dist.get_rank())
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    if kind == "zero":
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        sharded = bimetal.zero.shard(model, optimizer, level=3, sampler=state.sampler, units=[model[0], model[2]])
+    else:
+        for tensor in model.parameters():
+            dist.broadcast(tensor.data, 0)
+        fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.8)
+    state.keep(sharded if kind == "zero" else model, folder, optimizer=optimizer if kind != "zero" else None, every=every,
+               scheduler=scheduler)
+    while state.sampler.next_epoch < EPOCHS:
+        for indices, inputs, targets in DataLoader(data(), batch_sampler=state.sampler):
+            used = indices.tolist() if state.sampler.weight > 0 else []
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            if kind == "zero":
+                loss.backward()
+            else:
+                (loss * state.sampler.loss_scale).backward()
+                state.sampler.finish_step()
+            optimizer.step()
+            scheduler.step()
+            everyone = [None] * dist.get_world_size()
+            dist.all_gather_object(everyone, used)
+            state.steps = [*state.steps, [len(everyone), sum(everyone, [])]]
+            print(f"step {len(state.steps)} of {dist.get_world_size()}", flush=True)
+            time.sleep(0.02)
+            if len(state.steps) == 30 and waits:
+                wait_for_a_newcomer(state, dist.get_rank())
+            state.commit()
+    whole = sharded.state_dict(rank=None) if kind == "zero" else {name: one.full_tensor() for name, one in model.state_dict().items()}
+    return whole, optimizer.param_groups[0]["lr"]
+
+
+def loop_in_shards(kind, folder, every, waits=False):
+    state = bimetal.elastic.State(sampler=bimetal.BalancedBatchSampler(SAMPLES, BATCH, seed=5), steps=[])
+    try:
+        whole, rate = bimetal.elastic.run(lambda state: train_in_shards(state, kind, folder, every, waits), state, timeout=60.0)
+    except bimetal.Error as error:
+        return {"error": error.code, "text": str(error)}
+    place = {"world": dist.get_world_size(), "rank": dist.get_rank(), "steps": state.steps}
+    dist.destroy_process_group()
+    alone = train(bimetal.elastic.State(**parts(), steps=[]))
+    pairs = [(whole[name], his) for name, his in alone.model.state_dict().items()]
+    worst = max(float((mine - his).abs().max() / his.abs().max()) for mine, his in pairs)
+    return {"worst": worst, "lr": rate / alone.optimizer.param_groups[0]["lr"], **place}
 
 
 def wait_for_a_newcomer(state, rank):
@@ -227,7 +282,10 @@ def ended(job, living, seconds=120):
     """What the living have to say in the end."""
     until = time.monotonic() + seconds
     for rank in living:
-        status = job.processes[rank].wait(max(1.0, until - time.monotonic()))
+        try:
+            status = job.processes[rank].wait(max(1.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired as late:
+            raise AssertionError(f"rank {rank} has not ended\n{job.text()}") from late
         assert status == 0, f"rank {rank}: {status}\n{job.text()}"
     return [job.value(rank) for rank in living]
 
@@ -263,6 +321,45 @@ class Elastic(unittest.TestCase):
             self.assertEqual(wait_for(job, 0, r"step 9 of 2 at (\S+)")[1], f"127.0.0.1:{port + 1}")
             with start(1, BIMETAL_DOOR=f"127.0.0.1:1,127.0.0.1:{port + 1}", BIMETAL_DOOR_PORT=str(port)) as later:
                 self.check([*ended(job, (0, 1)), *ended(later, (0,))], [2, 3])
+
+    def lose_shards(self, kind, every, sizes):
+        with tempfile.TemporaryDirectory() as folder, start(3, loop_in_shards, kind, folder, every) as job:
+            wait_for(job, 0, r"step 7 of 3")
+            job.processes[0].send_signal(signal.SIGKILL)
+            wait_for(job, 1, r"step \d+ of 2")
+            self.check(ended(job, (1, 2)), sizes)
+            self.assertEqual(len(os.listdir(folder)), 2)
+
+    def test_shards_outlive_a_rank(self):
+        self.lose_shards("zero", 1, [3, 2])
+
+    def test_shards_go_back_to_what_was_written(self):
+        self.lose_shards("zero", 3, [3, 2])
+
+    def test_fsdp_outlives_a_rank(self):
+        self.lose_shards("fsdp", 2, [3, 2])
+
+    def test_shards_take_in_a_newcomer(self):
+        port = ranks.free_port()
+        with (tempfile.TemporaryDirectory() as folder,
+              start(2, loop_in_shards, "zero", folder, 2, True, BIMETAL_DOOR_PORT=str(port)) as job):
+            wait_for(job, 0, r"step 9 of 2")
+            with start(1, loop_in_shards, "zero", folder, 2, True, BIMETAL_DOOR=f"127.0.0.1:{port}") as later:
+                self.check([*ended(job, (0, 1)), *ended(later, (0,))], [2, 3])
+
+    def test_shards_that_are_gone_are_named(self):
+        with tempfile.TemporaryDirectory() as folder, start(3, loop_in_shards, "zero", folder, 1) as job:
+            wait_for(job, 0, r"step 7 of 3")
+            for rank in (1, 2):
+                job.processes[rank].send_signal(signal.SIGSTOP)
+            job.processes[0].send_signal(signal.SIGKILL)
+            shutil.rmtree(folder)
+            for rank in (1, 2):
+                job.processes[rank].send_signal(signal.SIGCONT)
+            leads, other = ended(job, (1, 2))
+            self.assertEqual(leads["error"], "invalid_argument", leads)
+            self.assertRegex(leads["text"], r"the shards of commit \d+ are not in .* needs one that all machines see")
+            self.assertIn(folder, other["text"])
 
     def test_one_that_was_stopped_comes_back(self):
         with start(3, impatient) as job:

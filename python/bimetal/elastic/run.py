@@ -78,7 +78,7 @@ def run(train: Callable[[State], Result], state: State, *, min_workers: int | No
     Raises:
         Left: in a process that has left.
         bimetal.Error: ``peer_lost`` where too few are left to go on, or another worker has failed by an error of its own, ``aborted``;
-            ``unsupported`` for what cannot outlive a rank, as shards.
+            ``unsupported`` for what cannot outlive a rank, as shards that ``state.keep`` does not know.
         Exception: what ``train`` raises that does not follow from a loss. The others then end, too.
     """
     if state._run is not None:
@@ -131,6 +131,7 @@ class _Run:
     def __exit__(self, *_: object) -> None:
         global _present
         self._state._run = _present = None
+        self._state._let_go()
         if self._on_term is not None:
             signal.signal(signal.SIGTERM, self._on_term)
         if self._members is not None:
@@ -213,6 +214,7 @@ class _Run:
             undo = undo or loss is not None
             if loss is not None:
                 self._world.abort()  # so that all see it at once
+            self._state._let_go()
             self._world.end()
             if self.epoch.rank in leaving:
                 raise Left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from bimetal._errors import error
 from bimetal.balance import BalancedBatchSampler
 from bimetal.elastic.packing import Packed
+from bimetal.elastic.shards import Shards
 from bimetal.zero.ownership import owner_of
 
 
@@ -38,6 +40,10 @@ class State:
         self._saved: Packed | None = None
         self._whole: dict[str, torch.Size] = {}  # of the modules' parameters
         self._run: Any = None  # while it is used
+        self._shards: Shards | None = None  # of this epoch
+        self._every = self._since = 0  # calls of commit(), where there are shards
+        self._beside: dict[str, Any] = {}  # what is kept with them
+        self._on_disk: list[int] = []  # commits whose shards are
         vars(self).update(parts)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -56,11 +62,61 @@ class State:
         It copies all parts within host memory. What comes after the last commit is lost with a rank, and is made again: so each step
         or every few. Whoever waits to come in, or wants to leave, does so here.
         """
-        if self._run is None:
-            raise error("state.commit() is for a function that bimetal.elastic.run(train, state) calls", "invalid_argument")
+        self._require_run("commit")
+        if self._shards is None and self._on_disk:
+            raise error("train() has kept shards before its workers changed: it makes them and calls state.keep() each time that it is "
+                        "called", "invalid_argument")
+        self._since += 1
+        if self._shards is not None:
+            if self._since < self._every:
+                return
+            self._shards.save(self._commits + 1)
+            *old, before = self._on_disk
+            self._on_disk = [before, self._commits + 1]
+        self._since = 0
         self._save()
         self._commits += 1
+        if self._shards is not None:
+            self._shards.remove(old)
         self._run.look_around()
+
+    def keep(self, model: Any, folder: str | os.PathLike, *, optimizer: torch.optim.Optimizer | None = None, every: int = 1,
+             **beside: Any) -> None:
+        """In ``train``: a model in shards, which is made there for this epoch's ranks, and goes on from the last commit. Collective::
+
+            def train(state):
+                model, optimizer = make()
+                sharded = bimetal.zero.shard(model, optimizer, level=3, sampler=state.sampler)
+                state.keep(sharded, "checkpoints/run", every=50)
+
+        No rank has all of it, so a commit writes it to the disk, each rank its part, and whoever is left reads the last one.
+
+        Args:
+            model: what ``bimetal.zero.shard`` returns, with its optimizer; or a model of FSDP2's ``fully_shard``.
+            folder: for the last two commits. Rank 0's, which sends the others what they do not see; should the job outlive that
+                machine, one that all see. FSDP2 needs such a folder in any case.
+            optimizer: of a model of FSDP2.
+            every: only every so many calls of ``commit`` count; the steps since the last of these are made again after a loss.
+            beside: what else is made in ``train`` (a scheduler, say), with ``state_dict`` and ``load_state_dict``.
+        """
+        self._require_run("keep")
+        if every < 1 or self._shards is not None:
+            raise error(f"state.keep(every={every}): every is 1 or more, and one model is kept", "invalid_argument")
+        self._shards, self._every, self._since, self._beside = Shards(model, optimizer, folder), every, 0, beside
+        saved = self._told(len(self._on_disk))
+        if max(saved) == 0:
+            self._shards.save(self._commits)
+            self._on_disk = [self._commits]
+            self._save()
+            return
+        self._shards.load(self._commits)
+        assert self._saved is not None
+        before = self._saved.value()["_beside"]
+        for name, part in beside.items():
+            if name in before:
+                part.load_state_dict(before[name])
+        if not self._on_disk:  # one that was lost here has kept this rank from knowing
+            self._on_disk = [self._commits]
 
     def leave(self) -> None:
         """This process leaves after the next commit, and the others go on without it. SIGTERM does the same."""
@@ -68,6 +124,21 @@ class State:
             self._run.leaves = True
 
     # ---- For run() ----
+
+    def _require_run(self, call: str) -> None:
+        if self._run is None:
+            raise error(f"state.{call}() is for a function that bimetal.elastic.run(train, state) calls", "invalid_argument")
+
+    @staticmethod
+    def _told(number: int) -> list[int]:
+        """By every rank. Collective."""
+        everyone = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(dist.get_world_size())]
+        dist.all_gather(everyone, torch.tensor([number], device="cpu"))
+        return [int(one) for one in everyone]
+
+    def _let_go(self) -> None:
+        """Of what is of the group that ends."""
+        self._shards, self._beside = None, {}
 
     def _parts(self) -> list[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in self._names]
@@ -116,12 +187,13 @@ class State:
                 cut = cut or next((f"{name}.{key}" for key, one in part.named_parameters() if owner_of(one) is not None), None)
         if cut is not None:
             raise error(f"{cut} has been cut into parts of the ranks (bimetal.zero, bimetal.tensor, bimetal.pipeline, FSDP2), and what a "
-                        "lost rank had of it would be gone: bimetal.elastic keeps whole models, as DistributedDataParallel has them",
-                        "unsupported")
+                        "lost rank had of it would be gone: State keeps whole models, as DistributedDataParallel has them. Make one in "
+                        "shards in train(state), and keep it by state.keep(sharded, folder)", "unsupported")
 
     def _packed(self, before: Packed | None = None) -> Packed:
         self._require_whole()
         kept = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in self._parts()}
+        kept |= {"_on_disk": self._on_disk, "_beside": {name: part.state_dict() for name, part in self._beside.items()}}
         return Packed(kept, "state", before)
 
     def _save(self) -> None:
@@ -134,7 +206,9 @@ class State:
     def _restore(self) -> None:
         """As of the last commit."""
         assert self._saved is not None
-        for name, value in self._saved.value().items():
+        kept = self._saved.value()
+        del kept["_beside"]  # is for the next keep()
+        for name, value in kept.items():
             part = getattr(self, name)
             if hasattr(part, "load_state_dict"):
                 part.load_state_dict(value)
@@ -153,9 +227,7 @@ class State:
         Args:
             undo: what this rank has done since its last commit does not count.
         """
-        everyone = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(dist.get_world_size())]
-        dist.all_gather(everyone, torch.tensor([self._commits], device="cpu"))
-        commits = [int(one) for one in everyone]
+        commits = self._told(self._commits)
         most = max(commits)
         if most < 0:
             raise error("every worker that had the state is gone", "peer_lost")

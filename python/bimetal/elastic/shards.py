@@ -1,0 +1,81 @@
+"""Models in shards, of which every rank has a part: what they were at a commit is in a folder of that commit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict, set_model_state_dict, set_optimizer_state_dict
+from torch.distributed.tensor import DTensor
+
+from bimetal._errors import Error, error
+
+
+class Shards:
+    """A model that is in shards in this epoch.
+
+    Args:
+        model: of ``bimetal.zero.shard``, or of FSDP2's ``fully_shard``.
+        optimizer: of the latter.
+        folder: in which each commit has a folder; rank 0's, or that of all for FSDP2.
+    """
+
+    def __init__(self, model: Any, optimizer: torch.optim.Optimizer | None, folder: str | os.PathLike) -> None:
+        self._model, self._optimizer, self._folder = model, optimizer, os.path.abspath(folder)
+        self._of_torch = isinstance(model, nn.Module) and any(isinstance(one, DTensor) for one in model.parameters())
+        if self._of_torch and optimizer is None:
+            raise error("state.keep() of a model of fully_shard needs its optimizer, too: state.keep(model, folder, optimizer=optimizer)",
+                        "invalid_argument")
+        if not self._of_torch and not hasattr(model, "save_checkpoint"):
+            raise error("state.keep() is for what bimetal.zero.shard() returns, or a model of fully_shard(): whole models are parts of "
+                        "State(model=model)", "invalid_argument")
+
+    def save(self, number: int) -> None:
+        """As of that commit. Collective; when it returns on one rank, all parts are on the disk."""
+        path = self._path(number)
+        if dist.get_rank() == 0:
+            os.makedirs(self._folder, exist_ok=True)
+        if not self._of_torch:
+            self._model.save_checkpoint(path)
+            return
+        self.remove([number])  # of an earlier run
+        dist.barrier()
+        checkpoint.save(get_model_state_dict(self._model), checkpoint_id=os.path.join(path, "model"))
+        if self._optimizer.state:  # to ask for states is to make them, which is a step
+            checkpoint.save(get_optimizer_state_dict(self._model, self._optimizer), checkpoint_id=os.path.join(path, "optimizer"))
+
+    def load(self, number: int) -> None:
+        """What was saved then, in this epoch's shards. Collective."""
+        path = self._path(number)
+        try:
+            if not self._of_torch:
+                self._model.load_checkpoint(path)
+                return
+            model = get_model_state_dict(self._model)
+            checkpoint.load(model, checkpoint_id=os.path.join(path, "model"))
+            set_model_state_dict(self._model, model)
+            learnt = os.path.join(path, "optimizer")
+            if os.path.isdir(learnt):
+                states = get_optimizer_state_dict(self._model, self._optimizer)
+                checkpoint.load(states, checkpoint_id=learnt)
+                set_optimizer_state_dict(self._model, self._optimizer, states)
+        except Exception as failure:
+            reads = self._of_torch or dist.get_rank() == 0
+            if not reads or os.path.isdir(path) or isinstance(failure, Error) and failure.code in ("peer_lost", "aborted", "timeout"):
+                raise
+            raise error(f"the shards of commit {number} are not in {self._folder} of this machine, which rank {dist.get_rank()} is on: "
+                        "state.keep(…, folder) needs one that all machines see", "invalid_argument") from failure
+
+    def remove(self, numbers: list[int]) -> None:
+        """Of commits that nobody goes back to any more."""
+        if dist.get_rank() == 0:
+            for number in numbers:
+                shutil.rmtree(self._path(number), ignore_errors=True)
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self._folder, f"commit-{number}")
