@@ -36,7 +36,7 @@ ALLOWED = {
     "capi": [*CORE, "membership", "data", "launch"],
     "models": ["base", "task"],
     "optim": ["base", "job"],
-    "precision": ["base", "job"],
+    "precision": ["base", "job", "device"],
     "parallel": [*CORE, "progress", "parallel/schedule", "device", "c10d", "task", "optim"],
     "data/transfer": [*CORE, "job", "progress", "device", "data", "parallel"],
     "checkpoint": [*CORE, "job", "progress", "device", "task", "data", "models", "optim",

@@ -370,7 +370,8 @@ void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers)
     return precision_of(job, worker) != job.train.precision;
   });
   const auto require = [&](const JobConfig& own) {
-    const Asked asked{own, float16 || computes_in("bfloat16"), float16, unlike};
+    const Asked asked{own, float16 || computes_in("bfloat16") || computes_in("tf32"), float16,
+                      unlike};
     for (const auto& combination : kImpossible) {
       if (combination.asked(asked)) {
         throw Error(ErrorCode::Unsupported, std::string(combination.why));

@@ -153,16 +153,19 @@ Compute::Compute(const task::Task& task, task::Model model, const torch::Device&
       device_(device),
       micro_batch_(options.micro_batch, device, weight_of_a_sample(task), model_.sample_group()),
       options_(std::move(options)),
+      products_(options_.precision),
       segments_(model_, recomputed_at_once(options_.recompute, model_.units.size()),
                 options_.before_use) {}
 
 torch::Tensor Compute::loss_of(const task::Values& piece) const {
   const Phase phase(Phase::kForward);
   const precision::Autocast cast(device_.type(), options_.precision);
-  const auto outputs = segments_.run(task_.inputs(piece));
+  auto inputs = task_.inputs(piece);
+  if (options_.channels_last) inputs = task::in_channels_last(std::move(inputs));
+  const auto outputs = segments_.run(std::move(inputs));
   auto loss_sum = task_.loss_sum(outputs, piece);
   // A sum over samples, and what it is scaled by, may exceed what float16 can hold.
-  const bool low = options_.precision != precision::Precision::float32;
+  const bool low = precision::is_half(options_.precision);
   return low && loss_sum.defined() ? loss_sum.to(torch::kFloat32) : loss_sum;
 }
 

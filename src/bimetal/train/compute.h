@@ -146,6 +146,7 @@ struct ComputeOptions {
   std::int64_t micro_batch = 0;                                    ///< as train.micro_batch
   task::BeforeUse before_use = {};                                 ///< as run_units() has it
   precision::Precision precision = precision::Precision::float32;  ///< of forward and backward
+  bool channels_last = false;                                      ///< of images that it gets
   std::string recompute = "none";                                  ///< as train.recompute
   bool repeats = true;  ///< a share that does not fit is an outcome; else an error
 };
@@ -195,6 +196,7 @@ class Compute {
   const torch::Device device_;
   MicroBatch micro_batch_;
   const ComputeOptions options_;
+  const precision::Products products_;
   task::Segments segments_;
   GraphWatch graphs_;
 };

@@ -30,10 +30,30 @@ void require_deterministic(const job::JobConfig& job, int ranks) {
                 "the measured speed, and sums are rounded otherwise with other shares; take "
                 "\"equal\", or numbers such as [3, 1]");
   }
+  if (job.train.precision == "auto" || job.train.memory_format == "auto") {
+    throw Error(ErrorCode::Unsupported,
+                "train.deterministic does not go with \"auto\" for train.precision or "
+                "train.memory_format, which measured times decide on: name what is to be taken");
+  }
 }
 
-Deterministic::Deterministic(const job::TrainConfig& job) : on_(job.deterministic) {
-  if (!on_) return;
+namespace {
+
+bool shapes_stay(const job::JobConfig& job, int ranks) {
+  const bool alone = ranks == 1 && job.elastic.min_workers == 0;
+  return job.parallel.mode == "all_reduce" &&
+         (alone || job.parallel.balance != balance::Policy::Auto);
+}
+
+}  // namespace
+
+KernelChoice::KernelChoice(const job::JobConfig& job, int ranks)
+    : deterministic_(job.train.deterministic),
+      measured_before_(at::globalContext().benchmarkCuDNN()) {
+  if (!deterministic_) {
+    if (shapes_stay(job, ranks)) at::globalContext().setBenchmarkCuDNN(true);
+    return;
+  }
   // cuBLAS reads it when it is first used, and has no other way to ask.
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   auto& context = at::globalContext();
@@ -43,9 +63,10 @@ Deterministic::Deterministic(const job::TrainConfig& job) : on_(job.deterministi
   context.setBenchmarkCuDNN(false);
 }
 
-Deterministic::~Deterministic() {
-  if (!on_) return;
+KernelChoice::~KernelChoice() {
   auto& context = at::globalContext();
+  context.setBenchmarkCuDNN(measured_before_);
+  if (!deterministic_) return;
   context.setDeterministicAlgorithms(false, /*warn_only=*/false);
   context.setDeterministicCuDNN(false);
   context.setDeterministicMkldnn(false);

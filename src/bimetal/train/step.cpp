@@ -21,6 +21,7 @@ class ReplicaCompute final : public ShareCompute {
         compute_(task, model, options.device,
                  {.micro_batch = options.micro_batch,
                   .precision = options.precision,
+                  .channels_last = options.channels_last,
                   .recompute = options.recompute,
                   .repeats = sync.can_repeat()}) {}
 

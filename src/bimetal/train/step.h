@@ -25,6 +25,7 @@ struct StepOptions {
   std::int64_t micro_batch = 0;  ///< as train.micro_batch
   std::uint64_t seed = 0;        ///< of what units draw: task/dropout.h
   precision::Precision precision = precision::Precision::float32;
+  bool channels_last = false;      ///< what convolutions get: task::in_channels_last
   std::string recompute = "none";  ///< as train.recompute
   UpdateOptions update = {};
   parallel::ReplicatedModelOptions parallel;

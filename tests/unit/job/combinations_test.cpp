@@ -24,6 +24,7 @@ std::string refusal(const std::vector<std::string>& settings,
 TEST(Combinations, WhatWorksIsNotRefused) {
   EXPECT_EQ(refusal({}), "");
   EXPECT_EQ(refusal({"train.precision=float16", "train.clip_norm=1"}), "");
+  EXPECT_EQ(refusal({"train.precision=tf32", "parallel.mode=server"}), "");
   EXPECT_EQ(refusal({"train.precision=bfloat16", "parallel.mode=server", "train.clip_norm=1",
                      "compression.gradients=int8"}),
             "");
@@ -33,6 +34,7 @@ TEST(Combinations, WhatWorksIsNotRefused) {
 
 TEST(Combinations, WhatCannotWorkIsRefusedWithTheReason) {
   EXPECT_THAT(refusal({"train.precision=bfloat16", "train.dtype=float64"}), HasSubstr("float64"));
+  EXPECT_THAT(refusal({"train.precision=tf32", "train.dtype=float64"}), HasSubstr("float64"));
   EXPECT_THAT(refusal({"train.precision=float16", "parallel.mode=server"}),
               HasSubstr("parallel.mode"));
   EXPECT_THAT(refusal({"train.precision=float16", "compression.gradients=topk"}),

@@ -42,6 +42,7 @@ TEST(WorkerSpec, HasAPrecisionOfItsOwn) {
     EXPECT_EQ(to_string(spec), "cuda:0,precision=float16");
   }
   EXPECT_EQ(parse_worker_spec("cpu:threads=2,precision=auto").precision, "auto");
+  EXPECT_EQ(parse_worker_spec("cuda:0:precision=tf32").precision, "tf32");
 }
 
 TEST(WorkerSpec, OffloadsAsItLikes) {

@@ -8,6 +8,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/train/compute.h"
 #include "support/errors.h"
 #include "unit/train/training_job.h"
 
@@ -65,6 +66,70 @@ TEST_F(PrecisionJob, AutoMeasures) {
   job_.train.dtype = "float64";
   train("float64", 1);
   EXPECT_EQ(last_.reports[0].workers[0].precision, "float32");
+}
+
+TEST_F(PrecisionJob, Tf32IsRefusedOnACpuAndMayBeOneWorkersOwn) {
+  job_.train.precision = "tf32";
+  expect_error(ErrorCode::Unsupported, {"Ampere", "--worker cpu:precision=float32"},
+               [&] { train("refused", 1); });
+  train("other", 1, 1, {}, {"cpu:threads=1,precision=float32"});
+  EXPECT_EQ(last_.reports[0].workers[0].precision, "float32");
+}
+
+/// A convolution that writes down how the images lie that it gets.
+class LookingTask : public task::Task {
+ public:
+  task::Model make_model() const override {
+    const auto weight = torch::full({2, 3, 3, 3}, 0.1).requires_grad_();
+    return {{{.name = "conv",
+              .parameters = {{"weight", weight}},
+              .forward = [this, weight](const task::Values& inputs) -> task::Values {
+                const auto format = inputs[0].suggest_memory_format();
+                last_.push_back(format == torch::MemoryFormat::ChannelsLast);
+                return {torch::conv2d(inputs[0], weight)};
+              }}}};
+  }
+  std::shared_ptr<const task::Dataset> training() const override { return nullptr; }
+  torch::Tensor loss_sum(const task::Values& outputs, const task::Values&) const override {
+    return outputs[0].sum();
+  }
+  mutable std::vector<bool> last_;
+};
+
+TEST(MemoryFormat, ConvolutionsGetImagesAsAsked) {
+  const LookingTask task;
+  for (const bool channels_last : {false, true}) {
+    Compute compute(task, task.make_model(), torch::kCPU, {.channels_last = channels_last});
+    const auto images = torch::arange(2.0 * 3 * 5 * 5).reshape({2, 3, 5, 5});
+    compute.run({images, torch::zeros({2})}, [](const auto& loss, bool) { loss.backward(); });
+    EXPECT_EQ(task.last_.back(), channels_last);
+  }
+}
+
+// Also where stages hand images on, and where ranks have shards of the parameters.
+TEST_F(PrecisionJob, ChannelsLastLearnsTheSame) {
+  job_.model.name = "cnn";
+  job_.train.dtype = "float64";
+  job_.train.steps = 6;
+  const auto expected = parameters_of(train("contiguous", 1, 6));
+  job_.train.memory_format = "channels_last";
+  EXPECT_LE(test::relative_difference(expected, parameters_of(train("alone", 1, 6))), 1e-12);
+  EXPECT_LE(test::relative_difference(expected, parameters_of(train("two", 2, 6))), 1e-12);
+  auto stages = job_;
+  job_.mesh.stages = 2;
+  EXPECT_LE(test::relative_difference(expected, parameters_of(train("stages", 2, 6))), 1e-12);
+  job_ = stages;
+  job_.zero.level = 3;
+  EXPECT_LE(test::relative_difference(expected, parameters_of(train("shards", 2, 6))), 1e-12);
+}
+
+TEST_F(PrecisionJob, MemoryFormatAutoMeasuresImagesAndTellsWhatItTakes) {
+  job_.train.memory_format = "auto";
+  job_.model.name = "cnn";
+  train("auto", 1, 2);
+  for (const auto& notice : last_.recorders[0].notices) {
+    if (notice.starts_with("train.memory_format")) EXPECT_THAT(notice, HasSubstr("times as fast"));
+  }
 }
 
 TEST_F(PrecisionJob, WhatCannotWorkIsRefused) {
