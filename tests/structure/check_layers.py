@@ -32,7 +32,7 @@ ALLOWED = {
     "device": [*CORE, "job"],
     "c10d": [*CORE, "device"],
     "task": ["base"],
-    "data": ["base", "net", "balance", "task"],
+    "data": ["base", "net", "balance", "device", "task"],
     "capi": [*CORE, "membership", "data", "launch"],
     "models": ["base", "task"],
     "optim": ["base", "job"],

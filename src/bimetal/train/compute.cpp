@@ -16,6 +16,7 @@
 #include "bimetal/base/log.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/out_of_memory.h"
+#include "bimetal/device/stream_timer.h"
 #include "bimetal/precision/precision.h"
 #include "bimetal/train/profile/phase.h"
 
@@ -139,11 +140,16 @@ void Pieces::add(const torch::Tensor& loss_sum, bool last) {
   sums_.push_back(loss_sum.detach());
 }
 
-double Pieces::loss_sum(const torch::Device& device) const {
-  device::synchronize(device);
+double Pieces::loss_sum() const {
   double sum = 0;
-  for (const auto& loss : sums_) sum += loss.item<double>();
+  for (const auto loss : device::read_together(sums_)) sum += loss;
   return sum;
+}
+
+torch::Tensor Pieces::losses() const {
+  std::vector<torch::Tensor> flat;
+  for (const auto& loss : sums_) flat.push_back(loss.reshape(1));
+  return at::cat(flat);
 }
 
 Compute::Compute(const task::Task& task, task::Model model, const torch::Device& device,
@@ -171,6 +177,11 @@ torch::Tensor Compute::loss_of(const task::Values& piece) const {
 
 double Compute::run(const task::Values& share, const Backward& backward, const task::Draws& draws,
                     std::int64_t least) {
+  return compute(share, backward, draws, least).loss_sum();
+}
+
+Pieces Compute::compute(const task::Values& share, const Backward& backward,
+                        const task::Draws& draws, std::int64_t least) {
   const precision::CastCache cache;
   Pieces pieces(backward);
   const auto whole =
@@ -184,7 +195,7 @@ double Compute::run(const task::Values& share, const Backward& backward, const t
     if (last) graphs_.saw(loss_sum);
     pieces.add(loss_sum, last);
   });
-  return pieces.loss_sum(device_);
+  return pieces;
 }
 
 Compute::Outcome Compute::try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
@@ -195,7 +206,13 @@ Compute::Outcome Compute::try_run(std::int64_t samples, const std::function<task
   outcome.error = device::without_memory_for(device_, [&] {
     const auto share = fetch();
     fetched = true;
-    if (samples > 0) outcome.loss_sum = run(share, backward, draws, least);
+    if (samples == 0) return;
+    const auto pieces = compute(share, backward, draws, least);
+    if (options_.waits) {
+      outcome.loss_sum = pieces.loss_sum();
+    } else {
+      outcome.losses = pieces.losses();
+    }
   });
   if (!outcome.error) return outcome;
   if (!options_.repeats) rethrow_as_own(outcome.error);

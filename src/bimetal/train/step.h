@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bimetal/comm/group.h"
@@ -75,12 +76,15 @@ class TrainingStep {
  private:
   progress::RankFigures compute(const data::EpochSampler::Step& plan,
                                 const std::function<task::Values()>& fetch);
+  bool reads_later() const;
 
   torch::optim::Optimizer& optimizer_;
   StepOptions options_;
   parallel::Sync sync_;
   std::shared_ptr<ShareCompute> share_;
   CollectiveUpdate update_;
+  device::StreamTimer timer_;     ///< of a share that nobody waits for
+  std::optional<Unread> unread_;  ///< of the step under way
 };
 
 }  // namespace bimetal::train

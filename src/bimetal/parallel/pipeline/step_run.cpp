@@ -10,6 +10,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/out_of_memory.h"
+#include "bimetal/device/stream_timer.h"
 #include "bimetal/parallel/pipeline/stage_seconds.h"
 
 namespace bimetal::parallel::pipeline {
@@ -89,7 +90,7 @@ Runner::Result StepRun::run() {
   const Stopwatch sending;
   link_.flush();
   result_.wait_seconds += sending.seconds();
-  for (const auto& loss : losses_) result_.loss_sum += loss.item<double>();
+  for (const auto loss : device::read_together(losses_)) result_.loss_sum += loss;
   return std::move(result_);
 }
 
