@@ -85,6 +85,16 @@ class UserTask(FaultTest):
                 with self.subTest(function, ranks=ranks, **settings):
                     self.assert_same(self.learnt(function, ranks, **settings), expected)
 
+    def test_compiled_units_learn_what_torch_learns(self):
+        expected = learnt_by_torch(user_tasks.dense)
+        for ranks, settings in ((2, {"parallel__balance": [3, 1]}),
+                                (2, {"zero__level": 3, "train__recompute": "all"}),
+                                (3, {"mesh__stages": 3, "parallel__timeout_s": 300})):
+            with self.subTest(ranks=ranks, **settings):
+                self.assert_same(self.learnt("compiled", ranks, model__compile=True, **settings), expected)
+        job = self.train(self.write_task("compiled")).done(harness.INVALID_ARGUMENT)
+        self.assertIn("this layer is not compiled", job.err)
+
     def test_its_dropout_depends_on_the_sample_alone(self):
         settings = {"train__global_batch": 24}
         alone = self.learnt("dropped", 1, **settings)

@@ -1,6 +1,6 @@
 #include "support/simulated_device.h"
 
-#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/detail/HPUHooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_copy_from_and_resize_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -9,8 +9,8 @@
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
-#include <c10/core/impl/alloc_cpu.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/alloc_cpu.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -24,7 +24,9 @@
 namespace bimetal::testing {
 namespace {
 
-constexpr auto kType = c10::DeviceType::PrivateUse1;
+// Whose kernels libtorch itself does not bring. (Parameters cannot become PrivateUse1's by
+// set_data.)
+constexpr auto kType = c10::DeviceType::HPU;
 
 /// Of the one device. Copies to the host lie in a queue until something says that they have ended.
 struct Queue {
@@ -107,7 +109,8 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<kType> {
     delete static_cast<Event*>(*event);
     *event = new Event{queue().ticket(), std::chrono::steady_clock::now()};
   }
-  void block(void*, const c10::Stream&) const override {}  // kernels run in the order of their calls
+  void block(void*, const c10::Stream&) const override {
+  }  // kernels run in the order of their calls
   /// Not at the first look: whoever takes it for granted reads too early.
   bool queryEvent(void* event) const override {
     auto& seen = *static_cast<Event*>(event);
@@ -162,7 +165,10 @@ Memory& device_memory() {
   return memory;
 }
 
-struct Hooks final : at::PrivateUse1HooksInterface {
+struct HPUHooks final : at::HPUHooksInterface {
+  explicit HPUHooks(at::HPUHooksArgs) {}
+  bool hasHPU() const override { return true; }
+  void init() const override {}
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   c10::DeviceIndex deviceCount() const override { return 1; }
@@ -182,11 +188,15 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 };
 
+using at::HPUHooksRegistry;
+using at::RegistererHPUHooksRegistry;
+REGISTER_HPU_HOOKS(HPUHooks)
+
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                          std::optional<at::Device>, std::optional<bool>) {
   return at::detail::empty_strided_generic(sizes, strides, &device_memory(),
-                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                           c10::DispatchKeySet(c10::DispatchKey::HPU),
                                            dtype.value_or(at::kFloat));
 }
 
@@ -194,15 +204,16 @@ at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>,
                  std::optional<at::MemoryFormat> format) {
   return at::detail::empty_generic(sizes, &device_memory(),
-                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                   c10::DispatchKeySet(c10::DispatchKey::HPU),
                                    dtype.value_or(at::kFloat), format);
 }
 
 /// The same memory as a tensor of the CPU.
 at::Tensor on_cpu(const at::Tensor& tensor) {
   if (tensor.is_cpu()) return tensor;
-  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), [tensor](void*) {},
-                       tensor.options().device(c10::kCPU).requires_grad(false));
+  return at::from_blob(
+      tensor.data_ptr(), tensor.sizes(), tensor.strides(), [tensor](void*) {},
+      tensor.options().device(c10::kCPU).requires_grad(false));
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_blocking) {
@@ -253,7 +264,7 @@ void launch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, HPU, m) {
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
   m.impl("_copy_from", copy_from);
@@ -267,7 +278,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage", at::native::set_);
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(_, HPU, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&launch>());
 }
 
@@ -277,9 +288,7 @@ torch::Device SimulatedDevice::install() {
   static const bool installed = [] {
     static const auto& guard = *new Guard;
     static const c10::impl::DeviceGuardImplRegistrar registrar(kType, &guard);
-    c10::register_privateuse1_backend("simulated");
     c10::SetAllocator(kType, &device_memory());
-    at::RegisterPrivateUse1HooksInterface(new Hooks);
     return true;
   }();
   return installed ? Guard::only() : torch::Device(torch::kCPU);

@@ -32,8 +32,10 @@ class HostedUnit:
     train: Callable[[bool], Any]
 
 
-def units_of(model: nn.Module, cut: Callable[[nn.Module], Sequence[nn.Module]] | None) -> list[HostedUnit]:
-    """The units of a model that ``cut`` cuts; tensors have the model's names for them, in every unit alike."""
+def units_of(model: nn.Module, cut: Callable[[nn.Module], Sequence[nn.Module]] | None,
+             compiled: bool = False) -> list[HostedUnit]:
+    """The units of a model that ``cut`` cuts; tensors have the model's names for them, in every unit alike.
+    ``compiled``: by torch.compile, each unit by itself."""
     for number, dropout in enumerate(m for m in model.modules() if isinstance(m, Dropout)):
         dropout.layer = number
     parts = _parts(model, cut)
@@ -43,7 +45,7 @@ def units_of(model: nn.Module, cut: Callable[[nn.Module], Sequence[nn.Module]] |
     units = []
     for number, part in enumerate(parts):
         name = paths.get(id(part)) or ("model" if part is model else f"unit {number}")
-        units.append(_unit(name, part, model, parameters, buffers))
+        units.append(_unit(name, part, model, parameters, buffers, torch.compile(part) if compiled else part))
     _require_all(units, parameters)
     return units
 
@@ -71,9 +73,10 @@ def _parts(model: nn.Module, cut) -> Sequence[nn.Module]:
     return list(model) if isinstance(model, nn.Sequential) and len(model) > 0 else [model]
 
 
-def _unit(name: str, part: nn.Module, model: nn.Module, parameters: dict, buffers: dict) -> HostedUnit:
+def _unit(name: str, part: nn.Module, model: nn.Module, parameters: dict, buffers: dict,
+          call: Callable[..., Any]) -> HostedUnit:
     def forward(inputs: tuple, _whole: nn.Module = model) -> tuple:  # which lives as long as its units
-        return as_tuple(part(*inputs), f"what {name} returns")
+        return as_tuple(call(*inputs), f"what {name} returns")
 
     trained, kept = [], []
     for path, parameter in part.named_parameters():
@@ -255,7 +258,7 @@ def load(spec: str, job: str) -> HostedTask:
     task = make_task(config) if inspect.signature(make_task).parameters else make_task()
     if not isinstance(task, Task):
         raise TypeError(f"{spec} returned a {type(task).__name__}, not a bimetal.task.Task")
-    return HostedTask(task, config["parallel"]["exact"], [_source_fact(module)])
+    return HostedTask(task, config["parallel"]["exact"], [_source_fact(module)], config["model"]["compile"])
 
 
 @dataclasses.dataclass
@@ -268,8 +271,9 @@ class HostedMetric:
 class HostedTask:
     """The attributes are those that src/bimetal/python_host/hosted_task.cpp asks for."""
 
-    def __init__(self, task: Task, exact: str, facts: list[str]):
+    def __init__(self, task: Task, exact: str, facts: list[str], compiled: bool = False):
         self._task = task
+        self._compiled = compiled
         self._exact = exact
         self.training = HostedDataset(task.training, task.collate, task.weights)
         self.evaluation = None if task.evaluation is None else HostedDataset(task.evaluation, task.collate)
@@ -287,7 +291,7 @@ class HostedTask:
         if self._exact == "strict":
             require_exact(model)
         self._models = [made for made in self._models if made() is not None] + [weakref.ref(model)]
-        return units_of(model, self._task.units)
+        return units_of(model, self._task.units, self._compiled)
 
     def make_optimizer(self, parameters: tuple) -> HostedOptimizer:
         """Over the parameters of one of the models that make_units has made."""

@@ -9,8 +9,8 @@
 
 namespace bimetal::device {
 
-/// How long an accelerator's current stream takes from one point to another, by events. Use from one
-/// thread.
+/// How long an accelerator's current stream takes from one point to another, by events. Use from
+/// one thread.
 class StreamTimer {
  public:
   /// Errors: c10::Error for a device whose events keep no time, at the first begin().
@@ -19,8 +19,8 @@ class StreamTimer {
   void begin() { begin_ = mark(); }
   void end() { end_ = mark(); }
 
-  /// From the last begin() to the end() behind it, 0 before there was one. The host has to know that
-  /// the device is past it: by having read what was computed later.
+  /// From the last begin() to the end() behind it, 0 before there was one. The host has to know
+  /// that the device is past it: by having read what was computed later.
   double seconds() const;
 
  private:

@@ -61,11 +61,23 @@ constexpr Combination kImpossible[] = {
        auto ours = asked.job.model;
        ours.name = ModelConfig().name;
        ours.python.clear();
+       ours.compile = false;
        return !asked.job.model.python.empty() && ours != ModelConfig();
      },
      "model.python brings a model of its own: leave the sizes, norm, dropout and weights of "
      "Bimetal's "
      "models out; what it needs it may take from its argument, the job"},
+    {[](const Asked& asked) { return asked.job.model.compile && asked.job.model.python.empty(); },
+     "model.compile compiles units that are written in Python (torch.compile): set model.python, "
+     "or "
+     "leave it out; Bimetal's own models are not compiled"},
+    {[](const Asked& asked) {
+       const auto& schedule = asked.job.mesh.schedule;
+       return asked.job.model.compile && asked.stages() &&
+              (schedule == "zero_bubble" || schedule == "auto");
+     },
+     "model.compile does not go with mesh.schedule = \"zero_bubble\", nor with \"auto\", which may "
+     "choose it: a compiled unit has one backward, for inputs and weights at once; take \"1f1b\""},
     {[](const Asked& asked) {
        auto ours = asked.job.data;
        const DataConfig defaults;

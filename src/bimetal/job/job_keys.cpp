@@ -16,6 +16,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
   return {
       {"model", "name", kAlike, text(model.name)},
       {"model", "python", kAlike, text(model.python)},
+      {"model", "compile", kMayDiffer, flag(model.compile)},
       {"model", "hidden", kAlike, whole(model.hidden, 0)},
       {"model", "norm", kAlike, one_of(model.norm, {"group", "batch"})},
       {"model", "norm_group", kAlike, whole(model.norm_group, 2)},

@@ -46,8 +46,9 @@ Precision precision_named(std::string_view name) {
        {Precision::float32, Precision::tf32, Precision::bfloat16, Precision::float16}) {
     if (name_of(precision) == name) return precision;
   }
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("there is no precision '{}'; known: float32, tf32, bfloat16, float16", name));
+  throw Error(
+      ErrorCode::InvalidArgument,
+      fmt::format("there is no precision '{}'; known: float32, tf32, bfloat16, float16", name));
 }
 
 std::string_view name_of(Precision precision) {

@@ -50,9 +50,10 @@ class Autocast {
   at::ScalarType dtype_before_ = at::kFloat;
 };
 
-/// While any of precision tf32 lives, CUDA's matrix products and convolutions of this process are in
-/// TF32, forward and backward, on all threads; with the last one libtorch's switches are as before.
-/// Others do nothing. Convolutions are in TF32 by libtorch's own default. Safe from any thread.
+/// While any of precision tf32 lives, CUDA's matrix products and convolutions of this process are
+/// in TF32, forward and backward, on all threads; with the last one libtorch's switches are as
+/// before. Others do nothing. Convolutions are in TF32 by libtorch's own default. Safe from any
+/// thread.
 class Products {
  public:
   explicit Products(Precision precision);

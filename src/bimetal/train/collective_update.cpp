@@ -82,8 +82,8 @@ double CollectiveUpdate::memory_now() {
   return memory_bytes_;
 }
 
-/// The one wait for the device, if there is anything to be known: what a rank says of its share then
-/// comes with it. Returns for how long of it the device was still at the share.
+/// The one wait for the device, if there is anything to be known: what a rank says of its share
+/// then comes with it. Returns for how long of it the device was still at the share.
 double CollectiveUpdate::read(const torch::Tensor& seen, progress::RankFigures& mine,
                               std::optional<Unread>& unread) {
   if (!seen.defined()) return 0;
@@ -102,8 +102,7 @@ double CollectiveUpdate::read(const torch::Tensor& seen, progress::RankFigures& 
 }
 
 StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
-                                 torch::optim::Optimizer& optimizer,
-                                 std::optional<Unread> unread) {
+                                 torch::optim::Optimizer& optimizer, std::optional<Unread> unread) {
   require_trained(optimizer, sync_.store());
   mine.communicate_seconds = communicate_seconds_;
   mine.wait_seconds = wait_seconds_;

@@ -82,7 +82,8 @@ class CollectiveUpdate {
               torch::optim::Optimizer& optimizer);
   double spread_update();
   double memory_now();
-  double read(const torch::Tensor& seen, progress::RankFigures& mine, std::optional<Unread>& unread);
+  double read(const torch::Tensor& seen, progress::RankFigures& mine,
+              std::optional<Unread>& unread);
 
   parallel::Sync sync_;
   std::chrono::milliseconds timeout_;
@@ -93,7 +94,7 @@ class CollectiveUpdate {
   double memory_bytes_ = 0;
   std::int64_t updated_ = 0, complete_ = 0;  // steps: the last update; all gradients are here
   double update_seconds_ = 0, waited_before_ = 0;
-  std::optional<device::StreamTimer> updating_;  ///< where nobody waits for the update
+  std::optional<device::StreamTimer> updating_;        ///< where nobody waits for the update
   double communicate_seconds_ = 0, wait_seconds_ = 0;  // of all steps so far
 };
 

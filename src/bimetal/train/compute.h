@@ -175,7 +175,7 @@ class Compute {
 
   struct Outcome {
     progress::Fit fit = progress::Fit::fits;
-    double loss_sum = 0;            ///< 0 unless it fits
+    double loss_sum = 0;  ///< 0 unless it fits
     /// Without ComputeOptions::waits, and with samples: the losses of the pieces, of which
     /// loss_sum is to be the sum.
     torch::Tensor losses = {};

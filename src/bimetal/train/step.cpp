@@ -58,9 +58,9 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
     : optimizer_(optimizer),
       options_(options),
       sync_(std::move(sync)),
-      share_(options_.stage ? options_.stage
-                            : std::make_shared<ReplicaCompute>(task, model, sync_, options_,
-                                                               !reads_later())),
+      share_(options_.stage
+                 ? options_.stage
+                 : std::make_shared<ReplicaCompute>(task, model, sync_, options_, !reads_later())),
       update_(sync_, options.parallel.timeout, options.update),
       timer_(options_.device) {
   update_.set_statistics(model.statistics());
@@ -78,8 +78,8 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
 bool TrainingStep::reads_later() const {
   const auto& [limits, scaler] = options_.update;
   const bool alone = !options_.stage && !sync_.in_parts() && sync_.can_repeat();
-  return !options_.device.is_cpu() && (scaler || limits.norm > 0) && alone &&
-         options_.speed == 1 && !sync_.store().keeps_copies();
+  return !options_.device.is_cpu() && (scaler || limits.norm > 0) && alone && options_.speed == 1 &&
+         !sync_.store().keeps_copies();
 }
 
 StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& plan,

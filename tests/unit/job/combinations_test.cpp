@@ -63,6 +63,18 @@ TEST(Combinations, WhatAWorkerOffloadsIsItsOwn) {
   EXPECT_THAT(refusal(level_2, {"cpu:offload_parameters=host"}), HasSubstr("zero.level = 3"));
 }
 
+TEST(Combinations, UnitsInPythonAreCompiledAndNoOthers) {
+  EXPECT_EQ(refusal({"model.python=a:b", "model.compile=true", "zero.level=3", "mesh.stages=2"}),
+            "");
+  EXPECT_THAT(refusal({"model.compile=true"}), HasSubstr("set model.python"));
+  for (const char* const schedule : {"mesh.schedule=zero_bubble", "mesh.schedule=auto"}) {
+    EXPECT_THAT(refusal({"model.python=a:b", "model.compile=true", "mesh.stages=2", schedule}),
+                HasSubstr("take \"1f1b\""));
+    EXPECT_EQ(refusal({"model.python=a:b", "model.compile=true", schedule}), "")
+        << "nothing is cut";
+  }
+}
+
 TEST(Combinations, ValidationHasItsPlace) {
   EXPECT_EQ(refusal({"data.validation=0.1", "checkpoint.keep_best=true"}), "");
   EXPECT_EQ(refusal({"model.python=a:b", "data.validation=0.1"}), "");

@@ -67,13 +67,14 @@ std::vector<std::string> attention_in(const std::function<void()>& work) {
   static std::mutex mutex;
   static std::vector<std::string> seen;  // callbacks are plain functions
   seen.clear();
-  const auto handle = at::addGlobalCallback(
-      at::RecordFunctionCallback([](const at::RecordFunction& call) {
-        const std::string name = call.name();
-        const std::scoped_lock lock(mutex);
-        if (name.find("scaled_dot_product") != name.npos) seen.push_back(name);
-        return std::unique_ptr<at::ObserverContext>();
-      }).scopes({at::RecordScope::FUNCTION}));
+  const auto handle =
+      at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction& call) {
+                              const std::string name = call.name();
+                              const std::scoped_lock lock(mutex);
+                              if (name.find("scaled_dot_product") != name.npos)
+                                seen.push_back(name);
+                              return std::unique_ptr<at::ObserverContext>();
+                            }).scopes({at::RecordScope::FUNCTION}));
   work();
   at::removeCallback(handle);
   return seen;
@@ -91,7 +92,8 @@ TEST(LanguageModel, AttentionTakesTheFastKernel) {
     EXPECT_THAT(seen,
                 ::testing::Contains("aten::_scaled_dot_product_flash_attention_for_cpu_backward"))
         << family;
-    EXPECT_THAT(seen, ::testing::Not(::testing::Contains("aten::_scaled_dot_product_attention_math")))
+    EXPECT_THAT(seen,
+                ::testing::Not(::testing::Contains("aten::_scaled_dot_product_attention_math")))
         << family;
   }
 }

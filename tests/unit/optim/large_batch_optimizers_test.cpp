@@ -145,7 +145,8 @@ TEST(Lamb, FollowsItsFormula) {
   }
 }
 
-/// Some steps of matrices, kernels, vectors and scalars, several of them together or each by itself.
+/// Some steps of matrices, kernels, vectors and scalars, several of them together or each by
+/// itself.
 template <typename Made, typename Options>
 std::vector<torch::Tensor> after_steps(const Options& options, std::int64_t together) {
   std::vector<torch::Tensor> parameters;

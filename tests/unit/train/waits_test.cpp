@@ -1,4 +1,5 @@
-// How often the host waits for a device in a step, counted on a simulated one: docs/accelerators.md.
+// How often the host waits for a device in a step, counted on a simulated one:
+// docs/accelerators.md.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -92,9 +93,8 @@ Learnt learn(const Asked& asked, const torch::Device& device, comm::Group group,
 Learnt alone(const Asked& asked, const torch::Device& device,
              const std::function<void(int step)>& after_step = {}) {
   Learnt learnt;
-  bimetal::testing::run_ranks(1, [&](int, comm::Group group) {
-    learnt = learn(asked, device, group, after_step);
-  });
+  bimetal::testing::run_ranks(
+      1, [&](int, comm::Group group) { learnt = learn(asked, device, group, after_step); });
   return learnt;
 }
 
@@ -110,8 +110,8 @@ void expect_alike(const Learnt& one, const Learnt& other) {
   }
 }
 
-/// Learns what a CPU learns, and waits once in each step, but for the first, in which the optimizer's
-/// state is made and kernels may be chosen.
+/// Learns what a CPU learns, and waits once in each step, but for the first, in which the
+/// optimizer's state is made and kernels may be chosen.
 void expect_one_wait(const Asked& asked) {
   const auto device = SimulatedDevice::install();
   std::vector<std::vector<std::string>> waits;

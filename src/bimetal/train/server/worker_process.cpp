@@ -107,9 +107,9 @@ std::shared_ptr<const task::Task> WorkerProcess::load_task(progress::Observer& o
 
 /// So that already the first leases fit this device.
 balance::CostModel WorkerProcess::measure_cost() const {
-  return probe_step(job_.train, *task_,
-                    {.on = {place_.device, place_.dtype, precision_,
-                             run_.trainer.worker.speed, channels_last_}});
+  return probe_step(
+      job_.train, *task_,
+      {.on = {place_.device, place_.dtype, precision_, run_.trainer.worker.speed, channels_last_}});
 }
 
 ps::PushCompression WorkerProcess::push_compression() const {
