@@ -1,5 +1,6 @@
 #include "support/simulated_device.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/HPUHooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_copy_from_and_resize_native.h>
@@ -178,6 +179,10 @@ struct HPUHooks final : at::HPUHooksInterface {
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   at::Device getDeviceFromPtr(void*) const override { return Guard::only(); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    static const auto& generator = *new at::Generator(at::detail::createCPUGenerator());
+    return generator;
+  }
   bool isPinnedPtr(const void* data) const override {
     const std::scoped_lock lock(queue().mutex);
     return queue().page_locked.contains(data);
