@@ -56,6 +56,10 @@ Tensors gradients_of(const Tensors& parameters) {
 
 /// With a factor for each, which the host need not know: one operation on each.
 void multiply(Tensors& tensors, const torch::Tensor& factors) {
+  if (tensors.size() == 1) {
+    tensors.front().mul_(factors);
+    return;
+  }
   const auto each = factors.unbind();
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].mul_(each[i]);
 }
@@ -77,6 +81,7 @@ std::size_t at_once(std::span<const torch::Tensor> parameters, std::int64_t elem
 }
 
 torch::Tensor norms_of(const std::vector<torch::Tensor>& tensors) {
+  if (tensors.size() == 1) return norm_of(tensors.front());
   // The kernel of accelerators has one way to add up, whoever asks; the CPU's goes by threads.
   if (!tensors.front().is_cpu()) {
     return torch::stack(at::_foreach_norm(tensors, 2, at::toOpMathType(tensors[0].scalar_type())));

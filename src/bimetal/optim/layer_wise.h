@@ -34,7 +34,7 @@ bool is_adapted(const torch::Tensor& parameter);
 /// threads, so that ranks with unlike numbers of them keep equal parameters.
 torch::Tensor norm_of(const torch::Tensor& tensor);
 
-/// norm_of() each of several tensors of one device and type, as one vector.
+/// norm_of() each of several tensors of one device and type, as one vector; of one a scalar.
 torch::Tensor norms_of(const std::vector<torch::Tensor>& tensors);
 
 /// `ratio` where both norms are above 0; 1 where one is 0, which says nothing about a good length.
