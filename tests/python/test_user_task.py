@@ -89,9 +89,9 @@ class UserTask(FaultTest):
         expected = learnt_by_torch(user_tasks.dense)
         for ranks, settings in ((2, {"parallel__balance": [3, 1]}),
                                 (2, {"zero__level": 3, "train__recompute": "all"}),
-                                (3, {"mesh__stages": 3, "parallel__timeout_s": 300})):
+                                (3, {"mesh__stages": 3})):
             with self.subTest(ranks=ranks, **settings):
-                self.assert_same(self.learnt("compiled", ranks, model__compile=True, **settings), expected)
+                self.assert_same(self.learnt("compiled", ranks, model__compile=True, parallel__timeout_s=900, **settings), expected)
         job = self.train(self.write_task("compiled")).done(harness.INVALID_ARGUMENT)
         self.assertIn("this layer is not compiled", job.err)
 

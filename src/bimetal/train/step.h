@@ -29,7 +29,7 @@ struct StepOptions {
   bool channels_last = false;      ///< what convolutions get: task::in_channels_last
   std::string recompute = "none";  ///< as train.recompute
   UpdateOptions update = {};
-  parallel::ReplicatedModelOptions parallel;
+  parallel::ReplicatedModelOptions parallel = {};
   /// Where this rank has a stage of the model: computes its share. None: it has the whole model.
   std::shared_ptr<ShareCompute> stage = nullptr;
 };
