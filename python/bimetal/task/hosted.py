@@ -8,6 +8,7 @@ import importlib
 import inspect
 import json
 import pathlib
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,9 @@ from torch.utils.data import TensorDataset, default_collate
 from bimetal.task.task import Dropout, Metric, Task
 
 Named = list[tuple[str, torch.Tensor]]
+
+_CODES: dict[type, types.CodeType] = {}
+_MOST_VARIANTS = 64  # of a class: shapes, with and without gradients, in training and not
 
 
 @dataclasses.dataclass
@@ -45,7 +49,7 @@ def units_of(model: nn.Module, cut: Callable[[nn.Module], Sequence[nn.Module]] |
     units = []
     for number, part in enumerate(parts):
         name = paths.get(id(part)) or ("model" if part is model else f"unit {number}")
-        units.append(_unit(name, part, model, parameters, buffers, torch.compile(part) if compiled else part))
+        units.append(_unit(name, part, model, parameters, buffers, _compiled(part) if compiled else part))
     _require_all(units, parameters)
     return units
 
@@ -71,6 +75,18 @@ def _parts(model: nn.Module, cut) -> Sequence[nn.Module]:
             raise TypeError("units() has to return modules, those that are called one after the other")
         return parts
     return list(model) if isinstance(model, nn.Sequential) and len(model) > 0 else [model]
+
+
+def _compiled(part: nn.Module) -> Callable[..., Any]:
+    """``part`` by torch.compile, which keeps what it has compiled by code objects, and gives up on one after some
+    shapes and modes. So all modules of a class have one in common, which no other has: equal blocks are compiled once,
+    and a model of many classes is compiled whole."""
+    def call(*inputs: Any) -> Any:
+        return part(*inputs)
+
+    code = _CODES.setdefault(type(part), call.__code__.replace(co_name=type(part).__name__))
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_VARIANTS)
+    return torch.compile(types.FunctionType(code, call.__globals__, closure=call.__closure__))
 
 
 def _unit(name: str, part: nn.Module, model: nn.Module, parameters: dict, buffers: dict,
