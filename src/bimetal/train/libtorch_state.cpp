@@ -6,6 +6,7 @@
 #include <torch/csrc/api/include/torch/utils.h>
 
 #include <cstdlib>
+#include <mutex>
 #include <span>
 #include <utility>
 
@@ -45,11 +46,24 @@ bool shapes_stay(const job::JobConfig& job, int ranks) {
          (alone || job.parallel.balance != balance::Policy::Auto);
 }
 
+/// libtorch's switch belongs to the process, in which ranks may be threads.
+struct MeasuringSwitch {
+  std::mutex mutex;
+  int users = 0;
+  bool before = false;
+};
+
+MeasuringSwitch& measuring() {
+  static MeasuringSwitch only;
+  return only;
+}
+
 }  // namespace
 
 KernelChoice::KernelChoice(const job::JobConfig& job, int ranks)
-    : deterministic_(job.train.deterministic),
-      measured_before_(at::globalContext().benchmarkCuDNN()) {
+    : deterministic_(job.train.deterministic) {
+  const std::scoped_lock lock(measuring().mutex);
+  if (measuring().users++ == 0) measuring().before = at::globalContext().benchmarkCuDNN();
   if (!deterministic_) {
     if (shapes_stay(job, ranks)) at::globalContext().setBenchmarkCuDNN(true);
     return;
@@ -65,7 +79,8 @@ KernelChoice::KernelChoice(const job::JobConfig& job, int ranks)
 
 KernelChoice::~KernelChoice() {
   auto& context = at::globalContext();
-  context.setBenchmarkCuDNN(measured_before_);
+  const std::scoped_lock lock(measuring().mutex);
+  if (--measuring().users == 0) context.setBenchmarkCuDNN(measuring().before);
   if (!deterministic_) return;
   context.setDeterministicAlgorithms(false, /*warn_only=*/false);
   context.setDeterministicCuDNN(false);

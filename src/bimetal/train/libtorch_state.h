@@ -21,7 +21,7 @@ void require_deterministic(const job::JobConfig& job, int ranks);
 /// While it lives, libtorch takes deterministic kernels alone if the job asks for them, in this
 /// process. Of others cuDNN measures which algorithm is fastest for each shape, as
 /// torch.backends.cudnn.benchmark has it, where shapes stay: a share that changes would be measured
-/// anew, and its slow first step taken for a slow device. One at a time.
+/// anew, and its slow first step taken for a slow device. Deterministic ones: one at a time.
 class KernelChoice {
  public:
   KernelChoice(const job::JobConfig& job, int ranks);
@@ -30,7 +30,7 @@ class KernelChoice {
   KernelChoice& operator=(const KernelChoice&) = delete;
 
  private:
-  bool deterministic_, measured_before_;
+  bool deterministic_;
 };
 
 /// If an error of libtorch says that an operation has no deterministic kernel: what to tell the
