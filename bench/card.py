@@ -28,7 +28,7 @@ SIZES = {
     False: {"gpt2": {"layers": 12, "width": 768, "heads": 12, "block": 1024, "batch": 16},
             "resnet50": {"side": 224, "batch": 256}},
     True: {"gpt2": {"layers": 2, "width": 32, "heads": 2, "block": 32, "batch": 4},
-           "resnet50": {"side": 72, "batch": 4}},
+           "resnet50": {"side": 72, "batch": 2}},
 }
 BYTES = 256  # the vocabulary of tokens that are bytes
 
