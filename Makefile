@@ -7,7 +7,7 @@ DEVICE ?= cuda:0
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests build all python install demo quick test test-all test-rest endurance test-engines test-ray test-horovod test-deepspeed test-accelerator test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel program-wheels program-wheel-macos test-program-wheel release test-torch-versions sanitizers portability portability-program bench docs format tidy clean
+.PHONY: help setup setup-tests build all python install demo quick test test-all test-rest endurance test-engines test-ray test-horovod test-deepspeed test-accelerator device-report test-wheel wheels test-wheels test-wheel-versions test-extension-versions program-wheel program-wheels program-wheel-macos test-program-wheel release test-torch-versions sanitizers portability portability-program bench docs format tidy clean
 
 help:            ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ test-ray: build python ## install Ray, and test bimetal.ray on real clusters on 
 
 test-accelerator: python ## jobs and package on DEVICE=cuda:0 (or mps, xpu:0) and a CPU beside it, held against one CPU
 	@scripts/test_accelerator.sh "$(DEVICE)" "$(BUILD)"
+
+device-report: python ## what DEVICE=mps (or cuda:0, xpu:0) does otherwise than a CPU, with test-accelerator's failures, as a report to send
+	@.venv/bin/python scripts/device_report.py "$(DEVICE)"
 
 test-wheel: setup ## build the Python package's wheel, install it into a scratch folder and use it
 	@scripts/test_wheel.sh

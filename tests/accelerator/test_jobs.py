@@ -182,6 +182,26 @@ class Precision(OnDevice):
                 losses[name] = report["test_perplexity"]
                 self.assertAlmostEqual(losses[name] / losses["float32"], 1, delta=0.03)
 
+    def test_tf32(self):
+        """Where it is; elsewhere it is refused."""
+        settings = {"train__dtype": "float32", "train__precision": "tf32"}
+        if not DEVICE.startswith("cuda"):
+            job = self.train(self.write_text_job("refused", **settings), workers=[DEVICE]).done(harness.UNSUPPORTED)
+            self.assertIn("Ampere and later", job.err)
+            return
+        for name, workers, more in (("alone", [DEVICE], {}), ("shards", TWICE, {"zero__level": 3}), ("stages", TWICE, {"mesh__stages": 2})):
+            with self.subTest(name):
+                _, exact = self.run_on(self.write_text_job(f"exact-{name}", train__dtype="float32"), [CPU])
+                _, report = self.run_on(self.write_text_job(name, **settings, **more), workers)
+                self.assertEqual({worker["precision"] for worker in report["workers"]}, {"tf32"})
+                self.assertAlmostEqual(report["test_perplexity"] / exact["test_perplexity"], 1, delta=0.01)
+
+    def test_channels_last(self):
+        self.assert_each_learns_the_same(self.write_exact_job, [
+            ([DEVICE], {"train__memory_format": "channels_last"}), (MIXED, {"train__memory_format": "auto"}),
+            (TWICE, {"train__memory_format": "channels_last", "zero__level": 3}),
+            (TWICE, {"train__memory_format": "channels_last", "mesh__stages": 2})])
+
     def test_halves_in_stages_and_shards(self):
         for number, settings in enumerate(({"mesh__stages": 2}, {"zero__level": 3}, {"mesh__tensor": 2})):
             for precision in ("bfloat16", "float16"):

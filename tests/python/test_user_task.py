@@ -17,6 +17,7 @@ from harness import FaultTest  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 STEPS, SEED, RATE, DECAY = 7, 5, 0.01, 0.1
+ALIKE = ("cpu:threads=1",) * 3  # one that is emulated to be slow pauses for as long as it compiles, too
 WORKERS = ("cpu:threads=1", "cpu:threads=1,speed=0.5", "cpu:threads=1,speed=0.3")
 
 
@@ -61,9 +62,9 @@ class UserTask(FaultTest):
             "train__learning_rate": RATE, "train__weight_decay": DECAY, "train__steps": STEPS, "train__evaluate": True,
             "train__global_batch": user_tasks.SAMPLES, "train__micro_batch": 13, **settings})
 
-    def learnt(self, function, ranks, **settings):
+    def learnt(self, function, ranks, workers=WORKERS, **settings):
         folder = self.folder / f"run{len(list(self.folder.iterdir()))}"
-        self.train(self.write_task(function, checkpoint__dir=str(folder), **settings), workers=WORKERS[:ranks]).done()
+        self.train(self.write_task(function, checkpoint__dir=str(folder), **settings), workers=workers[:ranks]).done()
         weights = folder.with_name(folder.name + "-weights")  # whole, also of checkpoints in slices
         self.start("export", folder / f"step-{STEPS:08}", "--out", weights).done()
         return load_file(weights / "model.safetensors")
@@ -84,6 +85,16 @@ class UserTask(FaultTest):
             for ranks, settings in ways:
                 with self.subTest(function, ranks=ranks, **settings):
                     self.assert_same(self.learnt(function, ranks, **settings), expected)
+
+    def test_compiled_units_learn_what_torch_learns(self):
+        expected = learnt_by_torch(user_tasks.dense)
+        for ranks, settings in ((2, {"parallel__balance": [3, 1]}),
+                                (2, {"zero__level": 3, "train__recompute": "all"}),
+                                (3, {"mesh__stages": 3})):
+            with self.subTest(ranks=ranks, **settings):
+                self.assert_same(self.learnt("compiled", ranks, ALIKE, model__compile=True, parallel__timeout_s=900, **settings), expected)
+        job = self.train(self.write_task("compiled")).done(harness.INVALID_ARGUMENT)
+        self.assertIn("this layer is not compiled", job.err)
 
     def test_its_dropout_depends_on_the_sample_alone(self):
         settings = {"train__global_batch": 24}

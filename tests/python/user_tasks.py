@@ -39,6 +39,19 @@ def dense(job):
     return points_task(layers)
 
 
+class CompiledTanh(nn.Tanh):
+    """Works only where torch.compile calls it."""
+
+    def forward(self, x):
+        if not torch.compiler.is_compiling():
+            raise RuntimeError("this layer is not compiled")
+        return super().forward(x)
+
+
+def compiled(job):
+    return points_task(lambda: nn.Sequential(nn.Linear(12, 31), CompiledTanh(), nn.Linear(31, 2)))
+
+
 def dropped(job):
     return points_task(lambda: layers(Dropout(0.4)))
 

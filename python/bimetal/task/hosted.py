@@ -8,6 +8,7 @@ import importlib
 import inspect
 import json
 import pathlib
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,9 @@ from torch.utils.data import TensorDataset, default_collate
 from bimetal.task.task import Dropout, Metric, Task
 
 Named = list[tuple[str, torch.Tensor]]
+
+_CODES: dict[type, types.CodeType] = {}
+_MOST_VARIANTS = 64  # of a class: shapes, with and without gradients, in training and not
 
 
 @dataclasses.dataclass
@@ -32,8 +36,10 @@ class HostedUnit:
     train: Callable[[bool], Any]
 
 
-def units_of(model: nn.Module, cut: Callable[[nn.Module], Sequence[nn.Module]] | None) -> list[HostedUnit]:
-    """The units of a model that ``cut`` cuts; tensors have the model's names for them, in every unit alike."""
+def units_of(model: nn.Module, cut: Callable[[nn.Module], Sequence[nn.Module]] | None,
+             compiled: bool = False) -> list[HostedUnit]:
+    """The units of a model that ``cut`` cuts; tensors have the model's names for them, in every unit alike.
+    ``compiled``: by torch.compile, each unit by itself."""
     for number, dropout in enumerate(m for m in model.modules() if isinstance(m, Dropout)):
         dropout.layer = number
     parts = _parts(model, cut)
@@ -43,7 +49,7 @@ def units_of(model: nn.Module, cut: Callable[[nn.Module], Sequence[nn.Module]] |
     units = []
     for number, part in enumerate(parts):
         name = paths.get(id(part)) or ("model" if part is model else f"unit {number}")
-        units.append(_unit(name, part, model, parameters, buffers))
+        units.append(_unit(name, part, model, parameters, buffers, _compiled(part) if compiled else part))
     _require_all(units, parameters)
     return units
 
@@ -71,9 +77,22 @@ def _parts(model: nn.Module, cut) -> Sequence[nn.Module]:
     return list(model) if isinstance(model, nn.Sequential) and len(model) > 0 else [model]
 
 
-def _unit(name: str, part: nn.Module, model: nn.Module, parameters: dict, buffers: dict) -> HostedUnit:
+def _compiled(part: nn.Module) -> Callable[..., Any]:
+    """``part`` by torch.compile, which keeps what it has compiled by code objects, and gives up on one after some
+    shapes and modes. So all modules of a class have one in common, which no other has: equal blocks are compiled once,
+    and a model of many classes is compiled whole."""
+    def call(*inputs: Any) -> Any:
+        return part(*inputs)
+
+    code = _CODES.setdefault(type(part), call.__code__.replace(co_name=type(part).__name__))
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_VARIANTS)
+    return torch.compile(types.FunctionType(code, call.__globals__, closure=call.__closure__))
+
+
+def _unit(name: str, part: nn.Module, model: nn.Module, parameters: dict, buffers: dict,
+          call: Callable[..., Any]) -> HostedUnit:
     def forward(inputs: tuple, _whole: nn.Module = model) -> tuple:  # which lives as long as its units
-        return as_tuple(part(*inputs), f"what {name} returns")
+        return as_tuple(call(*inputs), f"what {name} returns")
 
     trained, kept = [], []
     for path, parameter in part.named_parameters():
@@ -255,7 +274,7 @@ def load(spec: str, job: str) -> HostedTask:
     task = make_task(config) if inspect.signature(make_task).parameters else make_task()
     if not isinstance(task, Task):
         raise TypeError(f"{spec} returned a {type(task).__name__}, not a bimetal.task.Task")
-    return HostedTask(task, config["parallel"]["exact"], [_source_fact(module)])
+    return HostedTask(task, config["parallel"]["exact"], [_source_fact(module)], config["model"]["compile"])
 
 
 @dataclasses.dataclass
@@ -268,8 +287,9 @@ class HostedMetric:
 class HostedTask:
     """The attributes are those that src/bimetal/python_host/hosted_task.cpp asks for."""
 
-    def __init__(self, task: Task, exact: str, facts: list[str]):
+    def __init__(self, task: Task, exact: str, facts: list[str], compiled: bool = False):
         self._task = task
+        self._compiled = compiled
         self._exact = exact
         self.training = HostedDataset(task.training, task.collate, task.weights)
         self.evaluation = None if task.evaluation is None else HostedDataset(task.evaluation, task.collate)
@@ -287,7 +307,7 @@ class HostedTask:
         if self._exact == "strict":
             require_exact(model)
         self._models = [made for made in self._models if made() is not None] + [weakref.ref(model)]
-        return units_of(model, self._task.units)
+        return units_of(model, self._task.units, self._compiled)
 
     def make_optimizer(self, parameters: tuple) -> HostedOptimizer:
         """Over the parameters of one of the models that make_units has made."""

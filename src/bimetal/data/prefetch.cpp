@@ -1,5 +1,8 @@
 #include "bimetal/data/prefetch.h"
 
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -13,12 +16,16 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/device/staging.h"
 
 namespace bimetal::data {
 
 struct Prefetcher::Impl {
   Impl(std::shared_ptr<const task::Dataset> set, torch::Device place)
       : dataset(std::move(set)), device(place), thread([this] { run(); }) {}
+
+  /// Metal's memory is the host's, where a copy from page-locked memory would be one more.
+  bool copies_ahead() const { return !device.is_cpu() && !device.is_mps(); }
 
   ~Impl() {
     {
@@ -30,7 +37,8 @@ struct Prefetcher::Impl {
   }
 
   void run();
-  task::Values on_device(task::Values batch) const;
+  task::Values on_device(task::Values batch);
+  void hand_over(const task::Values& batch) const;
 
   const std::shared_ptr<const task::Dataset> dataset;
   const torch::Device device;
@@ -43,6 +51,10 @@ struct Prefetcher::Impl {
   std::optional<task::Draws> wanted;  ///< not yet begun
   std::optional<task::Values> batch;
   std::exception_ptr error;
+
+  // Of the thread, until a batch is there.
+  std::optional<c10::Stream> stream;  ///< of copies to the device
+  std::optional<c10::Event> copied;   ///< behind the last batch's
 
   std::thread thread;  // last: it uses all of the above
 };
@@ -91,14 +103,30 @@ void Prefetcher::Impl::run() {
   }
 }
 
-/// A CUDA copy from pageable memory blocks; from pinned memory it runs beside the computation, in
-/// order with later kernels because both use the device's default stream.
-task::Values Prefetcher::Impl::on_device(task::Values batch) const {
+/// A copy from pageable memory blocks, and one on the stream of the computation waits for all that
+/// this has queued. From page-locked memory, on a stream of its own, it runs beside.
+task::Values Prefetcher::Impl::on_device(task::Values batch) {
   if (device.is_cpu()) return batch;
-  if (device.is_cuda()) {
-    for (auto& values : batch) values = values.pin_memory();
+  if (!copies_ahead()) return task::to_device(batch, device);
+  if (!stream) stream = device::stream_of_its_own(device);
+  const c10::StreamGuard on_copy_stream(*stream);
+  for (auto& values : batch) values = values.pin_memory();
+  auto moved = task::to_device(batch, device, /*non_blocking=*/true);
+  copied.emplace(device.type());
+  copied->record(*stream);
+  return moved;
+}
+
+/// What the caller's stream does from now on sees the batch, whose memory is not used again before
+/// that is done.
+void Prefetcher::Impl::hand_over(const task::Values& values) const {
+  if (!copied) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  const auto current = guard.getStream(device);
+  copied->block(current);
+  for (const auto& value : values) {
+    guard.recordDataPtrOnStream(value.storage().data_ptr(), current);
   }
-  return task::to_device(batch, device, /*non_blocking=*/device.is_cuda());
 }
 
 Prefetcher::Prefetcher(std::shared_ptr<const task::Dataset> dataset, torch::Device device)
@@ -127,7 +155,9 @@ task::Values Prefetcher::take() {
   impl_->changed.wait(lock, [this] { return impl_->batch.has_value() || impl_->error; });
   impl_->requested = false;
   if (const auto failure = std::exchange(impl_->error, nullptr)) std::rethrow_exception(failure);
-  return *std::exchange(impl_->batch, std::nullopt);
+  auto batch = *std::exchange(impl_->batch, std::nullopt);
+  impl_->hand_over(batch);
+  return batch;
 }
 
 void Prefetcher::discard() {

@@ -169,6 +169,18 @@ std::string driver_name(const char* library, const char* init, const char* get, 
   return text.data();
 }
 
+int cuda_major(int ordinal) {
+  constexpr int kMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+  auto* initialise = function_of<int(unsigned)>("libcuda.so.1", "cuInit");
+  auto* get_device = function_of<int(int*, int)>("libcuda.so.1", "cuDeviceGet");
+  auto* attribute = function_of<int(int*, int, int)>("libcuda.so.1", "cuDeviceGetAttribute");
+  int handle = 0, major = 0;
+  if (!initialise || !get_device || !attribute || initialise(0) != 0 ||
+      get_device(&handle, ordinal) != 0 || attribute(&major, kMajor, handle) != 0)
+    return 0;
+  return major;
+}
+
 std::string cuda_name(int ordinal) {
   if (at::globalContext().hasROCM()) {
     return driver_name("libamdhip64.so", "hipInit", "hipDeviceGet", "hipDeviceGetName", ordinal);
@@ -177,6 +189,10 @@ std::string cuda_name(int ordinal) {
 }
 
 #else
+
+int cuda_major(int /*ordinal*/) {
+  return 0;
+}
 
 std::string cuda_name(int /*ordinal*/) {
   return "";
@@ -191,6 +207,11 @@ std::string accelerator_name(const torch::Device& device) {
   if (device.is_cuda()) name = cuda_name(device.index());
   if (device.is_mps()) name = cpu_name();  // one chip, named as a whole
   return name.empty() ? device.str() : name;
+}
+
+int cuda_capability(const torch::Device& device) {
+  if (!device.is_cuda() || at::globalContext().hasROCM()) return 0;
+  return cuda_major(device.has_index() ? device.index() : 0);
 }
 
 }  // namespace bimetal::device

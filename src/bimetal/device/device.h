@@ -49,6 +49,10 @@ void pause_for_speed(double speed, double compute_seconds);
 /// device's own notation, e.g. "xpu:0".
 std::string accelerator_name(const torch::Device& device);
 
+/// The major number of what an NVIDIA card can ("compute capability"): 8 is Ampere. 0 of others,
+/// AMD's among them, and where it can't be had.
+int cuda_capability(const torch::Device& device);
+
 // Where a process computes, and in which type.
 
 struct Place {

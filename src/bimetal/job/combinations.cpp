@@ -4,50 +4,11 @@
 #include <string_view>
 
 #include "bimetal/base/error.h"
+#include "bimetal/job/asked.h"
 #include "bimetal/job/job_bindings.h"
 
 namespace bimetal::job {
 namespace {
-
-/// What is asked for, whoever asks.
-struct Asked {
-  const JobConfig& job;
-  bool low, float16;  ///< precision of any worker
-
-  bool unlike;  ///< not all of them compute in the same
-
-  bool elastic() const { return job.elastic.min_workers > 0; }
-  bool in_parts() const { return job.mesh.tensor > 1; }
-  bool open() const { return is_open(job.mesh); }
-  bool stages() const { return job.mesh.stages > 1 || job.mesh.stages == kAutoStages; }
-  /// Stages with replicas of their own number.
-  bool uneven() const {
-    const auto& replicas = job.mesh.stage_replicas;
-    return !replicas.empty() && std::ranges::min(replicas) != std::ranges::max(replicas);
-  }
-  /// Some stage is said to have several replicas.
-  bool replicated() const {
-    const auto& replicas = job.mesh.stage_replicas;
-    return job.mesh.replicas > 1 || (!replicas.empty() && std::ranges::max(replicas) > 1);
-  }
-  /// Stages with tensor ranks of their own number.
-  bool parts_uneven() const {
-    const auto& ranks = job.mesh.stage_tensor;
-    return !ranks.empty() && std::ranges::min(ranks) != std::ranges::max(ranks);
-  }
-  bool servers() const { return job.parallel.mode == "server"; }
-  bool updates_in_backward() const { return job.zero.update == "backward"; }
-  /// Anything, to one place or the other.
-  bool offloads(std::string_view place, std::string_view other) const {
-    const auto is = [&](std::string_view to) { return to == place || to == other; };
-    return is(job.zero.offload_optimizer) || is(job.zero.offload_parameters);
-  }
-};
-
-struct Combination {
-  bool (*asked)(const Asked&);
-  std::string_view why;
-};
 
 constexpr Combination kImpossible[] = {
     {[](const Asked& asked) { return asked.low && asked.job.train.dtype == "float64"; },
@@ -61,11 +22,23 @@ constexpr Combination kImpossible[] = {
        auto ours = asked.job.model;
        ours.name = ModelConfig().name;
        ours.python.clear();
+       ours.compile = false;
        return !asked.job.model.python.empty() && ours != ModelConfig();
      },
      "model.python brings a model of its own: leave the sizes, norm, dropout and weights of "
      "Bimetal's "
      "models out; what it needs it may take from its argument, the job"},
+    {[](const Asked& asked) { return asked.job.model.compile && asked.job.model.python.empty(); },
+     "model.compile compiles units that are written in Python (torch.compile): set model.python, "
+     "or "
+     "leave it out; Bimetal's own models are not compiled"},
+    {[](const Asked& asked) {
+       const auto& schedule = asked.job.mesh.schedule;
+       return asked.job.model.compile && asked.stages() &&
+              (schedule == "zero_bubble" || schedule == "auto");
+     },
+     "model.compile does not go with mesh.schedule = \"zero_bubble\", nor with \"auto\", which may "
+     "choose it: a compiled unit has one backward, for inputs and weights at once; take \"1f1b\""},
     {[](const Asked& asked) {
        auto ours = asked.job.data;
        const DataConfig defaults;
@@ -370,7 +343,8 @@ void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers)
     return precision_of(job, worker) != job.train.precision;
   });
   const auto require = [&](const JobConfig& own) {
-    const Asked asked{own, float16 || computes_in("bfloat16"), float16, unlike};
+    const Asked asked{own, float16 || computes_in("bfloat16") || computes_in("tf32"), float16,
+                      unlike};
     for (const auto& combination : kImpossible) {
       if (combination.asked(asked)) {
         throw Error(ErrorCode::Unsupported, std::string(combination.why));

@@ -16,7 +16,8 @@ namespace bimetal::job {
 
 struct ModelConfig {
   std::string name = "cnn";
-  std::string python;  ///< "package.module:function" that makes the task; then name says nothing
+  std::string python;    ///< "package.module:function" that makes the task; then name says nothing
+  bool compile = false;  ///< units of such a task by torch.compile
   std::int64_t hidden = 0;       ///< width of the hidden layers; 0: the model's own
   std::string norm = "group";    ///< resnets: "group", or "batch"
   std::int64_t norm_group = 32;  ///< batch: samples that are normalised with each other
@@ -57,8 +58,10 @@ struct TrainConfig {
   std::uint64_t seed = 1;             ///< below 2^63, TOML's largest whole number
   std::string dtype = "float32";      ///< "float32" or "float64"
   std::string precision = "float32";  ///< of the computation: a name of precision::Precision
-  double loss_scale = 0;              ///< float16: 0 finds it out
-  double loss_scale_initial = 65536;  ///< what it begins with where it finds itself
+  /// What convolutions get their images in: "contiguous", "channels_last", or "auto".
+  std::string memory_format = "contiguous";
+  double loss_scale = 0;                   ///< float16: 0 finds it out
+  double loss_scale_initial = 65536;       ///< what it begins with where it finds itself
   std::int64_t loss_scale_window = 2000;   ///< steps without an overflow after which it doubles
   std::int64_t loss_scale_hysteresis = 1;  ///< overflows until it is halved
   double loss_scale_min = 1;               ///< it does not fall below that

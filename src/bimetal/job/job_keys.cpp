@@ -16,6 +16,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
   return {
       {"model", "name", kAlike, text(model.name)},
       {"model", "python", kAlike, text(model.python)},
+      {"model", "compile", kMayDiffer, flag(model.compile)},
       {"model", "hidden", kAlike, whole(model.hidden, 0)},
       {"model", "norm", kAlike, one_of(model.norm, {"group", "batch"})},
       {"model", "norm_group", kAlike, whole(model.norm_group, 2)},
@@ -52,7 +53,9 @@ std::vector<JobKey> job_keys(JobConfig& job) {
       {"train", "seed", kAlike, whole(train.seed, 0)},
       {"train", "dtype", kAlike, one_of(train.dtype, {"float32", "float64"})},
       {"train", "precision", kMayDiffer,
-       one_of(train.precision, {"float32", "bfloat16", "float16", "auto"})},
+       one_of(train.precision, {"float32", "tf32", "bfloat16", "float16", "auto"})},
+      {"train", "memory_format", kMayDiffer,
+       one_of(train.memory_format, {"contiguous", "channels_last", "auto"})},
       {"train", "loss_scale", kAlike, number(train.loss_scale, kNotNegative)},
       {"train", "loss_scale_initial", kAlike, number(train.loss_scale_initial, kPositive)},
       {"train", "loss_scale_window", kAlike, whole(train.loss_scale_window, 1)},

@@ -20,7 +20,8 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kTypes = {"auto", "cpu", "cuda", "mps", "xpu"};
 
-constexpr std::array<std::string_view, 4> kPrecisions = {"float32", "bfloat16", "float16", "auto"};
+constexpr std::array<std::string_view, 5> kPrecisions = {"float32", "tf32", "bfloat16", "float16",
+                                                         "auto"};
 constexpr std::array<std::string_view, 3> kPlaces = {"none", "host", "disk"};
 
 /// More than machines have: on any of them a slip of the pen. What one machine takes it says itself

@@ -33,13 +33,17 @@ void clip_values(const std::vector<torch::Tensor>& gradients, double limit) {
   at::_foreach_clamp_max_(gradients, limit);
 }
 
-double norm_of_gradients(const std::vector<torch::Tensor>& gradients) {
-  if (gradients.empty()) return 0;
+torch::Tensor norm_where_they_are(const std::vector<torch::Tensor>& gradients) {
+  if (gradients.empty()) return torch::zeros({});
   const torch::NoGradGuard no_grad;
   auto norms = at::_foreach_norm(gradients, 2);
   // Of different types where parameters are.
   for (auto& norm : norms) norm = norm.to(norms.front().scalar_type());
-  return at::stack(norms).norm().item<double>();
+  return at::stack(norms).norm();
+}
+
+double norm_of_gradients(const std::vector<torch::Tensor>& gradients) {
+  return gradients.empty() ? 0 : norm_where_they_are(gradients).item<double>();
 }
 
 double clip_factor(double norm, double limit) {

@@ -31,6 +31,10 @@ void clip_values(const std::vector<torch::Tensor>& gradients, double limit);
 /// device. 0 of none; NaN or infinity if there is one among the elements.
 double norm_of_gradients(const std::vector<torch::Tensor>& gradients);
 
+/// The same as a tensor of one number where the gradients are, which the device need not have
+/// computed yet.
+torch::Tensor norm_where_they_are(const std::vector<torch::Tensor>& gradients);
+
 /// What gradients of that norm are multiplied by to be no longer than `limit`, as
 /// torch.nn.utils.clip_grad_norm_ has it: limit / (norm + 1e-6), at most 1.
 double clip_factor(double norm, double limit);

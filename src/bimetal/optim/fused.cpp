@@ -18,7 +18,8 @@ using Tensors = std::vector<torch::Tensor>;
 
 bool fits_kernel(const torch::Tensor& tensor) {
   return tensor.is_contiguous() && tensor.is_floating_point() &&
-         tensor.layout() == torch::kStrided && (tensor.is_cpu() || tensor.is_cuda());
+         tensor.layout() == torch::kStrided &&
+         (tensor.is_cpu() || tensor.is_cuda() || tensor.is_mps());
 }
 
 /// Whether all parameters of the group that have a gradient can go through one call.

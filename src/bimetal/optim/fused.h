@@ -19,8 +19,8 @@
 namespace bimetal::optim {
 
 /// Each takes its class's own way where libtorch's fused kernel would not do the same: on devices
-/// other than CPUs and CUDA's, with amsgrad, and for tensors that are not contiguous, whose
-/// gradient's elements may lie in another order than their own. Use from one thread.
+/// other than CPUs, CUDA's and Metal's, with amsgrad, and for tensors that are not contiguous,
+/// whose gradient's elements may lie in another order than their own. Use from one thread.
 
 class FusedAdam final : public torch::optim::Adam {
  public:

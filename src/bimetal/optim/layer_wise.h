@@ -9,7 +9,9 @@
 #include <torch/csrc/api/include/torch/utils.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -32,9 +34,18 @@ bool is_adapted(const torch::Tensor& parameter);
 /// threads, so that ranks with unlike numbers of them keep equal parameters.
 torch::Tensor norm_of(const torch::Tensor& tensor);
 
+/// norm_of() each of several tensors of one device and type, as one vector; of one a scalar.
+torch::Tensor norms_of(const std::vector<torch::Tensor>& tensors);
+
 /// `ratio` where both norms are above 0; 1 where one is 0, which says nothing about a good length.
 torch::Tensor trust_ratio(const torch::Tensor& ratio, const torch::Tensor& weight_norm,
                           const torch::Tensor& step_norm);
+
+/// As many of the first tensors as are updated at once: of a group, in its order. One on the CPU,
+/// where each is in the cache from operation to operation. On accelerators so many that a launch is
+/// worth it, and no more than `elements` of them unless one has more: the step of each is in memory
+/// beside it.
+std::size_t at_once(std::span<const torch::Tensor> parameters, std::int64_t elements);
 
 /// An optimizer that treats each parameter tensor as a whole. `Options` has require_valid(), which
 /// throws Error(InvalidArgument). Use from one thread.
@@ -64,19 +75,25 @@ class LayerWise : public torch::optim::Optimizer {
     }
     const torch::NoGradGuard no_grad;
     for (auto& group : param_groups()) {
-      for (auto& parameter : group.params()) {
-        if (parameter.grad().defined()) update(parameter, options_of(group));
+      for (const bool adapted : {true, false}) {
+        step_those(options_of(group), parameters_of(group, adapted), adapted);
       }
     }
     return loss;
   }
+
+  /// Elements of tensors that are updated together; 0: one tensor at a time, on a CPU unless set.
+  void set_together(std::int64_t elements) { together_ = elements; }
 
   /// libtorch's archives may hold code, which loading one executes: Error(Unsupported).
   void save(torch::serialize::OutputArchive&) const final { refuse_archive(); }
   void load(torch::serialize::InputArchive&) final { refuse_archive(); }
 
  protected:
-  virtual void update(torch::Tensor& parameter, const Options& options) = 0;
+  /// Of several tensors on one device, in operations on all of them; each has a gradient, and is
+  /// adapted or none is.
+  virtual void update(const std::vector<torch::Tensor>& parameters, const Options& options,
+                      bool adapted) = 0;
 
   /// A new one at first.
   State& state_of(const torch::Tensor& parameter) {
@@ -86,6 +103,30 @@ class LayerWise : public torch::optim::Optimizer {
   }
 
  private:
+  using Parameters = std::vector<torch::Tensor>;
+
+  static Parameters parameters_of(const torch::optim::OptimizerParamGroup& group, bool adapted) {
+    Parameters found;
+    for (const auto& parameter : group.params()) {
+      if (parameter.grad().defined() && is_adapted(parameter) == adapted)
+        found.push_back(parameter);
+    }
+    return found;
+  }
+
+  void step_those(const Options& options, const Parameters& parameters, bool adapted) {
+    const std::span<const torch::Tensor> all(parameters);
+    for (std::size_t begin = 0; begin < all.size();) {
+      const auto end = begin + at_once(all.subspan(begin), together_);
+      update({parameters.begin() + static_cast<std::ptrdiff_t>(begin),
+              parameters.begin() + static_cast<std::ptrdiff_t>(end)},
+             options, adapted);
+      begin = end;
+    }
+  }
+
+  std::int64_t together_ = -1;  ///< as the device has it
+
   [[noreturn]] static void refuse_archive() {
     throw Error(
         ErrorCode::Unsupported,
@@ -140,8 +181,10 @@ class Lamb : public LayerWise<LambOptions, torch::optim::AdamParamState> {
   using LayerWise::LayerWise;
 
  private:
-  torch::Tensor adam_step(const torch::Tensor& parameter, const LambOptions& options);
-  void update(torch::Tensor& parameter, const LambOptions& options) override;
+  std::vector<torch::Tensor> adam_steps(const std::vector<torch::Tensor>& parameters,
+                                        const LambOptions& options);
+  void update(const std::vector<torch::Tensor>& parameters, const LambOptions& options,
+              bool adapted) override;
 };
 
 // LARS: momentum SGD whose rate is scaled for each tensor by the ratio of two norms, for batches so
@@ -189,7 +232,8 @@ class Lars : public LayerWise<LarsOptions, torch::optim::SGDParamState>, public 
   torch::Tensor velocity_of(const torch::Tensor& parameter) const override;
 
  private:
-  void update(torch::Tensor& parameter, const LarsOptions& options) override;
+  void update(const std::vector<torch::Tensor>& parameters, const LarsOptions& options,
+              bool adapted) override;
 
   double part_ = 1;
 };

@@ -17,13 +17,13 @@ void merge(const BatchStatistics& statistics) {
   const torch::NoGradGuard no_grad;
   auto sums = statistics.sums;
   const auto channels = statistics.mean.numel();
-  const auto samples = sums[2 * channels].item<double>();
-  if (samples > 0) {
-    const auto means = sums / samples;
-    auto mean = statistics.mean, variance = statistics.variance;
-    mean.lerp_(means.narrow(0, 0, channels), statistics.momentum);
-    variance.lerp_(means.narrow(0, channels, channels), statistics.momentum);
-  }
+  // The host does not ask how many there are: without samples means are 0, and have no weight.
+  const auto samples = sums[2 * channels];
+  const auto means = sums / samples.clamp_min(1);
+  const auto weight = (samples > 0).to(sums.scalar_type()) * statistics.momentum;
+  auto mean = statistics.mean, variance = statistics.variance;
+  mean.lerp_(means.narrow(0, 0, channels), weight);
+  variance.lerp_(means.narrow(0, channels, channels), weight);
   sums.zero_();
 }
 

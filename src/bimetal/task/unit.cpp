@@ -182,4 +182,12 @@ Values to_device(const Values& values, const torch::Device& device, bool non_blo
   return moved;
 }
 
+Values in_channels_last(Values values) {
+  for (auto& value : values) {
+    if (value.dim() != 4 || !value.is_floating_point()) continue;
+    value = value.contiguous(torch::MemoryFormat::ChannelsLast);
+  }
+  return values;
+}
+
 }  // namespace bimetal::task

@@ -33,6 +33,11 @@ Values slice(const Values& batch, std::int64_t begin, std::int64_t end);
 /// The same values on `device`; `non_blocking`: as torch::Tensor::to has it.
 Values to_device(const Values& values, const torch::Device& device, bool non_blocking = false);
 
+/// Where images are among them (of four dimensions and floating point), these with each pixel's
+/// channels side by side in memory (torch.channels_last), which convolutions hand on. The same
+/// numbers; parameters need not lie so.
+Values in_channels_last(Values values);
+
 struct NamedTensor {
   std::string name;  ///< in the whole model, as checkpoints have it: "conv1.weight"
   torch::Tensor tensor;

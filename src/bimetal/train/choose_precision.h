@@ -18,12 +18,20 @@
 namespace bimetal::train {
 
 /// The worker's own precision, or else train.precision. "auto" measures some steps of `task` in
-/// each that the device knows, and takes a lower one only where it is clearly faster: bfloat16, or
+/// each that the device knows, and takes a lower one only where it is clearly faster: bfloat16
+/// before tf32, or
 /// on an accelerator with parallel.mode "all_reduce" and uncompressed gradients also float16, where
 /// bfloat16 does not pay. Draws from torch's default generator: seed it afterwards. Errors:
 /// Unsupported for a precision that the device lacks; require_possible()'s.
 precision::Precision choose_precision(const job::JobConfig& job, const job::WorkerSpec& worker,
                                       const device::Place& place, const task::Task& task);
+
+/// Whether images are given to convolutions with their channels last: as train.memory_format says.
+/// "auto" measures some steps each way, and tells the observer if it is clearly faster. Draws from
+/// torch's default generator, as choose_precision() does.
+bool choose_channels_last(const job::JobConfig& job, const device::Place& place,
+                          const task::Task& task, precision::Precision precision,
+                          progress::Observer& observer);
 
 /// Whether the device can compute in it, however slowly.
 bool knows(precision::Precision precision, const torch::Device& device);

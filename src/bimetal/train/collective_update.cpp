@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -81,8 +82,27 @@ double CollectiveUpdate::memory_now() {
   return memory_bytes_;
 }
 
+/// The one wait for the device, if there is anything to be known: what a rank says of its share
+/// then comes with it. Returns for how long of it the device was still at the share.
+double CollectiveUpdate::read(const torch::Tensor& seen, progress::RankFigures& mine,
+                              std::optional<Unread>& unread) {
+  if (!seen.defined()) return 0;
+  if (!unread) {
+    mine.gradient_norm = seen.item<double>();
+    return 0;
+  }
+  const auto numbers = device::read_together({seen, unread->losses});
+  mine.gradient_norm = numbers.front();
+  mine.loss_sum = std::accumulate(numbers.begin() + 1, numbers.end(), 0.0);
+  // The device is through with the update before, too.
+  if (updating_) update_seconds_ = std::max(update_seconds_, updating_->seconds());
+  const double computed = std::max(unread->launch_seconds, unread->timer.seconds());
+  mine.compute_seconds = computed + update_seconds_;
+  return computed - unread->launch_seconds;
+}
+
 StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
-                                 torch::optim::Optimizer& optimizer) {
+                                 torch::optim::Optimizer& optimizer, std::optional<Unread> unread) {
   require_trained(optimizer, sync_.store());
   mine.communicate_seconds = communicate_seconds_;
   mine.wait_seconds = wait_seconds_;
@@ -101,8 +121,8 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   const auto gradients = optim::gradients_of(optimizer);
   const auto counted = optim::gradients_of(
       optimizer, [this](const torch::Tensor& parameter) { return sync_.counts(parameter); });
-  mine.gradient_norm =
-      in_phase(Phase::kUpdate, [&] { return stages_.inspect(gradients, counted); });
+  const double behind = in_phase(
+      Phase::kUpdate, [&] { return read(stages_.look(gradients, counted), mine, unread); });
   const double inspect_seconds = inspecting.seconds();
   // Before anybody updates: a rank that is lost then takes nothing of the step with it.
   parallel::sum_over_ranks(statistics_, sync_.group(), timeout_);
@@ -112,7 +132,9 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   StepResult result;
   result.figures = in_phase(Phase::kWait, [&] { return exchange_.wait(); });
   result.communicate_seconds = sync_.communicate_seconds();
-  result.wait_seconds = sync_.wait_seconds() + waiting.seconds() + std::exchange(waited_before_, 0);
+  // Whoever waited for the sums of gradients that were not there yet has waited for the device.
+  const double summing = std::max(0.0, sync_.wait_seconds() - behind);
+  result.wait_seconds = summing + waiting.seconds() + std::exchange(waited_before_, 0);
   communicate_seconds_ += result.communicate_seconds;
   wait_seconds_ += result.wait_seconds;
   result.applied = all_fit(result.figures);
@@ -124,7 +146,10 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   require_finite(result.figures, step, sync_.store().updates_in_backward());
   const Stopwatch updating;
   const Phase phase(Phase::kUpdate);
+  if (unread && !updating_) updating_.emplace(unread->losses.device());
+  if (updating_) updating_->begin();
   result.skipped = !update(step, result.figures, optimizer);
+  if (updating_) updating_->end();
   const double waited = result.skipped ? 0 : spread_update();
   update_seconds_ = inspect_seconds + updating.seconds() - waited;
   result.wait_seconds += waited;

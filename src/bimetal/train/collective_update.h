@@ -6,11 +6,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/device/stream_timer.h"
 #include "bimetal/parallel/sync.h"
 #include "bimetal/progress/worker_summary.h"
 #include "bimetal/task/batch_norm.h"
@@ -25,6 +27,13 @@ struct StepResult {
   bool skipped = false;  ///< applied, but for the update: float16 could not hold the gradients
   double communicate_seconds = 0;
   double wait_seconds = 0;
+};
+
+/// What is to be known of a share once the device has computed it, which nobody has waited for.
+struct Unread {
+  torch::Tensor losses;        ///< of its pieces
+  double launch_seconds = 0;   ///< that the host took
+  device::StreamTimer& timer;  ///< of the device, begun and ended
 };
 
 /// Use from one thread.
@@ -43,7 +52,10 @@ class CollectiveUpdate {
   /// optimizer of other tensors than the store trains; NotFinite, on every rank and with the
   /// parameters unchanged (but for a store that updates in backward), naming the step and the ranks
   /// whose loss is no number, or as GradientStages::decide has it; the fabric's.
-  StepResult run(std::int64_t step, progress::RankFigures mine, torch::optim::Optimizer& optimizer);
+  /// `unread`: loss and seconds of `mine` are read with the norm of the gradients, by the only copy
+  /// that the host waits for; for stages() that need agreement.
+  StepResult run(std::int64_t step, progress::RankFigures mine, torch::optim::Optimizer& optimizer,
+                 std::optional<Unread> unread = {});
 
   /// Whose loss_scale() the step's gradients are multiplied by.
   GradientStages& stages() noexcept { return stages_; }
@@ -70,6 +82,8 @@ class CollectiveUpdate {
               torch::optim::Optimizer& optimizer);
   double spread_update();
   double memory_now();
+  double read(const torch::Tensor& seen, progress::RankFigures& mine,
+              std::optional<Unread>& unread);
 
   parallel::Sync sync_;
   std::chrono::milliseconds timeout_;
@@ -80,6 +94,7 @@ class CollectiveUpdate {
   double memory_bytes_ = 0;
   std::int64_t updated_ = 0, complete_ = 0;  // steps: the last update; all gradients are here
   double update_seconds_ = 0, waited_before_ = 0;
+  std::optional<device::StreamTimer> updating_;        ///< where nobody waits for the update
   double communicate_seconds_ = 0, wait_seconds_ = 0;  // of all steps so far
 };
 

@@ -16,6 +16,7 @@
 #include "bimetal/base/log.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/out_of_memory.h"
+#include "bimetal/device/stream_timer.h"
 #include "bimetal/precision/precision.h"
 #include "bimetal/train/profile/phase.h"
 
@@ -139,11 +140,16 @@ void Pieces::add(const torch::Tensor& loss_sum, bool last) {
   sums_.push_back(loss_sum.detach());
 }
 
-double Pieces::loss_sum(const torch::Device& device) const {
-  device::synchronize(device);
+double Pieces::loss_sum() const {
   double sum = 0;
-  for (const auto& loss : sums_) sum += loss.item<double>();
+  for (const auto loss : device::read_together(sums_)) sum += loss;
   return sum;
+}
+
+torch::Tensor Pieces::losses() const {
+  std::vector<torch::Tensor> flat;
+  for (const auto& loss : sums_) flat.push_back(loss.reshape(1));
+  return at::cat(flat);
 }
 
 Compute::Compute(const task::Task& task, task::Model model, const torch::Device& device,
@@ -153,21 +159,29 @@ Compute::Compute(const task::Task& task, task::Model model, const torch::Device&
       device_(device),
       micro_batch_(options.micro_batch, device, weight_of_a_sample(task), model_.sample_group()),
       options_(std::move(options)),
+      products_(options_.precision),
       segments_(model_, recomputed_at_once(options_.recompute, model_.units.size()),
                 options_.before_use) {}
 
 torch::Tensor Compute::loss_of(const task::Values& piece) const {
   const Phase phase(Phase::kForward);
   const precision::Autocast cast(device_.type(), options_.precision);
-  const auto outputs = segments_.run(task_.inputs(piece));
+  auto inputs = task_.inputs(piece);
+  if (options_.channels_last) inputs = task::in_channels_last(std::move(inputs));
+  const auto outputs = segments_.run(std::move(inputs));
   auto loss_sum = task_.loss_sum(outputs, piece);
   // A sum over samples, and what it is scaled by, may exceed what float16 can hold.
-  const bool low = options_.precision != precision::Precision::float32;
+  const bool low = precision::is_half(options_.precision);
   return low && loss_sum.defined() ? loss_sum.to(torch::kFloat32) : loss_sum;
 }
 
 double Compute::run(const task::Values& share, const Backward& backward, const task::Draws& draws,
                     std::int64_t least) {
+  return compute(share, backward, draws, least).loss_sum();
+}
+
+Pieces Compute::compute(const task::Values& share, const Backward& backward,
+                        const task::Draws& draws, std::int64_t least) {
   const precision::CastCache cache;
   Pieces pieces(backward);
   const auto whole =
@@ -181,7 +195,7 @@ double Compute::run(const task::Values& share, const Backward& backward, const t
     if (last) graphs_.saw(loss_sum);
     pieces.add(loss_sum, last);
   });
-  return pieces.loss_sum(device_);
+  return pieces;
 }
 
 Compute::Outcome Compute::try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
@@ -192,7 +206,13 @@ Compute::Outcome Compute::try_run(std::int64_t samples, const std::function<task
   outcome.error = device::without_memory_for(device_, [&] {
     const auto share = fetch();
     fetched = true;
-    if (samples > 0) outcome.loss_sum = run(share, backward, draws, least);
+    if (samples == 0) return;
+    const auto pieces = compute(share, backward, draws, least);
+    if (options_.waits) {
+      outcome.loss_sum = pieces.loss_sum();
+    } else {
+      outcome.losses = pieces.losses();
+    }
   });
   if (!outcome.error) return outcome;
   if (!options_.repeats) rethrow_as_own(outcome.error);

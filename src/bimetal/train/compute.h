@@ -134,8 +134,10 @@ class Pieces {
   explicit Pieces(Backward backward) : backward_(std::move(backward)) {}
   /// Error(InvalidArgument) for a loss that is not one number.
   void add(const torch::Tensor& loss_sum, bool last);
-  /// The sum of all samples' losses. Waits for `device`, which adding a piece does not.
-  double loss_sum(const torch::Device& device) const;
+  /// The sum of all samples' losses. Waits for the device, which adding a piece does not.
+  double loss_sum() const;
+  /// Of each piece, one after the other, where they are.
+  torch::Tensor losses() const;
 
  private:
   Backward backward_;
@@ -146,8 +148,10 @@ struct ComputeOptions {
   std::int64_t micro_batch = 0;                                    ///< as train.micro_batch
   task::BeforeUse before_use = {};                                 ///< as run_units() has it
   precision::Precision precision = precision::Precision::float32;  ///< of forward and backward
+  bool channels_last = false;                                      ///< of images that it gets
   std::string recompute = "none";                                  ///< as train.recompute
   bool repeats = true;  ///< a share that does not fit is an outcome; else an error
+  bool waits = true;    ///< for what the device computes; else try_run() leaves that to others
 };
 
 /// Use from one thread.
@@ -171,7 +175,10 @@ class Compute {
 
   struct Outcome {
     progress::Fit fit = progress::Fit::fits;
-    double loss_sum = 0;            ///< 0 unless it fits
+    double loss_sum = 0;  ///< 0 unless it fits
+    /// Without ComputeOptions::waits, and with samples: the losses of the pieces, of which
+    /// loss_sum is to be the sum.
+    torch::Tensor losses = {};
     std::exception_ptr error = {};  ///< what there was no memory for
   };
 
@@ -186,6 +193,8 @@ class Compute {
                   const Backward& backward, const task::Draws& draws = {}, std::int64_t least = 0);
 
  private:
+  Pieces compute(const task::Values& share, const Backward& backward, const task::Draws& draws,
+                 std::int64_t least);
   torch::Tensor loss_of(const task::Values& piece) const;
   bool begin_recomputing();
   progress::Fit next_try(std::int64_t samples, std::int64_t least);
@@ -195,6 +204,7 @@ class Compute {
   const torch::Device device_;
   MicroBatch micro_batch_;
   const ComputeOptions options_;
+  const precision::Products products_;
   task::Segments segments_;
   GraphWatch graphs_;
 };

@@ -33,6 +33,7 @@ Epoch::Epoch(Run& run, comm::Group group)
       replicas_(group_, mesh_),
       memory_(group_, job_, options_, run_.place, *run_.task, run_.elements),
       precisions_(group_, job_, options_.worker, run_.place, *run_.task, observer_, run_.precision),
+      channels_last_(find_memory_format()),
       stages_(plan_stages(job_, mesh_, *run_.task, computing(), run_.batch_weight(), memory_,
                           observer_)),
       lanes_(stages_.mesh ? Lanes(stages_.mesh->shape(), group_.rank())
@@ -133,6 +134,15 @@ void Epoch::take_error_feedback() {
       "the checkpoint's error feedback is of other buckets or of a compressed job: it is dropped");
 }
 
+/// As it was in the epochs before, whose last digits it has a part in.
+bool Epoch::find_memory_format() {
+  if (run_.channels_last) return *run_.channels_last;
+  if (job_.train.memory_format == "auto") observer_.on_phase("measuring memory formats");
+  run_.channels_last =
+      choose_channels_last(job_, run_.place, *run_.task, precisions_.mine(), observer_);
+  return *run_.channels_last;
+}
+
 ProbeOptions Epoch::probe_options() const {
   ProbeOptions options{.on = computing(), .update = job_.zero.level == 0, .known = run_.cost};
   if (!options_.doors.empty()) options.budget = kBudgetOfNewcomer;
@@ -155,7 +165,8 @@ parallel::PartWeights Epoch::weigh_parts() const {
 }
 
 Computing Epoch::computing() const {
-  return {run_.place.device, run_.place.dtype, precisions_.mine(), options_.worker.speed};
+  return {run_.place.device, run_.place.dtype, precisions_.mine(), options_.worker.speed,
+          channels_last_};
 }
 
 /// A rehearsal has a model of its own: where whole gradients are too much, the first steps tell.
@@ -200,6 +211,7 @@ StepOptions Epoch::step_options() const {
   options.micro_batch = replicas_.in_parts() ? limit_of_parts() : job_.train.micro_batch;
   options.seed = job_.train.seed;
   options.precision = precisions_.mine();
+  options.channels_last = channels_last_;
   options.update.limits = optim::limits_of(job_.train);
   options.update.scaler = precisions_.scaler();
   options.recompute = job_.train.recompute;

@@ -80,6 +80,7 @@ class Epoch {
   void hand_over();
 
  private:
+  bool find_memory_format();
   ProbeOptions probe_options() const;
   Computing computing() const;
   std::vector<double> weigh_shards();
@@ -134,6 +135,7 @@ class Epoch {
   Replicas replicas_;
   MemoryCheck memory_;
   RankPrecisions precisions_;
+  const bool channels_last_;
   StagePlan stages_;
   Lanes lanes_;                ///< shares are by lane
   std::vector<double> alone_;  ///< what each rank would do without the others, in any unit

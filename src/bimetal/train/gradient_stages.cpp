@@ -35,27 +35,37 @@ GradientStages::GradientStages(const UpdateOptions& options, Norms norms)
 
 double GradientStages::inspect(const std::vector<torch::Tensor>& gradients,
                                const std::vector<torch::Tensor>& counted) {
+  const auto seen = look(gradients, counted);
+  return seen.defined() ? seen.item<double>() : 0.0;
+}
+
+torch::Tensor GradientStages::look(const std::vector<torch::Tensor>& gradients,
+                                   const std::vector<torch::Tensor>& counted) {
   factor_ = 1;
   if (scaler_ && factors_ == Factors::Deferred && limits_.value == 0) {
     // Finite exactly where they are: a float32 holds any sum of squares of what float16 computes.
     factor_ = 1 / scaler_->scale();
-    return optim::norm_of_gradients(counted) * factor_;
+    const auto norm = optim::norm_where_they_are(counted);
+    return (norm.is_mps() ? norm : norm.to(torch::kFloat64)) * factor_;
   }
-  if (scaler_ && !unscale(gradients)) return std::numeric_limits<double>::quiet_NaN();
+  const auto found = scaler_ && !gradients.empty() ? unscale(gradients) : torch::Tensor();
   if (limits_.value > 0) optim::clip_values(gradients, limits_.value);
-  return limits_.norm > 0 ? optim::norm_of_gradients(counted) : 0.0;
+  const bool limited = limits_.norm > 0;
+  if (!found.defined()) return limited ? optim::norm_where_they_are(counted) : torch::Tensor();
+  auto norm = limited ? optim::norm_where_they_are(counted).to(found.device())
+                      : torch::zeros({}, found.options());
+  return norm.masked_fill(found.squeeze(0) > 0, std::numeric_limits<double>::quiet_NaN());
 }
 
-/// False if any was not finite.
-bool GradientStages::unscale(const std::vector<torch::Tensor>& gradients) const {
-  if (gradients.empty()) return true;
+/// Above 0 if any was not finite.
+torch::Tensor GradientStages::unscale(const std::vector<torch::Tensor>& gradients) const {
   const torch::NoGradGuard no_grad;
   // float32 throughout: Metal has no float64.
   const auto options = torch::dtype(torch::kFloat32).device(gradients.front().device());
   auto found = torch::zeros({1}, options);
   const auto inverse = torch::full({1}, scaler_->scale(), options).reciprocal_();
   at::_amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse);
-  return found.item<float>() == 0;
+  return found;
 }
 
 bool GradientStages::decide(std::int64_t step, std::span<const progress::RankFigures> ranks,

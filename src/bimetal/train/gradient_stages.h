@@ -60,6 +60,9 @@ class GradientStages {
   /// `counted`: those of them whose norm is meant, sharing their memory.
   double inspect(const std::vector<torch::Tensor>& gradients,
                  const std::vector<torch::Tensor>& counted);
+  /// The same as a tensor of one number, which nobody waits for; undefined where it is 0 by itself.
+  torch::Tensor look(const std::vector<torch::Tensor>& gradients,
+                     const std::vector<torch::Tensor>& counted);
   double inspect(const std::vector<torch::Tensor>& gradients) {
     return inspect(gradients, gradients);
   }
@@ -79,7 +82,7 @@ class GradientStages {
   std::optional<std::string> notice() const;
 
  private:
-  bool unscale(const std::vector<torch::Tensor>& gradients) const;
+  torch::Tensor unscale(const std::vector<torch::Tensor>& gradients) const;
   void require_way_out(std::int64_t step) const;
 
   optim::GradientLimits limits_;

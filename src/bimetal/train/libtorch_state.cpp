@@ -6,6 +6,7 @@
 #include <torch/csrc/api/include/torch/utils.h>
 
 #include <cstdlib>
+#include <mutex>
 #include <span>
 #include <utility>
 
@@ -30,10 +31,43 @@ void require_deterministic(const job::JobConfig& job, int ranks) {
                 "the measured speed, and sums are rounded otherwise with other shares; take "
                 "\"equal\", or numbers such as [3, 1]");
   }
+  if (job.train.precision == "auto" || job.train.memory_format == "auto") {
+    throw Error(ErrorCode::Unsupported,
+                "train.deterministic does not go with \"auto\" for train.precision or "
+                "train.memory_format, which measured times decide on: name what is to be taken");
+  }
 }
 
-Deterministic::Deterministic(const job::TrainConfig& job) : on_(job.deterministic) {
-  if (!on_) return;
+namespace {
+
+bool shapes_stay(const job::JobConfig& job, int ranks) {
+  const bool alone = ranks == 1 && job.elastic.min_workers == 0;
+  return job.parallel.mode == "all_reduce" &&
+         (alone || job.parallel.balance != balance::Policy::Auto);
+}
+
+/// libtorch's switch belongs to the process, in which ranks may be threads.
+struct MeasuringSwitch {
+  std::mutex mutex;
+  int users = 0;
+  bool before = false;
+};
+
+MeasuringSwitch& measuring() {
+  static MeasuringSwitch only;
+  return only;
+}
+
+}  // namespace
+
+KernelChoice::KernelChoice(const job::JobConfig& job, int ranks)
+    : deterministic_(job.train.deterministic) {
+  const std::scoped_lock lock(measuring().mutex);
+  if (measuring().users++ == 0) measuring().before = at::globalContext().benchmarkCuDNN();
+  if (!deterministic_) {
+    if (shapes_stay(job, ranks)) at::globalContext().setBenchmarkCuDNN(true);
+    return;
+  }
   // cuBLAS reads it when it is first used, and has no other way to ask.
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   auto& context = at::globalContext();
@@ -43,9 +77,11 @@ Deterministic::Deterministic(const job::TrainConfig& job) : on_(job.deterministi
   context.setBenchmarkCuDNN(false);
 }
 
-Deterministic::~Deterministic() {
-  if (!on_) return;
+KernelChoice::~KernelChoice() {
   auto& context = at::globalContext();
+  const std::scoped_lock lock(measuring().mutex);
+  if (--measuring().users == 0) context.setBenchmarkCuDNN(measuring().before);
+  if (!deterministic_) return;
   context.setDeterministicAlgorithms(false, /*warn_only=*/false);
   context.setDeterministicCuDNN(false);
   context.setDeterministicMkldnn(false);

@@ -14,20 +14,23 @@ namespace bimetal::train {
 
 // train.deterministic: the same bits in every run of a job, or an error.
 
-/// Error(Unsupported) for a deterministic job whose workers' shares follow from measured times.
+/// Error(Unsupported) for a deterministic job in which measured times decide: on workers' shares,
+/// their precision or their memory format.
 void require_deterministic(const job::JobConfig& job, int ranks);
 
 /// While it lives, libtorch takes deterministic kernels alone if the job asks for them, in this
-/// process. One at a time.
-class Deterministic {
+/// process. Of others cuDNN measures which algorithm is fastest for each shape, as
+/// torch.backends.cudnn.benchmark has it, where shapes stay: a share that changes would be measured
+/// anew, and its slow first step taken for a slow device. Deterministic ones: one at a time.
+class KernelChoice {
  public:
-  explicit Deterministic(const job::TrainConfig& job);
-  ~Deterministic();
-  Deterministic(const Deterministic&) = delete;
-  Deterministic& operator=(const Deterministic&) = delete;
+  KernelChoice(const job::JobConfig& job, int ranks);
+  ~KernelChoice();
+  KernelChoice(const KernelChoice&) = delete;
+  KernelChoice& operator=(const KernelChoice&) = delete;
 
  private:
-  bool on_;
+  bool deterministic_;
 };
 
 /// If an error of libtorch says that an operation has no deterministic kernel: what to tell the

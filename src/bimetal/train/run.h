@@ -66,6 +66,7 @@ struct Run {
 
   // Of this rank's device and of the model, so that a later epoch need not measure them again.
   std::optional<precision::Precision> precision;
+  std::optional<bool> channels_last;
   balance::CostModel cost;
   std::optional<double> elements;  ///< of the model's parameters
 

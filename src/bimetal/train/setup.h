@@ -19,7 +19,8 @@ struct Computing {
   torch::Device device{torch::kCPU};
   torch::Dtype dtype = torch::kFloat32;
   precision::Precision precision = precision::Precision::float32;
-  double speed = 1.0;  ///< emulated: see device::pause_for_speed
+  double speed = 1.0;          ///< emulated: see device::pause_for_speed
+  bool channels_last = false;  ///< what convolutions get: task::in_channels_last
 };
 
 /// Applies the worker's limits to this process and picks its device. Errors: Unsupported for a

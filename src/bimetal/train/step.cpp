@@ -15,14 +15,16 @@ namespace {
 class ReplicaCompute final : public ShareCompute {
  public:
   ReplicaCompute(const task::Task& task, const task::Model& model, const parallel::Sync& sync,
-                 const StepOptions& options)
+                 const StepOptions& options, bool waits)
       : ShareCompute({sync.group().size(), sync.group().rank()}),
         store_(sync.store()),
         compute_(task, model, options.device,
                  {.micro_batch = options.micro_batch,
                   .precision = options.precision,
+                  .channels_last = options.channels_last,
                   .recompute = options.recompute,
-                  .repeats = sync.can_repeat()}) {}
+                  .repeats = sync.can_repeat(),
+                  .waits = waits}) {}
 
   void prepare(std::int64_t samples) override {
     passes_ = store_.agree_on_passes(static_cast<int>(compute_.pieces(samples)));
@@ -56,9 +58,11 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
     : optimizer_(optimizer),
       options_(options),
       sync_(std::move(sync)),
-      share_(options_.stage ? options_.stage
-                            : std::make_shared<ReplicaCompute>(task, model, sync_, options_)),
-      update_(sync_, options.parallel.timeout, options.update) {
+      share_(options_.stage
+                 ? options_.stage
+                 : std::make_shared<ReplicaCompute>(task, model, sync_, options_, !reads_later())),
+      update_(sync_, options.parallel.timeout, options.update),
+      timer_(options_.device) {
   update_.set_statistics(model.statistics());
   const auto& [limits, scaler] = options_.update;
   if (store().updates_in_backward() && (scaler || limits.norm + limits.value > 0)) {
@@ -66,6 +70,16 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
                 "updates in backward go with neither a loss scale nor clipping: both want all "
                 "gradients of a step at once");
   }
+}
+
+/// Whether what the device computes is waited for once, with the norm of the gradients: not where
+/// parts of a model wait for each other within a share, whose seconds then tell nothing, and not
+/// where a pause is to follow.
+bool TrainingStep::reads_later() const {
+  const auto& [limits, scaler] = options_.update;
+  const bool alone = !options_.stage && !sync_.in_parts() && sync_.can_repeat();
+  return !options_.device.is_cpu() && (scaler || limits.norm > 0) && alone && options_.speed == 1 &&
+         !sync_.store().keeps_copies();
 }
 
 StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& plan,
@@ -79,7 +93,7 @@ StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& 
   auto mine = compute(plan, fetch);
   mine.wishes = wishes;
   mine.shadow = shadow;
-  auto result = update_.run(step, mine, optimizer_);
+  auto result = update_.run(step, mine, optimizer_, std::exchange(unread_, std::nullopt));
   share_->learn(result.figures);
   return result;
 }
@@ -93,6 +107,7 @@ progress::RankFigures TrainingStep::compute(const data::EpochSampler::Step& plan
   const auto fetch_untimed = [&] {
     auto batch = in_phase(Phase::kData, fetch);
     watch = Stopwatch();
+    if (reads_later()) timer_.begin();
     return batch;
   };
   const auto outcome =
@@ -101,6 +116,11 @@ progress::RankFigures TrainingStep::compute(const data::EpochSampler::Step& plan
   progress::RankFigures mine{
       .batch = lanes.counted(plan.weights[lane]), .loss_sum = outcome.loss_sum, .fit = outcome.fit};
   if (samples == 0 || outcome.fit != progress::Fit::fits) return mine;
+  if (outcome.losses.defined()) {
+    timer_.end();
+    unread_.emplace(outcome.losses, watch.seconds() - sync_.wait_seconds(), timer_);
+    return mine;
+  }
   // The previous step's update belongs to what this device spends on a step, and waiting for others
   // does not.
   const auto spent = [&] {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bimetal/comm/group.h"
@@ -25,9 +26,10 @@ struct StepOptions {
   std::int64_t micro_batch = 0;  ///< as train.micro_batch
   std::uint64_t seed = 0;        ///< of what units draw: task/dropout.h
   precision::Precision precision = precision::Precision::float32;
+  bool channels_last = false;      ///< what convolutions get: task::in_channels_last
   std::string recompute = "none";  ///< as train.recompute
   UpdateOptions update = {};
-  parallel::ReplicatedModelOptions parallel;
+  parallel::ReplicatedModelOptions parallel = {};
   /// Where this rank has a stage of the model: computes its share. None: it has the whole model.
   std::shared_ptr<ShareCompute> stage = nullptr;
 };
@@ -74,12 +76,15 @@ class TrainingStep {
  private:
   progress::RankFigures compute(const data::EpochSampler::Step& plan,
                                 const std::function<task::Values()>& fetch);
+  bool reads_later() const;
 
   torch::optim::Optimizer& optimizer_;
   StepOptions options_;
   parallel::Sync sync_;
   std::shared_ptr<ShareCompute> share_;
   CollectiveUpdate update_;
+  device::StreamTimer timer_;     ///< of a share that nobody waits for
+  std::optional<Unread> unread_;  ///< of the step under way
 };
 
 }  // namespace bimetal::train

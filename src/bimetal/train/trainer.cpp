@@ -38,6 +38,12 @@ void end_for_others(comm::Group& group, membership::Membership* members, const s
   if (members != nullptr) members->fail(error);
 }
 
+/// As the worker computes it.
+job::JobConfig with_own_precision(job::JobConfig job, const job::WorkerSpec& worker) {
+  job.train.precision = job::precision_of(job, worker);
+  return job;
+}
+
 /// What those who train have alike, for those who want to join them.
 std::string fingerprint(const job::JobConfig& job, const task::JobTask& task) {
   std::string text;
@@ -54,13 +60,13 @@ progress::Report run_training(const job::JobConfig& job, comm::Group group,
   const int rank = group.rank();
   auto* const members = options.members;
   try {
-    require_deterministic(job, group.size());
+    require_deterministic(with_own_precision(job, options.worker), group.size());
     require_meeting(job, group.size(), options);
     const auto own = job::as_worker_has_it(job, options.worker);
     const bool founds = options.doors.empty();  // who comes later gets a mesh with the others
     if (founds) require_counts(job, group.size());
     const auto settled = founds ? with_mesh(own, group, options, observer) : own;
-    const Deterministic deterministic(settled.train);
+    const KernelChoice kernels(settled, group.size());
     const auto place = choose_place(settled, options);
     Run run(own, settled, options, observer, place,
             load_shared_task(group, settled, options, observer));

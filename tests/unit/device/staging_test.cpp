@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <vector>
+
 #include "bimetal/base/error.h"
+#include "bimetal/device/stream_timer.h"
 #include "support/manual_device.h"
 
 namespace bimetal::device {
@@ -45,6 +48,14 @@ TEST(HostStaging, KeepsLogicalOrderAcrossStrides) {
   const auto host = torch::zeros({2, 3, 4, 4});
   staging.to_host(source.contiguous(torch::MemoryFormat::ChannelsLast), host);
   EXPECT_TRUE(host.equal(source));
+}
+
+TEST(ReadTogether, AllNumbersInTheirOrder) {
+  const auto one = torch::full({}, 0.1, torch::kFloat64), half = torch::full({2}, 0.5);
+  const auto loss = torch::full({1, 1}, 3.0, torch::requires_grad());
+  EXPECT_EQ(read_together({one, half, loss}), (std::vector<double>{0.1, 0.5, 0.5, 3}));
+  EXPECT_EQ(read_together({half}), (std::vector<double>{0.5, 0.5}));
+  EXPECT_TRUE(read_together({}).empty());
 }
 
 // Gradients and parameters take part in autograd; their copies must not.

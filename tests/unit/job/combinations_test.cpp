@@ -24,6 +24,7 @@ std::string refusal(const std::vector<std::string>& settings,
 TEST(Combinations, WhatWorksIsNotRefused) {
   EXPECT_EQ(refusal({}), "");
   EXPECT_EQ(refusal({"train.precision=float16", "train.clip_norm=1"}), "");
+  EXPECT_EQ(refusal({"train.precision=tf32", "parallel.mode=server"}), "");
   EXPECT_EQ(refusal({"train.precision=bfloat16", "parallel.mode=server", "train.clip_norm=1",
                      "compression.gradients=int8"}),
             "");
@@ -33,6 +34,7 @@ TEST(Combinations, WhatWorksIsNotRefused) {
 
 TEST(Combinations, WhatCannotWorkIsRefusedWithTheReason) {
   EXPECT_THAT(refusal({"train.precision=bfloat16", "train.dtype=float64"}), HasSubstr("float64"));
+  EXPECT_THAT(refusal({"train.precision=tf32", "train.dtype=float64"}), HasSubstr("float64"));
   EXPECT_THAT(refusal({"train.precision=float16", "parallel.mode=server"}),
               HasSubstr("parallel.mode"));
   EXPECT_THAT(refusal({"train.precision=float16", "compression.gradients=topk"}),
@@ -59,6 +61,18 @@ TEST(Combinations, WhatAWorkerOffloadsIsItsOwn) {
   EXPECT_EQ(refusal(level_2, {"cpu:offload_optimizer=disk,offload_path=/a", "cpu"}), "");
   EXPECT_THAT(refusal(level_2, {"cpu", "cpu:offload_optimizer=disk"}), HasSubstr("offload_path"));
   EXPECT_THAT(refusal(level_2, {"cpu:offload_parameters=host"}), HasSubstr("zero.level = 3"));
+}
+
+TEST(Combinations, UnitsInPythonAreCompiledAndNoOthers) {
+  EXPECT_EQ(refusal({"model.python=a:b", "model.compile=true", "zero.level=3", "mesh.stages=2"}),
+            "");
+  EXPECT_THAT(refusal({"model.compile=true"}), HasSubstr("set model.python"));
+  for (const char* const schedule : {"mesh.schedule=zero_bubble", "mesh.schedule=auto"}) {
+    EXPECT_THAT(refusal({"model.python=a:b", "model.compile=true", "mesh.stages=auto", schedule}),
+                HasSubstr("take \"1f1b\""));
+  }
+  EXPECT_EQ(refusal({"model.python=a:b", "model.compile=true", "mesh.schedule=zero_bubble"}), "")
+      << "nothing is cut";
 }
 
 TEST(Combinations, ValidationHasItsPlace) {

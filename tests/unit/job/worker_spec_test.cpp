@@ -42,6 +42,7 @@ TEST(WorkerSpec, HasAPrecisionOfItsOwn) {
     EXPECT_EQ(to_string(spec), "cuda:0,precision=float16");
   }
   EXPECT_EQ(parse_worker_spec("cpu:threads=2,precision=auto").precision, "auto");
+  EXPECT_EQ(parse_worker_spec("cuda:0:precision=tf32").precision, "tf32");
 }
 
 TEST(WorkerSpec, OffloadsAsItLikes) {
@@ -62,10 +63,9 @@ TEST(WorkerSpec, SizesKnowBinaryAndDecimalUnits) {
 }
 
 TEST(WorkerSpec, RoundTrip) {
-  for (const char* text :
-       {"auto", "cpu", "cuda:0", "cuda:12,speed=0.1", "cpu:threads=2,speed=0.25,memory=2GiB",
-        "mps:memory=1536MiB", "xpu:1,threads=4,memory=3MB", "cpu:memory=12345B",
-        "cpu:memory=160MB"}) {
+  for (const char* text : {"auto", "cpu", "cuda:0", "cuda:12,speed=0.1",
+                           "cpu:threads=2,speed=0.25,memory=2GiB", "mps:memory=1536MiB",
+                           "xpu:1,threads=4,memory=3MB", "cpu:memory=12345B", "cpu:memory=160MB"}) {
     EXPECT_EQ(to_string(parse_worker_spec(text)), text);
   }
   EXPECT_EQ(with_device(parse_worker_spec("auto:threads=2,speed=0.5"), "cpu"),

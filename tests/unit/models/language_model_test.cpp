@@ -1,11 +1,15 @@
 #include "bimetal/models/language/language_model.h"
 
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/nn.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
+#include <functional>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -57,6 +61,42 @@ Shapes shapes_of(const task::Model& model) {
 }
 
 const std::vector<std::string> families = {"gpt2", "llama"};
+
+/// Names of the operations of attention that `work` calls, forward and backward.
+std::vector<std::string> attention_in(const std::function<void()>& work) {
+  static std::mutex mutex;
+  static std::vector<std::string> seen;  // callbacks are plain functions
+  seen.clear();
+  const auto handle =
+      at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction& call) {
+                              const std::string name = call.name();
+                              const std::scoped_lock lock(mutex);
+                              if (name.find("scaled_dot_product") != name.npos)
+                                seen.push_back(name);
+                              return std::unique_ptr<at::ObserverContext>();
+                            }).scopes({at::RecordScope::FUNCTION}));
+  work();
+  at::removeCallback(handle);
+  return seen;
+}
+
+// torch chooses among kernels; one that keeps no matrix of all pairs of tokens is there for CPUs,
+// too. What would be lost by a mask, a type or a stride that it does not take shows here.
+TEST(LanguageModel, AttentionTakesTheFastKernel) {
+  for (const auto& family : families) {
+    const auto model = made(small(family), torch::kFloat32);
+    model.train();
+    const auto seen = attention_in([&] { logits_of(model, some_tokens(2, 12)).sum().backward(); });
+    EXPECT_THAT(seen, ::testing::Contains("aten::_scaled_dot_product_flash_attention_for_cpu"))
+        << family;
+    EXPECT_THAT(seen,
+                ::testing::Contains("aten::_scaled_dot_product_flash_attention_for_cpu_backward"))
+        << family;
+    EXPECT_THAT(seen,
+                ::testing::Not(::testing::Contains("aten::_scaled_dot_product_attention_math")))
+        << family;
+  }
+}
 
 TEST(LanguageModel, Gpt2HasTransformersParameters) {
   const auto model = made(small("gpt2"));

@@ -145,6 +145,52 @@ TEST(Lamb, FollowsItsFormula) {
   }
 }
 
+/// Some steps of matrices, kernels, vectors and scalars, several of them together or each by
+/// itself.
+template <typename Made, typename Options>
+std::vector<torch::Tensor> after_steps(const Options& options, std::int64_t together) {
+  std::vector<torch::Tensor> parameters;
+  for (const auto& shape : {Shape{2, 3}, Shape{5}, Shape{3, 2, 2, 2}, Shape{}, Shape{4, 4}}) {
+    std::int64_t count = 1;
+    for (const auto size : shape) count *= size;
+    parameters.push_back(
+        (torch::arange(count, torch::kFloat64) * 0.3 + 0.1).cos().reshape(shape).requires_grad_());
+  }
+  Made made(parameters, options);
+  made.set_together(together);
+  for (int step = 1; step <= kSteps; ++step) {
+    for (auto& parameter : parameters) {
+      parameter.mutable_grad() = (parameter.detach() * step).sin();
+    }
+    if (step == 1) parameters[2].mutable_grad() = torch::Tensor();  // begins a step later
+    made.step();
+  }
+  return parameters;
+}
+
+TEST(LargeBatchOptimizers, TensorsTogetherAreAsEachByItself) {
+  const auto expect_alike = [](const auto& together, const auto& apart) {
+    for (std::size_t i = 0; i < apart.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(together[i], apart[i], 1e-13, 1e-15)) << i;
+    }
+  };
+  const auto lars = LarsOptions(0.5).momentum(0.9).weight_decay(0.1);
+  const auto lamb = LambOptions(0.05).weight_decay(0.1);
+  for (const std::int64_t together : {std::int64_t{12}, std::int64_t{1} << 20}) {
+    expect_alike(after_steps<Lars>(lars, together), after_steps<Lars>(lars, 0));
+    expect_alike(after_steps<Lamb>(lamb, together), after_steps<Lamb>(lamb, 0));
+  }
+}
+
+TEST(LargeBatchOptimizers, AsManyTensorsTogetherAsElementsFit) {
+  const std::vector<torch::Tensor> tensors = {torch::ones({4}), torch::ones({6}), torch::ones({2}),
+                                              torch::ones({2}, torch::kFloat64)};
+  EXPECT_EQ(at_once(tensors, 100), 3) << "of one type";
+  EXPECT_EQ(at_once(tensors, 11), 2);
+  EXPECT_EQ(at_once(tensors, 3), 1) << "one, however large";
+  EXPECT_EQ(at_once(tensors, -1), 1) << "on a CPU";
+}
+
 TEST(Lars, TakesTheRatioOfAZeroNormAsOne) {
   const LarsOptions options = LarsOptions(0.5).momentum(0).weight_decay(0.1);
   auto w = parameter_of({0, 0, 0, 0}, {2, 2});

@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -78,8 +79,52 @@ TEST(Autocast, TheCacheEndsBeforeParametersChange) {
   at::autocast::clear_cache();
 }
 
+bool in_tf32(at::Float32Op operation) {
+  return at::globalContext().float32Precision(at::Float32Backend::CUDA, operation) ==
+         at::Float32Precision::TF32;
+}
+
+TEST(Products, SwitchTf32OnForAsLongAsAnyLives) {
+  ASSERT_FALSE(in_tf32(at::Float32Op::MATMUL));
+  const bool convolutions = in_tf32(at::Float32Op::CONV);
+  for (const auto precision : {Precision::float32, Precision::bfloat16, Precision::float16}) {
+    const Products none(precision);
+    EXPECT_FALSE(in_tf32(at::Float32Op::MATMUL)) << name_of(precision);
+  }
+  {
+    const Products outer(Precision::tf32);
+    { const Products inner(Precision::tf32); }
+    std::thread([] { EXPECT_TRUE(in_tf32(at::Float32Op::MATMUL)); }).join();
+    EXPECT_TRUE(in_tf32(at::Float32Op::CONV));
+    EXPECT_EQ(product().scalar_type(), torch::kFloat32);
+  }
+  EXPECT_FALSE(in_tf32(at::Float32Op::MATMUL));
+  EXPECT_EQ(in_tf32(at::Float32Op::CONV), convolutions);
+}
+
+// What a user has switched on by torch's own call is left on.
+TEST(Products, LeaveOnWhatWasOn) {
+  at::globalContext().setAllowTF32CuBLAS(true);
+  { const Products products(Precision::tf32); }
+  EXPECT_TRUE(in_tf32(at::Float32Op::MATMUL));
+  at::globalContext().setAllowTF32CuBLAS(false);
+}
+
+TEST(Precision, Tf32IsRefusedWhereItWouldMeanFloat32) {
+  for (const auto device : {torch::Device(torch::kCPU), torch::Device(torch::kMPS)}) {
+    try {
+      require_precision(Precision::tf32, device);
+      FAIL() << device;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Unsupported);
+      EXPECT_THAT(error.what(), HasSubstr("Ampere and later"));
+      EXPECT_THAT(error.what(), HasSubstr("precision=float32"));
+    }
+  }
+}
+
 TEST(Precision, NamesAreThoseOfTheJob) {
-  for (const std::string name : {"float32", "bfloat16", "float16"}) {
+  for (const std::string name : {"float32", "tf32", "bfloat16", "float16"}) {
     EXPECT_EQ(name_of(precision_named(name)), name);
   }
   EXPECT_THROW(precision_named("auto"), Error);

@@ -13,6 +13,16 @@ namespace {
 
 using ::testing::ElementsAre;
 
+TEST(Values, ImagesAreTheSameWithTheirChannelsLast) {
+  const auto images = torch::arange(2 * 3 * 4 * 5, torch::kFloat32).view({2, 3, 4, 5});
+  const auto labels = torch::arange(2), whole = labels.view({2, 1, 1, 1});
+  const auto values = in_channels_last({images, labels, whole});
+  EXPECT_TRUE(values[0].equal(images));
+  EXPECT_EQ(values[0].stride(1), 1);
+  EXPECT_TRUE(values[1].is_same(labels));
+  EXPECT_TRUE(values[2].is_same(whole)) << "whole numbers are no images";
+}
+
 std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
   std::vector<std::string> names;
   for (const auto& named : tensors) names.push_back(named.name);

@@ -3,11 +3,19 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <chrono>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/train/choose_precision.h"
+#include "bimetal/train/compute.h"
 #include "support/errors.h"
 #include "unit/train/training_job.h"
 
@@ -65,6 +73,102 @@ TEST_F(PrecisionJob, AutoMeasures) {
   job_.train.dtype = "float64";
   train("float64", 1);
   EXPECT_EQ(last_.reports[0].workers[0].precision, "float32");
+}
+
+TEST_F(PrecisionJob, Tf32IsRefusedOnACpuAndMayBeOneWorkersOwn) {
+  job_.train.precision = "tf32";
+  expect_error(ErrorCode::Unsupported, {"Ampere", "--worker cpu:precision=float32"},
+               [&] { train("refused", 1); });
+  train("other", 1, 1, {}, {"cpu:threads=1,precision=float32"});
+  EXPECT_EQ(last_.reports[0].workers[0].precision, "float32");
+}
+
+/// Images of any numbers.
+struct SomeImages : task::Dataset {
+  std::int64_t size() const override { return 8; }
+  task::Values batch(std::span<const std::int64_t> samples) const override {
+    const auto count = std::ssize(samples);
+    return {torch::ones({count, 3, 5, 5}), torch::zeros({count})};
+  }
+};
+
+/// A convolution that writes down how the images lie that it gets, and takes its time with those
+/// that lie in the way it is slow at.
+class LookingTask : public task::Task {
+ public:
+  explicit LookingTask(std::optional<bool> slow_at_last = {}) : slow_at_last_(slow_at_last) {}
+
+  task::Model make_model() const override {
+    const auto weight = torch::full({2, 3, 3, 3}, 0.1).requires_grad_();
+    return {{{.name = "conv",
+              .parameters = {{"weight", weight}},
+              .forward = [this, weight](const task::Values& inputs) -> task::Values {
+                const auto format = inputs[0].suggest_memory_format();
+                last_.push_back(format == torch::MemoryFormat::ChannelsLast);
+                if (slow_at_last_ == last_.back()) {
+                  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                }
+                return {torch::conv2d(inputs[0], weight)};
+              }}}};
+  }
+  std::shared_ptr<const task::Dataset> training() const override {
+    return std::make_shared<SomeImages>();
+  }
+  torch::Tensor loss_sum(const task::Values& outputs, const task::Values&) const override {
+    return outputs[0].sum();
+  }
+  mutable std::vector<bool> last_;
+
+ private:
+  std::optional<bool> slow_at_last_;
+};
+
+TEST(MemoryFormat, ConvolutionsGetImagesAsAsked) {
+  const LookingTask task;
+  for (const bool channels_last : {false, true}) {
+    Compute compute(task, task.make_model(), torch::kCPU, {.channels_last = channels_last});
+    const auto images = torch::arange(2.0 * 3 * 5 * 5).reshape({2, 3, 5, 5});
+    compute.run({images, torch::zeros({2})}, [](const auto& loss, bool) { loss.backward(); });
+    EXPECT_EQ(task.last_.back(), channels_last);
+  }
+}
+
+TEST(MemoryFormat, AutoTakesWhatIsFasterAndSaysSo) {
+  job::JobConfig job;
+  job.train.memory_format = "auto";
+  job.train.global_batch = 4;
+  for (const bool slow_at_last : {false, true}) {
+    const LookingTask task(slow_at_last);
+    test::Recorder recorder;
+    const auto chosen =
+        choose_channels_last(job, {}, task, precision::Precision::float32, recorder);
+    EXPECT_EQ(chosen, !slow_at_last);
+    EXPECT_THAT(recorder.notices, ::testing::SizeIs(slow_at_last ? 0 : 1));
+  }
+}
+
+// Also where stages hand images on, and where ranks have shards of the parameters.
+TEST_F(PrecisionJob, ChannelsLastLearnsTheSame) {
+  job_.model.name = "cnn";
+  job_.train.dtype = "float64";
+  job_.train.steps = 6;
+  const auto expected = parameters_of(train("contiguous", 1, 6));
+  job_.train.memory_format = "channels_last";
+  EXPECT_LE(test::relative_difference(expected, parameters_of(train("alone", 1, 6))), 1e-12);
+  EXPECT_LE(test::relative_difference(expected, parameters_of(train("two", 2, 6))), 1e-12);
+  // Each rank saves its part; a lone one goes on from all of them.
+  const auto alone = job_;
+  const auto later = parameters_of(train("later", 1, 8));
+  const auto expect_alike = [&](const std::string& name) {
+    const auto saved = train(name, 2, 6);
+    job_ = alone;
+    const auto rest = parameters_of(train(name + "-rest", 1, 8, saved));
+    EXPECT_LE(test::relative_difference(later, rest), 1e-12) << name;
+  };
+  job_.mesh.stages = 2;
+  expect_alike("stages");
+  job_.zero.level = 3;
+  expect_alike("shards");
 }
 
 TEST_F(PrecisionJob, WhatCannotWorkIsRefused) {

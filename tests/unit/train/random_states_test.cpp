@@ -82,15 +82,15 @@ std::string error_of_put() {
   return "no error";
 }
 
-TEST(Deterministic, RefusesOperationsByName) {
-  job::TrainConfig job;
+TEST(KernelChoice, DeterministicJobsRefuseOperationsByName) {
+  job::JobConfig job;
   {
-    const Deterministic off(job);
+    const KernelChoice off(job, 1);
     EXPECT_EQ(error_of_put(), "no error");
   }
-  job.deterministic = true;
+  job.train.deterministic = true;
   {
-    const Deterministic on(job);
+    const KernelChoice on(job, 1);
     const auto refused = nondeterministic_operation(error_of_put());
     ASSERT_TRUE(refused.has_value());
     EXPECT_THAT(*refused, HasSubstr("'put_' has no deterministic kernel"));
@@ -100,13 +100,40 @@ TEST(Deterministic, RefusesOperationsByName) {
   EXPECT_EQ(nondeterministic_operation("something else went wrong"), std::nullopt);
 }
 
-TEST(Deterministic, RefusesWhatMeasuredTimesDecide) {
+bool measures(const job::JobConfig& job, int ranks) {
+  const KernelChoice choice(job, ranks);
+  return at::globalContext().benchmarkCuDNN();
+}
+
+TEST(KernelChoice, CudnnMeasuresWhereShapesStay) {
+  job::JobConfig job;
+  EXPECT_TRUE(measures(job, 1));
+  EXPECT_FALSE(at::globalContext().benchmarkCuDNN()) << "it is over";
+  EXPECT_FALSE(measures(job, 2)) << "shares change";
+  job.elastic.min_workers = 1;
+  EXPECT_FALSE(measures(job, 1)) << "others may come";
+  job.parallel.balance = balance::Policy::Equal;
+  EXPECT_TRUE(measures(job, 2));
+  job.train.deterministic = true;
+  EXPECT_FALSE(measures(job, 2));
+  at::globalContext().setBenchmarkCuDNN(true);
+  EXPECT_FALSE(measures(job, 2));
+  EXPECT_TRUE(at::globalContext().benchmarkCuDNN()) << "as it was";
+  at::globalContext().setBenchmarkCuDNN(false);
+}
+
+TEST(KernelChoice, DeterministicJobsRefuseWhatMeasuredTimesDecide) {
   job::JobConfig job;
   job.train.deterministic = true;
   EXPECT_NO_THROW(require_deterministic(job, 1));
   EXPECT_THROW(require_deterministic(job, 2), Error);
   job.parallel.balance = balance::Policy::Equal;
   EXPECT_NO_THROW(require_deterministic(job, 2));
+  for (auto* const key : {&job.train.precision, &job.train.memory_format}) {
+    const auto before = std::exchange(*key, "auto");
+    EXPECT_THROW(require_deterministic(job, 1), Error);
+    *key = before;
+  }
   job.parallel.mode = "server";
   EXPECT_THROW(require_deterministic(job, 1), Error);
   job.train.deterministic = false;

@@ -16,13 +16,15 @@ void sum_over_ranks(std::span<const task::BatchStatistics> statistics, comm::Gro
   if (statistics.empty() || group.size() == 1) return;
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> sums;
-  for (const auto& one : statistics) sums.push_back(one.sums.to(torch::kCPU, torch::kFloat64));
-  const auto all = torch::cat(sums);
+  for (const auto& one : statistics) sums.push_back(one.sums);
+  const auto here = torch::cat(sums);  // of all layers in one copy
+  const auto all = here.to(torch::kCPU).to(torch::kFloat64);
   group.all_reduce(tensor_buffer(all), comm::ReduceOp::sum, Deadline::after(timeout)).wait();
+  const auto back = all.to(here.options());
   std::int64_t begin = 0;
   for (const auto& one : statistics) {
     auto target = one.sums;
-    target.copy_(all.narrow(0, begin, target.numel()));
+    target.copy_(back.narrow(0, begin, target.numel()));
     begin += target.numel();
   }
 }

@@ -100,10 +100,11 @@ void read_model(const std::string& origin, const toml::table& table, DescribedCl
   sizes.context = section.whole("context", sizes.context);
   sizes.vocabulary = section.whole("vocabulary", sizes.vocabulary);
   const auto precision = section.text("precision", "float32");
-  if (precision != "float32" && precision != "bfloat16" && precision != "float16") {
-    section.refuse(*table.get("precision"), "'precision' is float32, bfloat16 or float16");
+  const bool wide = precision == "float32" || precision == "tf32";
+  if (!wide && precision != "bfloat16" && precision != "float16") {
+    section.refuse(*table.get("precision"), "'precision' is float32, tf32, bfloat16 or float16");
   }
-  sizes.activation_bytes = precision == "float32" ? 4 : 2;
+  sizes.activation_bytes = wide ? 4 : 2;
   const auto optimizer = section.text("optimizer", "adamw");
   if (optimizer != "adamw" && optimizer != "adam" && optimizer != "sgd") {
     section.refuse(*table.get("optimizer"), "'optimizer' is adamw, adam or sgd");

@@ -152,7 +152,11 @@ double bytes_of(const task::Values& values) {
 
 DryRun::DryRun(const task::Task& task, const UnitMeasureOptions& options,
                const std::function<void(task::Model& model)>& prepare)
-    : task_(task), options_(options), data_(task.training()), watch_(options.on.device) {
+    : task_(task),
+      options_(options),
+      products_(options.on.precision),
+      data_(task.training()),
+      watch_(options.on.device) {
   if (options.by_units) memory_ = UnitMemory::make(task, options.on.device, options.on.dtype);
   model_ = memory_ ? memory_->model() : task.make_model();
   if (!memory_) model_.to(options.on.device, options.on.dtype);
@@ -228,6 +232,7 @@ void DryRun::hold_while_used(std::size_t unit) {
 torch::Tensor DryRun::forward(const task::Values& batch) {
   const precision::Autocast cast(options_.on.device.type(), options_.on.precision);
   auto values = task_.inputs(batch);
+  if (options_.on.channels_last) values = task::in_channels_last(std::move(values));
   for (std::size_t u = 0; u < model_.units.size(); ++u) {
     begin_unit();
     values = task::run_units(std::span(&model_.units[u], 1), std::move(values), {}, u);

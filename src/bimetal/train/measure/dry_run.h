@@ -131,6 +131,7 @@ class DryRun {
 
   const task::Task& task_;
   const UnitMeasureOptions& options_;
+  const precision::Products products_;
   std::shared_ptr<const task::Dataset> data_;
   AllocationWatch watch_;             ///< before the model: all that it frees has been counted
   std::optional<UnitMemory> memory_;  ///< where parameters come by units

@@ -25,9 +25,11 @@ Rehearsal::Rehearsal(const job::TrainConfig& job, const task::Task& task, const 
     : data_(task.training()),
       device_(on.device),
       model_(task.make_model()),
-      compute_(
-          task, model_, on.device,
-          {.micro_batch = job.micro_batch, .precision = on.precision, .recompute = job.recompute}),
+      compute_(task, model_, on.device,
+               {.micro_batch = job.micro_batch,
+                .precision = on.precision,
+                .channels_last = on.channels_last,
+                .recompute = job.recompute}),
       update_(update) {
   model_.to(on.device, on.dtype);
   optimizer_ = optim::make_optimizer(job, model_.parameters());

@@ -36,7 +36,7 @@ void count_forms(const task::Model& model, const Owners& owners, const UnitMeasu
   std::vector<task::NamedTensor> trained;
   for (const auto& tensor : owners.tensors) trained.push_back({"", tensor});
   parallel::shard::WholeForm form{.keep_below = options.keep_below};
-  if (options.on.precision != precision::Precision::float32) {
+  if (precision::is_half(options.on.precision)) {
     form.half = precision::dtype_of(options.on.precision);
   }
   for (const auto& place : parallel::shard::describe(model, trained, form)) {

@@ -118,6 +118,7 @@ StageCompute::StageCompute(const task::Task& task, std::shared_ptr<const paralle
       stage_(std::move(stage)),
       sums_(std::move(sums)),
       options_(std::move(options)),
+      products_(options_.precision),
       limit_(agreed_limit(*mesh_, task_, options_)),
       dealer_(mesh_, options_.speeds, options_.learns_speeds),
       segments_(segments_of(stage_, options_.recompute)),
@@ -198,7 +199,8 @@ parallel::pipeline::StageWork StageCompute::work_on(const task::Values& share,
     const auto i = static_cast<std::size_t>(micro_batch);
     const task::DrawScope scope(draws.slice(begins[i], begins[i + 1]));
     const precision::Autocast cast(options_.device.type(), options_.precision);
-    return segments_[static_cast<std::size_t>(chunk)].run(inputs);
+    return segments_[static_cast<std::size_t>(chunk)].run(
+        options_.channels_last ? task::in_channels_last(inputs) : inputs);
   };
   work.loss_sum = [this, &draws, begins, piece](int micro_batch, const task::Values& outputs) {
     const auto i = static_cast<std::size_t>(micro_batch);
@@ -206,7 +208,7 @@ parallel::pipeline::StageWork StageCompute::work_on(const task::Values& share,
     const precision::Autocast cast(options_.device.type(), options_.precision);
     const auto loss = task_.loss_sum(outputs, piece(micro_batch));
     // As Compute has it: a sum may exceed what float16 can hold.
-    const bool low = options_.precision != precision::Precision::float32;
+    const bool low = precision::is_half(options_.precision);
     return low && loss.defined() ? loss.to(torch::kFloat32) : loss;
   };
   work.survivable = [this](const std::exception_ptr& error) {

@@ -33,6 +33,7 @@ struct StageOptions {
   torch::Device device{torch::kCPU};
   double speed = 1.0;  ///< emulated: see device::pause_for_speed
   precision::Precision precision = precision::Precision::float32;
+  bool channels_last = false;      ///< what the stage's convolutions get
   std::string recompute = "none";  ///< as train.recompute
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
   int chunks = 1;                  ///< pieces of the model per stage
@@ -97,6 +98,7 @@ class StageCompute final : public ShareCompute {
   parallel::pipeline::StageModel stage_;
   std::shared_ptr<parallel::pipeline::StageSums> sums_;
   const StageOptions options_;
+  const precision::Products products_;
   MicroBatch limit_;
   int finer_ = 1;  ///< times as many micro-batches, since some rank was out of memory
   Dealer dealer_;

@@ -25,6 +25,7 @@ StageOptions options_of(const job::JobConfig& job, const Computing& on) {
   return {.device = on.device,
           .speed = on.speed,
           .precision = on.precision,
+          .channels_last = on.channels_last,
           .recompute = job.train.recompute,
           .schedule = parallel::schedule::kind_named(job.mesh.schedule),
           .chunks = chunks_of(job.mesh),

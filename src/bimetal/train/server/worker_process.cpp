@@ -58,6 +58,7 @@ class WorkerProcess {
   device::Place place_;
   std::shared_ptr<const task::Task> task_;
   precision::Precision precision_;
+  bool channels_last_;
   balance::CostModel cost_;
   task::Model model_;
   ps::Client client_;
@@ -75,6 +76,7 @@ WorkerProcess::WorkerProcess(const job::JobConfig& job, const WorkerRun& run,
       place_(choose_place(job_, run_.trainer)),
       task_(load_task(observer)),
       precision_(choose_precision(job_, run_.trainer.worker, place_, *task_)),
+      channels_last_(choose_channels_last(job_, place_, *task_, precision_, observer)),
       cost_(measure_cost()),
       model_(make_seeded_model(*task_, job_.train.seed, place_)),
       client_(client_options(), plan_of_model(job_, model_), model_.parameters(),
@@ -90,6 +92,7 @@ ComputeOptions WorkerProcess::compute_options() {
   return {.micro_batch = job_.train.micro_batch,
           .before_use = [this](std::size_t unit) { gradients_.wait_for(model_.units[unit]); },
           .precision = precision_,
+          .channels_last = channels_last_,
           .recompute = job_.train.recompute};
 }
 
@@ -104,8 +107,9 @@ std::shared_ptr<const task::Task> WorkerProcess::load_task(progress::Observer& o
 
 /// So that already the first leases fit this device.
 balance::CostModel WorkerProcess::measure_cost() const {
-  return probe_step(job_.train, *task_,
-                    {.on = {place_.device, place_.dtype, precision_, run_.trainer.worker.speed}});
+  return probe_step(
+      job_.train, *task_,
+      {.on = {place_.device, place_.dtype, precision_, run_.trainer.worker.speed, channels_last_}});
 }
 
 ps::PushCompression WorkerProcess::push_compression() const {

@@ -1,0 +1,37 @@
+#pragma once
+// What a device has done, in seconds and numbers, without stopping it to look.
+
+#include <c10/core/Event.h>
+#include <torch/csrc/api/include/torch/types.h>
+
+#include <optional>
+#include <vector>
+
+namespace bimetal::device {
+
+/// How long an accelerator's current stream takes from one point to another, by events. Use from
+/// one thread.
+class StreamTimer {
+ public:
+  /// Errors: c10::Error for a device whose events keep no time, at the first begin().
+  explicit StreamTimer(const torch::Device& device) : device_(device) {}
+
+  void begin() { begin_ = mark(); }
+  void end() { end_ = mark(); }
+
+  /// From the last begin() to the end() behind it, 0 before there was one. The host has to know
+  /// that the device is past it: by having read what was computed later.
+  double seconds() const;
+
+ private:
+  std::optional<c10::Event> mark() const;
+
+  torch::Device device_;
+  std::optional<c10::Event> begin_, end_;
+};
+
+/// All elements of some tensors, one after the other, in the double precision that the device has:
+/// those on one device by one copy, for which alone the host waits.
+std::vector<double> read_together(const std::vector<torch::Tensor>& tensors);
+
+}  // namespace bimetal::device

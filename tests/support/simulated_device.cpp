@@ -1,0 +1,355 @@
+#include "support/simulated_device.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/detail/HPUHooksInterface.h>
+#include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_copy_from_and_resize_native.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <tuple>
+#include <utility>
+
+namespace bimetal::testing {
+namespace {
+
+// Whose kernels libtorch itself does not bring. (Parameters cannot become PrivateUse1's by
+// set_data.)
+constexpr auto kType = c10::DeviceType::HPU;
+
+/// Of the one device. Copies to the host lie in a queue until something says that they have ended.
+struct Queue {
+  std::mutex mutex;
+  std::deque<std::pair<std::uint64_t, std::function<void()>>> copies;
+  std::uint64_t tickets = 0;  ///< given to copies and events, in order
+  std::uint64_t passed = 0;  ///< the last one of which somebody knows that the device has passed it
+  std::vector<std::string> waits;
+  std::int64_t launches = 0;
+  std::set<const void*> page_locked;
+
+  /// Makes all copies that were asked for before `ticket`.
+  void pass(std::uint64_t ticket) {
+    const std::scoped_lock lock(mutex);
+    passed = std::max(passed, std::min(ticket, tickets));
+    while (!copies.empty() && copies.front().first <= ticket) {
+      copies.front().second();
+      copies.pop_front();
+    }
+  }
+  void pass_all() { pass(~std::uint64_t{0}); }
+
+  void wait_for(std::string what) {
+    {
+      const std::scoped_lock lock(mutex);
+      waits.push_back(std::move(what));
+    }
+    pass_all();
+  }
+
+  bool has_passed(std::uint64_t ticket) {
+    const std::scoped_lock lock(mutex);
+    return ticket <= passed;
+  }
+
+  std::uint64_t ticket() {
+    const std::scoped_lock lock(mutex);
+    return ++tickets;
+  }
+};
+
+Queue& queue() {
+  static auto& only = *new Queue;
+  return only;
+}
+
+/// Within a kernel, whose own copies are none of the host's.
+thread_local int kernels_under_way = 0;
+struct InKernel {
+  InKernel() { ++kernels_under_way; }
+  ~InKernel() { --kernels_under_way; }
+};
+
+struct Event {
+  std::uint64_t ticket;
+  std::chrono::steady_clock::time_point when;
+  int looks = 0;
+};
+
+struct Guard final : c10::impl::NoOpDeviceGuardImpl<kType> {
+  static c10::Device only() { return {kType, 0}; }
+  c10::Device exchangeDevice(c10::Device) const override { return only(); }
+  c10::Device getDevice() const override { return only(); }
+  c10::Stream& current() const {
+    thread_local c10::Stream stream(c10::Stream::DEFAULT, only());
+    return stream;
+  }
+  c10::Stream getStream(c10::Device) const noexcept override { return current(); }
+  c10::Stream getDefaultStream(c10::Device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, only());
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
+    return getNewStream(device);
+  }
+  c10::Stream getNewStream(c10::Device, int) const override { return make_stream(); }
+  c10::Stream getNewStream(c10::Device device) const { return getNewStream(device, 0); }
+  c10::Stream exchangeStream(c10::Stream stream) const noexcept override {
+    return std::exchange(current(), stream);
+  }
+  static c10::Stream make_stream() {
+    static std::atomic<c10::StreamId> last = 0;
+    return c10::Stream(c10::Stream::UNSAFE, only(), ++last);
+  }
+
+  void record(void** event, const c10::Stream&, const c10::DeviceIndex,
+              const c10::EventFlag) const override {
+    delete static_cast<Event*>(*event);
+    *event = new Event{queue().ticket(), std::chrono::steady_clock::now()};
+  }
+  void block(void*, const c10::Stream&) const override {
+  }  // kernels run in the order of their calls
+  /// Not at the first look: whoever takes it for granted reads too early.
+  bool queryEvent(void* event) const override {
+    auto& seen = *static_cast<Event*>(event);
+    if (queue().has_passed(seen.ticket)) return true;
+    if (seen.looks++ == 0) return false;
+    queue().pass(seen.ticket);
+    return true;
+  }
+  void synchronizeEvent(void*) const override { queue().wait_for("an event"); }
+  void synchronizeStream(const c10::Stream&) const override { queue().wait_for("a stream"); }
+  void synchronizeDevice(const c10::DeviceIndex) const override { queue().wait_for("the device"); }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<Event*>(event);
+  }
+  double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override {
+    const auto between = static_cast<Event*>(second)->when - static_cast<Event*>(first)->when;
+    return std::chrono::duration<double, std::milli>(between).count();
+  }
+};
+
+/// The host's memory, said to be somebody else's.
+struct Memory final : c10::Allocator {
+  explicit Memory(c10::Device of, bool locked) : device(of), page_locked(locked) {}
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    auto* const data = c10::alloc_cpu(bytes);
+    if (page_locked) {
+      const std::scoped_lock lock(queue().mutex);
+      queue().page_locked.insert(data);
+    }
+    return {data, data, page_locked ? &free_locked : &c10::free_cpu, device};
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return page_locked ? &free_locked : &c10::free_cpu;
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+  static void free_locked(void* data) {
+    {
+      const std::scoped_lock lock(queue().mutex);
+      queue().page_locked.erase(data);
+    }
+    c10::free_cpu(data);
+  }
+
+  c10::Device device;
+  bool page_locked;
+};
+
+Memory& device_memory() {
+  static auto& memory = *new Memory(Guard::only(), false);
+  return memory;
+}
+
+struct HPUHooks final : at::HPUHooksInterface {
+  explicit HPUHooks(at::HPUHooksArgs) {}
+  bool hasHPU() const override { return true; }
+  void init() const override {}
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return 1; }
+  void setCurrentDevice(c10::DeviceIndex) const override {}
+  c10::DeviceIndex getCurrentDevice() const override { return 0; }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  at::Device getDeviceFromPtr(void*) const override { return Guard::only(); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    static const auto& generator = *new at::Generator(at::detail::createCPUGenerator());
+    return generator;
+  }
+  bool isPinnedPtr(const void* data) const override {
+    const std::scoped_lock lock(queue().mutex);
+    return queue().page_locked.contains(data);
+  }
+  c10::Allocator* getPinnedMemoryAllocator() const override {
+    static auto& memory = *new Memory(c10::kCPU, true);
+    return &memory;
+  }
+};
+
+using at::HPUHooksRegistry;
+using at::RegistererHPUHooksRegistry;
+REGISTER_HPU_HOOKS(HPUHooks)
+
+at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
+                         std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                         std::optional<at::Device>, std::optional<bool>) {
+  return at::detail::empty_strided_generic(sizes, strides, &device_memory(),
+                                           c10::DispatchKeySet(c10::DispatchKey::HPU),
+                                           dtype.value_or(at::kFloat));
+}
+
+at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
+                 std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>,
+                 std::optional<at::MemoryFormat> format) {
+  return at::detail::empty_generic(sizes, &device_memory(),
+                                   c10::DispatchKeySet(c10::DispatchKey::HPU),
+                                   dtype.value_or(at::kFloat), format);
+}
+
+/// The same memory as a tensor of the CPU.
+at::Tensor on_cpu(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return tensor;
+  return at::from_blob(
+      tensor.data_ptr(), tensor.sizes(), tensor.strides(), [tensor](void*) {},
+      tensor.options().device(c10::kCPU).requires_grad(false));
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_blocking) {
+  const auto from = on_cpu(self), to = on_cpu(target);
+  const auto copy = [from, to] {
+    const c10::impl::ExcludeDispatchKeyGuard plain(c10::autograd_dispatch_keyset);
+    to.copy_(from);
+  };
+  auto& all = queue();
+  const bool out = target.is_cpu(), in = self.is_cpu();
+  if (kernels_under_way > 0 || (!out && !in)) {
+    copy();
+    return target;
+  }
+  const auto locked = [](const at::Tensor& host) {
+    return at::globalContext().isPinnedPtr(host.storage().data(), kType);
+  };
+  if (!non_blocking || !locked(out ? target : self)) {
+    all.wait_for(out ? "a copy to the host" : "a copy from the host");
+    copy();
+  } else if (out) {
+    const std::scoped_lock lock(all.mutex);
+    // What is copied is what is there now: later kernels come later in the stream.
+    all.copies.emplace_back(++all.tickets, [to, now = from.clone()] { to.copy_(now); });
+  } else {
+    copy();
+  }
+  return target;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& target) {
+  auto resized = target;
+  if (target.sizes() != self.sizes()) resized.resize_(self.sizes());
+  return copy_from(self, target, false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  if (kernels_under_way == 0) queue().wait_for("aten::_local_scalar_dense");
+  return on_cpu(self).item();
+}
+
+at::Tensor on_device(const at::Tensor& made) {
+  return made.defined() ? made.to(Guard::only()) : made;
+}
+
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
+                       const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+                       at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                       at::IntArrayRef output_padding, std::int64_t groups) {
+  const InKernel within;
+  const auto added = bias && bias->defined() ? std::optional(on_cpu(*bias)) : std::nullopt;
+  return on_device(at::convolution(on_cpu(input), on_cpu(weight), added, stride, padding, dilation,
+                                   transposed, output_padding, groups));
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
+    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+    at::IntArrayRef output_padding, std::int64_t groups, std::array<bool, 3> wanted) {
+  const InKernel within;
+  const auto made = at::convolution_backward(on_cpu(gradient), on_cpu(input), on_cpu(weight),
+                                             at::IntArrayRef({weight.size(0)}), stride, padding,
+                                             dilation, transposed, output_padding, groups, wanted);
+  return {on_device(std::get<0>(made)), on_device(std::get<1>(made)), on_device(std::get<2>(made))};
+}
+
+void launch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  if (kernels_under_way == 0) {
+    const std::scoped_lock lock(queue().mutex);
+    ++queue().launches;
+  }
+  const InKernel within;
+  at::native::cpu_fallback(op, stack);
+}
+
+TORCH_LIBRARY_IMPL(aten, HPU, m) {
+  m.impl("empty.memory_format", empty);
+  m.impl("empty_strided", empty_strided);
+  m.impl("_copy_from", copy_from);
+  m.impl("_copy_from_and_resize", copy_from_and_resize);
+  m.impl("_local_scalar_dense", local_scalar_dense);
+  m.impl("convolution_overrideable", convolution);
+  m.impl("convolution_backward_overrideable", convolution_backward);
+  m.impl("as_strided", at::native::as_strided_tensorimpl);
+  m.impl("view", at::native::view);
+  m.impl("_reshape_alias", at::native::_reshape_alias);
+  m.impl("resize_", at::native::resize_);
+  m.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
+  m.impl("set_.source_Storage", at::native::set_);
+}
+
+TORCH_LIBRARY_IMPL(_, HPU, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&launch>());
+}
+
+}  // namespace
+
+torch::Device SimulatedDevice::install() {
+  static const bool installed = [] {
+    static const auto& guard = *new Guard;
+    static const c10::impl::DeviceGuardImplRegistrar registrar(kType, &guard);
+    c10::SetAllocator(kType, &device_memory());
+    return true;
+  }();
+  return installed ? Guard::only() : torch::Device(torch::kCPU);
+}
+
+std::vector<std::string> SimulatedDevice::take_waits() {
+  const std::scoped_lock lock(queue().mutex);
+  return std::exchange(queue().waits, {});
+}
+
+std::int64_t SimulatedDevice::take_launches() {
+  const std::scoped_lock lock(queue().mutex);
+  return std::exchange(queue().launches, 0);
+}
+
+std::int64_t SimulatedDevice::copies_under_way() {
+  const std::scoped_lock lock(queue().mutex);
+  return static_cast<std::int64_t>(queue().copies.size());
+}
+
+}  // namespace bimetal::testing
