@@ -131,7 +131,7 @@ struct DataParallel::Impl {
         options(std::move(o)),
         source(agreed(*session, std::move(from), options)),
         statistics(statistics_of(source.units)),
-        stored(source.units, session->group(), session->device(), options),
+        stored(source.units, session->group(), session->device(), options.zero, options.parallel),
         own_tensors("DataParallel", stored.model(), stored.optimized()),
         update(stored.store(), options.parallel.timeout,
                api::update_options("DataParallelOptions", options.precision, options.loss_scale,

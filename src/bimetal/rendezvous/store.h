@@ -42,8 +42,11 @@ class Store {
 /// kind of connection (encrypted or plain) are refused.
 class StoreServer {
  public:
+  /// `fault_key`: where the failure (noted_failure) is noted that a client has another token;
+  /// empty: nowhere, and others may come.
   StoreServer(const net::Endpoint& listen, const net::Token& token,
-              net::Encryption encryption = net::encryption_from_environment());
+              net::Encryption encryption = net::encryption_from_environment(),
+              const std::string& fault_key = {});
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
