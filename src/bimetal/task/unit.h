@@ -110,6 +110,10 @@ using UnitMade = std::function<void(const Unit& unit)>;
 /// computes the unit again: returns when they are there.
 using BeforeUse = std::function<void(std::size_t unit)>;
 
+/// The name of the unit that threw the exception which is being handled, out of run_units() on this
+/// thread; empty where it came from elsewhere.
+std::string failed_unit();
+
 /// The forward pass: the units in their order. The one place that walks them. Errors: whatever a
 /// unit or `before_use` throws.
 Values run_units(const Model& model, Values inputs, const BeforeUse& before_use = {});
