@@ -18,5 +18,6 @@ top == 2 && !/^\/\// { top = 3 }
   for (i = 1; i <= count; ++i) print (i == 1 ? "" : type) names[i] ";  " text
   next
 }
-/; +\/\* .* \*\/$/ { sub(/\/\* /, "/**< ") }
+FILENAME ~ /_c\.h$/ && /; +\/\* .* \*\/$/ { sub(/\/\* /, "/**< ") }
+FILENAME ~ /_c\.h$/ && /^ *\/\* [^-]/ { sub(/\/\* /, "/** ") }
 { print }

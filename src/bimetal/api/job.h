@@ -36,8 +36,8 @@ struct InitOptions {
 /// A cheap handle; copies are the same job. Use from one thread.
 class Job {
  public:
-  int rank() const;
-  int world_size() const;
+  int rank() const;        ///< from 0; changes where bimetal::elastic goes on with other workers
+  int world_size() const;  ///< ranks of the job; changes likewise
 
   /// What this rank computes on; models wrapped by DataParallel and batches are there.
   torch::Device device() const;

@@ -37,10 +37,10 @@ struct DataParallelOptions {
   /// With float16 the loss is scaled, and steps that overflow are skipped by all ranks:
   /// docs/precision.md.
   precision::Precision precision = precision::Precision::float32;
-  double loss_scale = 0;              ///< float16: 0 finds it out
-  optim::GradientLimits limits = {};  ///< of the mean gradient, before each update
-  ZeroOptions zero = {};
-  parallel::ReplicatedModelOptions parallel = {};
+  double loss_scale = 0;                           ///< float16: 0 finds it out
+  optim::GradientLimits limits = {};               ///< of the mean gradient, before each update
+  ZeroOptions zero = {};                           ///< shards; level 0: none
+  parallel::ReplicatedModelOptions parallel = {};  ///< buckets, time limit, compression
 };
 
 /// A model in stages, with its tensors in parts, or both: [mesh], docs/pipeline.md, docs/tensor.md.
@@ -56,14 +56,15 @@ struct PipelineOptions {
   /// units split (Unit::splits).
   int tensor = 1;
   std::vector<double> tensor_weights = {};  ///< how large the parts are, one for each; empty: equal
-  bool sequence_parallel =
-      false;  ///< between the split tensors these ranks have sequences in parts
-  std::string recompute = "none";
+  /// Between the split tensors these ranks have sequences in parts.
+  bool sequence_parallel = false;
+  std::string recompute = "none";  ///< as train.recompute: docs/recompute.md; ranks may differ
+  /// Of forward: docs/precision.md.
   precision::Precision precision = precision::Precision::float32;
-  double loss_scale = 0;
-  optim::GradientLimits limits = {};
+  double loss_scale = 0;              ///< float16: 0 finds it out
+  optim::GradientLimits limits = {};  ///< of the mean gradient, before each update
   ZeroOptions zero = {};  ///< of what each rank has, over its replicas: `shards` is one for each
-  parallel::ReplicatedModelOptions parallel = {};
+  parallel::ReplicatedModelOptions parallel = {};  ///< buckets and time limit; no compression
 };
 
 }  // namespace bimetal

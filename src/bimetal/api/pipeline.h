@@ -60,9 +60,11 @@ class Pipeline {
   /// As DataParallel has them; either goes on with the other's checkpoints.
   std::filesystem::path save(const std::filesystem::path& dir, torch::optim::Optimizer& optimizer,
                              std::int64_t keep = 2);
+  /// As DataParallel::resume. Collective.
   std::optional<StartingPoint> resume(const std::filesystem::path& dir,
                                       torch::optim::Optimizer& optimizer);
-  void save_model(const std::filesystem::path& path);
+  void save_model(const std::filesystem::path& path);  ///< the whole model, by rank 0, as
+                                                       ///< DataParallel::save_model. Collective
 
  private:
   struct Impl;

@@ -10,14 +10,16 @@ namespace bimetal::precision {
 
 /// Parameters, gradients and the optimizer are float32 in all of them.
 enum class Precision {
+  /// Float32's range with eight bits of precision.
+  /// Eleven bits, but nothing above 65504 or below 6e-8: needs a LossScaler.
   float32,
-  bfloat16,  ///< float32's range with eight bits of precision
-  float16,   ///< eleven bits, but nothing above 65504 or below 6e-8: needs a LossScaler
+  bfloat16,
+  float16,
 };
 
 /// As jobs, reports and checkpoints name them. Error(InvalidArgument) for other names.
 Precision precision_named(std::string_view name);
-std::string_view name_of(Precision precision);
+std::string_view name_of(Precision precision);  ///< "bfloat16"
 
 /// The type that matrices are multiplied in.
 torch::Dtype dtype_of(Precision precision);
@@ -34,6 +36,7 @@ void require_precision(Precision precision, const torch::Device& device);
 /// the type of its forward. float32 changes nothing. Scopes may be nested.
 class Autocast {
  public:
+  /// On this thread, until it goes; float32: nothing changes.
   Autocast(c10::DeviceType device, Precision precision);
   ~Autocast();
   Autocast(const Autocast&) = delete;

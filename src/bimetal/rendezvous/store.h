@@ -21,6 +21,7 @@ class Store {
  public:
   virtual ~Store() = default;
 
+  /// The key has this value from now on.
   virtual void set(std::string_view key, std::string_view value, Deadline deadline) = 0;
 
   /// Waits until the key exists.
@@ -83,7 +84,7 @@ class PolledStore : public Store {
   std::string get(std::string_view key, Deadline deadline) final;
 
  protected:
-  const std::string& name() const noexcept { return name_; }
+  const std::string& name() const noexcept { return name_; }  ///< as the constructor got it
 
  private:
   std::string name_;
