@@ -13,15 +13,12 @@ namespace nn = torch::nn;
 
 /// Alone it is any other module. In parts `up` has some of its columns, and `down` their rows.
 struct Mlp : nn::Module {
-  Mlp() {
-    register_module("up", up);
-    register_module("down", down);
-  }
-  torch::Tensor forward(torch::Tensor x) {
+  nn::Linear up = register_module("up", nn::Linear(16, 64));
+  nn::Linear down = register_module("down", nn::Linear(64, 16));
+  torch::Tensor forward(const torch::Tensor& x) {
     const auto inner = torch::gelu(up(bimetal::shared_by_tensor_ranks(x)));
     return x + bimetal::sum_over_tensor_ranks(torch::linear(inner, down->weight)) + down->bias;
   }
-  nn::Linear up{16, 64}, down{64, 16};
 };
 
 bimetal::Unit mlp(const std::string& name) {
