@@ -99,6 +99,7 @@ Source agreed(const api::Session& session, Source source, const DataParallelOpti
   require_possible(options, source);
   if (options.zero.level > 0) session.require_not_kept("DataParallelOptions::zero");
   precision::require_precision(options.precision, session.device());
+  api::require_values(source.units);  // of a task there are none yet
   if (source.task) {
     source.units =
         train::make_seeded_model(*source.task, options.seed, {.device = session.device()});

@@ -133,6 +133,7 @@ task::Model agreed(task::Model model, const api::Session& session, const Pipelin
   }
   precision::require_precision(options.precision, session.device());
   const task::ModelState all(model);
+  api::require_values(all);
   parallel::check_same_on_all_ranks(all, session.group(), options.parallel.timeout);
   parallel::broadcast_model(all, 0, session.group(), options.parallel.bucket_bytes,
                             options.parallel.timeout);

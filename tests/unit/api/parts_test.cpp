@@ -230,6 +230,8 @@ TEST(PartsOfAModel, LeaveARankItsPartAlone) {
       if (storage->_mutable_data_ptr_no_checks().get() != nullptr) ++kept;
     }
     EXPECT_EQ(kept, trainer.parameters().size());
+    const auto again = [&] { Pipeline(model, job, {.stages = 2, .cuts = {2}, .tensor = 2}); };
+    EXPECT_THROW(again(), Error);
     return ::testing::Test::HasFailure() ? 1 : 0;
   });
   EXPECT_EQ(statuses, (std::vector<int>{0, 0, 0, 0}));
