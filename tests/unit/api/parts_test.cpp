@@ -199,6 +199,10 @@ TEST_F(Parts, OfStagesInShardsGiveTheResultOfOneDevice) {
                          "tensor" + name);
   }
   expect_same_in_parts({.stages = 2, .micro_batches = 3, .zero = {.level = 3}}, 2, "two");
+  std::filesystem::create_directory(folder / "disk");
+  const ZeroOptions on_disk{
+      .level = 3, .offload_parameters = "disk", .offload_path = folder / "disk"};
+  expect_same_in_parts({.stages = 2, .zero = on_disk}, 4, "offloaded");
 }
 
 /// From parts of tensors to stages in shards, to one rank.
