@@ -83,8 +83,8 @@ TEST(Failures, InAUnitEndTheOthersWithTextRankAndUnit) {
     Loop loop;
     if (rank == 1) loop.x_of = [](const auto&) { return torch::zeros({4, 2}, torch::kFloat64); };
     const std::string text = "shapes cannot be multiplied (4x2 and 3x7)";
-    return told([&] { loop.run(job); },
-                {rank == 1 ? text : "rank 1, unit '0': mat1 and mat2 " + text});
+    return told([&] { loop.run(job); }, {"mat1 and mat2 " + text, rank == 1 ? "" : "rank 1",
+                                         rank == 1 ? "" : ", unit '0': "});
   });
   EXPECT_EQ(statuses, kBothWell);
 }
@@ -94,7 +94,7 @@ TEST(Failures, InDataEndTheOthersWithTextAndRank) {
     const auto job = start();
     Loop loop;
     loop.data->fails = rank == 1;
-    return told([&] { loop.run(job); }, {rank == 1 ? "" : "rank 1: ", "the file has ended"});
+    return told([&] { loop.run(job); }, {rank == 1 ? "" : "rank 1", "the file has ended"});
   });
   EXPECT_EQ(statuses, kBothWell);
 }
@@ -104,7 +104,7 @@ TEST(Failures, OfAnyKindEndTheOthers) {
   const auto statuses = test::run_forked_ranks(2, [](int rank) {
     const auto job = start();
     Loop loop;
-    if (rank == 0) return told([&] { loop.run(job); }, {"rank 1: an exception that is no std"});
+    if (rank == 0) return told([&] { loop.run(job); }, {"rank 1", ": an exception that is no std"});
     loop.x_of = [](const Batch&) -> torch::Tensor { throw 7; };
     try {
       loop.run(job);
@@ -139,7 +139,7 @@ TEST(Failures, InJobRunEndTheOthersWithTheirText) {
           const auto job = start();
           job.run([&] { loop.run(job); });
         },
-        {rank == 1 ? "my own" : "rank 1: my own"});
+        {rank == 1 ? "" : "rank 1", "my own"});
   });
   EXPECT_EQ(statuses, kBothWell);
 }
@@ -149,7 +149,7 @@ TEST(Failures, ThatNobodyCatchesEndTheOthersWithTheirText) {
   const auto statuses = test::run_forked_ranks(2, [](int rank) {
     Loop loop{.beside = throws_on(rank)};
     if (rank == 1) std::thread([&] { loop.run(start()); }).join();
-    return told([&] { loop.run(start()); }, {"rank 1: my own"});
+    return told([&] { loop.run(start()); }, {"rank 1", ": my own"});
   });
   ASSERT_EQ(statuses.size(), 2);
   EXPECT_EQ(statuses[0], 0);
