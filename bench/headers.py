@@ -39,6 +39,7 @@ def compiler_and_flags(build):
             kept += [word, words[at + 1]]
         elif word.startswith(("-I", "-D", "-std=", "-isystem")) and word not in folders:
             kept.append(word)
+    kept += [f"-I{build / 'include'}"]  # version.h
     return [words[0], *kept, "-fsyntax-only", "-x", "c++", "-"], one["directory"]
 
 

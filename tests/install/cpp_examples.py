@@ -49,7 +49,7 @@ def run(program, ranks, folder, *arguments):
     return tensors_of(folder / f"{program}.safetensors")
 
 
-for program in ("unet", "tagger", "pipeline", "elastic", "zero"):
+for program in ("unet", "tagger", "pipeline", "parts", "elastic", "zero"):
     alone = run(program, 1, RUNS / program / "alone")
     apart = difference(alone, run(program, 2, RUNS / program / "two"))
     assert apart < 1e-12, f"{program}: two workers differ by {apart}"

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <asio/ip/host_name.hpp>
 #include <string>
 #include <vector>
 
@@ -136,9 +137,18 @@ std::unique_ptr<train::StepProfiler> make_profiler(
 
 }  // namespace
 
+std::string origin_of_failure(const comm::Group& group) {
+  auto origin = fmt::format("rank {}", group.rank());
+  if (!group.topology().one_island()) origin += fmt::format(" ({})", asio::ip::host_name());
+  if (const auto unit = task::failed_unit(); !unit.empty()) {
+    origin += fmt::format(", unit '{}'", unit);
+  }
+  return origin;
+}
+
 void or_end_all(comm::Group group, const std::function<void()>& work) {
   const auto end = [&](const std::string& why) {
-    group.abort(fmt::format("rank {}: {}", group.rank(), why));
+    group.abort(fmt::format("{}: {}", origin_of_failure(group), why));
   };
   try {
     work();
@@ -150,6 +160,11 @@ void or_end_all(comm::Group group, const std::function<void()>& work) {
     throw;
   } catch (const std::exception& error) {
     end(error.what());
+    throw;
+  } catch (const WorkersChange&) {
+    throw;
+  } catch (...) {
+    end("an exception that is no std::exception");
     throw;
   }
 }

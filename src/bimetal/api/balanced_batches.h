@@ -20,11 +20,13 @@ class BalancedSteps;
 
 /// Where a checkpoint left off (DataParallel::resume).
 struct StartingPoint {
-  std::int64_t step = 0;  ///< optimizer steps done
-  data::SamplerPosition position = {};
-  std::uint64_t seed = 1;
+  std::int64_t step = 0;                ///< optimizer steps done
+  data::SamplerPosition position = {};  ///< the next sample of the order
+  std::uint64_t seed = 1;               ///< of that order
 };
 
+/// What a loop over Job::balanced visits, and how its batches are dealt out. The same on every
+/// rank.
 struct BalancedOptions {
   std::int64_t global_batch = 512;  ///< samples per optimizer step over all ranks
   std::int64_t epochs = 1;          ///< that this loop visits
@@ -37,6 +39,7 @@ struct BalancedOptions {
   std::int64_t steps = 0;                ///< > 0: stop after this many optimizer steps
   std::uint64_t seed = 1;                ///< of the order of samples
   torch::Dtype dtype = torch::kFloat32;  ///< of images (data::ImageDataset); others have their own
+  /// How a batch is shared: parallel.balance, docs/balance.md.
   balance::Policy balance = balance::Policy::Auto;
   std::vector<double> weights = {};  ///< for Policy::Fixed, one per rank
   /// So many samples that follow each other go to one rank together: those that the model
@@ -58,17 +61,21 @@ struct Batch {
 /// A single pass: begin() continues where the last one ended. Use from one thread.
 class BalancedBatches {
  public:
+  /// An input iterator: one pass.
   class Iterator {
    public:
+    /// As the standard library asks for it, like the next ones.
     using iterator_category = std::input_iterator_tag;
-    using value_type = Batch;
-    using difference_type = std::ptrdiff_t;
-    using pointer = Batch*;
-    using reference = Batch&;
+    using value_type = Batch;                ///< what it gives
+    using difference_type = std::ptrdiff_t;  ///< of no use: one pass
+    using pointer = Batch*;                  ///< to the batch
+    using reference = Batch&;                ///< valid until the next one
 
+    /// This rank's batch, which lives until the iterator goes on.
     Batch& operator*() const;
     /// Error(InvalidArgument) unless DataParallel::step has been called for the batch before.
     Iterator& operator++();
+    /// Whether the loop is over: on all ranks alike.
     bool operator==(std::default_sentinel_t) const;
 
    private:
@@ -77,8 +84,9 @@ class BalancedBatches {
     api::BalancedSteps* steps_;
   };
 
+  /// Hands out the first batch. Errors: the data set's; those of the iterator's ++.
   Iterator begin();
-  std::default_sentinel_t end() const { return {}; }
+  std::default_sentinel_t end() const { return {}; }  ///< for a range-for
 
  private:
   friend class Job;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,8 +25,12 @@
 
 namespace bimetal::api {
 
-/// Ends the job on all other ranks, with what goes wrong in `work` here, and rethrows it: an error
-/// that names a rank is known to them.
+/// In a catch block, whose exception it is: "rank 1", with its machine where there are several, and
+/// the unit that threw it: "rank 1 (mac), unit 'block.2'".
+std::string origin_of_failure(const comm::Group& group);
+
+/// Ends the job on all other ranks, with what goes wrong in `work` here and its origin, and
+/// rethrows it: an error that names a rank is known to them.
 void or_end_all(comm::Group group, const std::function<void()>& work);
 
 /// Ends a loop of which all ranks have agreed in the last step that its workers change. No

@@ -99,6 +99,7 @@ Source agreed(const api::Session& session, Source source, const DataParallelOpti
   require_possible(options, source);
   if (options.zero.level > 0) session.require_not_kept("DataParallelOptions::zero");
   precision::require_precision(options.precision, session.device());
+  api::require_values(source.units);  // of a task there are none yet
   if (source.task) {
     source.units =
         train::make_seeded_model(*source.task, options.seed, {.device = session.device()});
@@ -131,7 +132,7 @@ struct DataParallel::Impl {
         options(std::move(o)),
         source(agreed(*session, std::move(from), options)),
         statistics(statistics_of(source.units)),
-        stored(source.units, session->group(), session->device(), options),
+        stored(source.units, session->group(), session->device(), options.zero, options.parallel),
         own_tensors("DataParallel", stored.model(), stored.optimized()),
         update(stored.store(), options.parallel.timeout,
                api::update_options("DataParallelOptions", options.precision, options.loss_scale,

@@ -65,6 +65,7 @@ class DataParallel {
   DataParallel(const torch::nn::ModuleHolder<Contained>& model, const Job& job,
                DataParallelOptions options = {})
       : DataParallel(units_of(model), model.ptr(), job, std::move(options)) {}
+  /// The same of any module, whose forward is not known: the program calls it.
   DataParallel(std::shared_ptr<torch::nn::Module> model, const Job& job,
                DataParallelOptions options = {});
 
@@ -79,7 +80,7 @@ class DataParallel {
   /// and within the functions that step() and evaluate() are given. Error(InvalidArgument)
   /// otherwise, and for a model of which it is not known.
   torch::Tensor forward(const torch::Tensor& x) const;
-  task::Values forward(const task::Values& inputs) const;
+  task::Values forward(const task::Values& inputs) const;  ///< of several tensors; as above
 
   /// The mean loss over some of this rank's samples: over their weight, as of tokens.
   using MeanLoss = std::function<torch::Tensor(const Batch& piece)>;

@@ -131,10 +131,12 @@ class ElasticLoop {
       throw;
     } catch (const Error& error) {
       if (may_be_a_loss(error)) return error;
-      fail(error.rank() ? error.what() : fmt::format("rank {}: {}", rank(), error.what()));
+      fail(error.rank()
+               ? error.what()
+               : fmt::format("{}: {}", api::origin_of_failure(session_.group()), error.what()));
       throw;
     } catch (const std::exception& error) {
-      fail(train::error_of(error, fmt::format("rank {}", rank()), rank()).what());
+      fail(train::error_of(error, api::origin_of_failure(session_.group()), rank()).what());
       throw;
     } catch (...) {
       fail(fmt::format("rank {}: an exception has ended its loop", rank()));

@@ -50,9 +50,11 @@ using ElasticTrain = std::function<void(const std::optional<StartingPoint>& at)>
 /// MPI connects, and, in `train`, for shards and stages, of which a rank alone has a part.
 bool elastic(const Job& job, const task::Model& model, torch::optim::Optimizer& optimizer,
              const ElasticTrain& train, const ElasticOptions& options = {});
+/// The same of any module.
 bool elastic(const Job& job, const std::shared_ptr<torch::nn::Module>& model,
              torch::optim::Optimizer& optimizer, const ElasticTrain& train,
              const ElasticOptions& options = {});
+/// The same of a module holder, such as TORCH_MODULE makes.
 template <typename Contained>
 bool elastic(const Job& job, const torch::nn::ModuleHolder<Contained>& model,
              torch::optim::Optimizer& optimizer, const ElasticTrain& train,

@@ -124,6 +124,10 @@ std::vector<std::string> Job::doors() const {
   return session_->doors();
 }
 
+void Job::run(const std::function<void()>& work) const {
+  api::or_end_all(session_->group(), work);
+}
+
 void Job::leave() const noexcept {
   session_->leave();
 }

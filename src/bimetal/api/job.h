@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,8 +36,8 @@ struct InitOptions {
 /// A cheap handle; copies are the same job. Use from one thread.
 class Job {
  public:
-  int rank() const;
-  int world_size() const;
+  int rank() const;        ///< from 0; changes where bimetal::elastic goes on with other workers
+  int world_size() const;  ///< ranks of the job; changes likewise
 
   /// What this rank computes on; models wrapped by DataParallel and batches are there.
   torch::Device device() const;
@@ -67,6 +68,11 @@ class Job {
   /// Of the last loop, after its steps: what a job's report says of its training and its workers
   /// (docs/report.md), which progress::to_json writes. The same on every rank. Collective.
   progress::Report report() const;
+
+  /// Calls `work`, as the rest of a program: an exception that leaves it on this rank ends the
+  /// other ranks with its text, and is thrown on. What happens within steps, evaluations and data
+  /// sets does so by itself, and bimetal::elastic does it for the function that it calls.
+  void run(const std::function<void()>& work) const;
 
   /// In bimetal::elastic: this worker leaves after the step under way, and the others go on. Safe
   /// from any thread, and from a handler of SIGTERM.

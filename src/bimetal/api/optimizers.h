@@ -9,6 +9,6 @@ namespace bimetal {
 /// parameters that are float32 or float64, on any device. Their states are in the host's memory, or
 /// where ZeroOptions::offload_optimizer has them. Without amsgrad. Use from one thread.
 using Adam = optim::CpuAdam;
-using AdamW = optim::CpuAdamW;
+using AdamW = optim::CpuAdamW;  ///< libtorch's AdamW, likewise
 
 }  // namespace bimetal

@@ -37,25 +37,34 @@ struct DataParallelOptions {
   /// With float16 the loss is scaled, and steps that overflow are skipped by all ranks:
   /// docs/precision.md.
   precision::Precision precision = precision::Precision::float32;
-  double loss_scale = 0;              ///< float16: 0 finds it out
-  optim::GradientLimits limits = {};  ///< of the mean gradient, before each update
-  ZeroOptions zero = {};
-  parallel::ReplicatedModelOptions parallel = {};
+  double loss_scale = 0;                           ///< float16: 0 finds it out
+  optim::GradientLimits limits = {};               ///< of the mean gradient, before each update
+  ZeroOptions zero = {};                           ///< shards; level 0: none
+  parallel::ReplicatedModelOptions parallel = {};  ///< buckets, time limit, compression
 };
 
-/// A model in stages: [mesh], docs/pipeline.md. The same on every rank, but for recompute.
+/// A model in stages, with its tensors in parts, or both: [mesh], docs/pipeline.md, docs/tensor.md.
+/// The same on every rank, but for recompute and where `zero` offloads to.
 struct PipelineOptions {
-  int stages = 2;
+  int stages = 2;                       ///< 1: all ranks have all units
   int replicas = 0;                     ///< of each stage; 0: as many as there are ranks for
   std::vector<std::int64_t> cuts = {};  ///< units at which stages but the first begin; empty: so
                                         ///< that each has about as many parameters
   std::string schedule = "1f1b";        ///< as mesh.schedule
   std::int64_t micro_batches = 0;       ///< of a step; 0: what suits the devices and the schedule
-  std::string recompute = "none";
+  /// Ranks that compute each replica's units together, each with its part of the tensors that the
+  /// units split (Unit::splits).
+  int tensor = 1;
+  std::vector<double> tensor_weights = {};  ///< how large the parts are, one for each; empty: equal
+  /// Between the split tensors these ranks have sequences in parts.
+  bool sequence_parallel = false;
+  std::string recompute = "none";  ///< as train.recompute: docs/recompute.md; ranks may differ
+  /// Of forward: docs/precision.md.
   precision::Precision precision = precision::Precision::float32;
-  double loss_scale = 0;
-  optim::GradientLimits limits = {};
-  parallel::ReplicatedModelOptions parallel = {};
+  double loss_scale = 0;              ///< float16: 0 finds it out
+  optim::GradientLimits limits = {};  ///< of the mean gradient, before each update
+  ZeroOptions zero = {};  ///< of what each rank has, over its replicas: `shards` is one for each
+  parallel::ReplicatedModelOptions parallel = {};  ///< buckets and time limit; no compression
 };
 
 }  // namespace bimetal

@@ -4,8 +4,19 @@
 #include <fmt/format.h>
 
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
 
 namespace bimetal::api {
+
+void require_values(const task::ModelState& model) {
+  for (const auto& [name, tensor] : model.parameters) {
+    if (!tensor.has_storage() || !parallel::shard::is_hollow(tensor)) continue;
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("'{}' has no values here any more: another rank of an earlier Pipeline "
+                            "or DataParallel has them; make the model anew",
+                            name));
+  }
+}
 
 OwnTensors::OwnTensors(const char* whose, const task::ModelState& model,
                        const std::vector<torch::Tensor>& optimized)

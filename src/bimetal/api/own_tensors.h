@@ -13,6 +13,9 @@
 
 namespace bimetal::api {
 
+/// Error(InvalidArgument) for a parameter without values: a Pipeline, or shards, have let go of it.
+void require_values(const task::ModelState& model);
+
 /// Of one model. Use from one thread.
 class OwnTensors {
  public:

@@ -1,6 +1,6 @@
 #pragma once
-// A pipeline of a program's own units, for its own training loop: each rank keeps one stage of the
-// model.
+// A model of a program's own units of which each rank keeps a part, for its own training loop: one
+// stage of a pipeline, its part of the tensors, shards of these, or all of that.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
@@ -19,19 +19,25 @@
 
 namespace bimetal {
 
-/// Of one model on this rank. Use from one thread. Ranks go stage by stage; with more ranks than
-/// stages each stage has replicas, which compute a part of each global batch.
+/// Of one model on this rank. Use from one thread. Ranks go stage by stage, in a stage replica by
+/// replica, and the ranks that have a replica's tensors in parts are neighbours. With more ranks
+/// than that takes each stage has replicas, which compute a part of each global batch.
 class Pipeline {
  public:
-  /// Cuts `model` (the same on every rank, with rank 0's values) into stages and moves this rank's
-  /// to the job's device. Before Job::balanced, whose batches are those of this rank's replica from
-  /// then on. Collective. Errors: CallMismatch where ranks have other options; InvalidArgument for
-  /// stages that the ranks or the units do not come to, and options that make no sense; Unsupported
-  /// for task::GroupedBatchNorm; task::require_exact's.
+  /// Cuts `model` (the same on every rank, with rank 0's values) into stages, and their tensors
+  /// into parts and shards as the options have it, and moves this rank's to the job's device. Of
+  /// the rest the memory goes: `model` is to be used by step() and evaluate() alone from then on.
+  /// Before Job::balanced, whose batches are those of this rank's replica from then on. Collective.
+  /// Errors: CallMismatch where ranks have other options; InvalidArgument for stages and parts that
+  /// the ranks, units or tensors do not come to, and options that make no sense; Unsupported for
+  /// task::GroupedBatchNorm, for parts of a model without Unit::splits, and for options that do not
+  /// go together; task::require_exact's; those of the store's constructor, as DataParallel has
+  /// them.
   Pipeline(task::Model model, const Job& job, PipelineOptions options = {});
   ~Pipeline();
 
-  /// Of this rank's stage, for an optimizer.
+  /// For an optimizer: what this rank has of the model's parameters, or its pieces of that
+  /// (zero.level 1 to 3).
   std::vector<torch::Tensor> parameters() const;
 
   /// The mean loss over a piece's samples, by their weight, of what the last stage gives.
@@ -39,7 +45,8 @@ class Pipeline {
 
   /// The step of the batch that Job::balanced handed out last, in micro-batches through the stages;
   /// then `optimizer`, on every rank. The first stage takes all tensors of a batch but the last;
-  /// `mean_loss` is called on the last stage alone. All ranks hold the gradient of the mean over
+  /// `mean_loss` is called on the last stage alone, and there on all ranks that have a replica's
+  /// tensors in parts, with the same outputs. All ranks hold the gradient of the mean over
   /// the global batch. Collective. Errors: as DataParallel::step(optimizer, mean_loss) has them;
   /// OutOfMemory, on every rank, where a stage has no room for the smallest micro-batch.
   void step(torch::optim::Optimizer& optimizer, const MeanLoss& mean_loss);
@@ -53,9 +60,11 @@ class Pipeline {
   /// As DataParallel has them; either goes on with the other's checkpoints.
   std::filesystem::path save(const std::filesystem::path& dir, torch::optim::Optimizer& optimizer,
                              std::int64_t keep = 2);
+  /// As DataParallel::resume. Collective.
   std::optional<StartingPoint> resume(const std::filesystem::path& dir,
                                       torch::optim::Optimizer& optimizer);
-  void save_model(const std::filesystem::path& path);
+  void save_model(const std::filesystem::path& path);  ///< the whole model, by rank 0, as
+                                                       ///< DataParallel::save_model. Collective
 
  private:
   struct Impl;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -27,6 +29,33 @@ train::UpdateOptions update_options(const char* whose, precision::Precision prec
   return update;
 }
 
+namespace {
+
+/// The one that has been made last, until it goes; and what was to be done before there was one.
+std::atomic<const Session*> told_of_uncaught = nullptr;
+std::terminate_handler before_us = nullptr;
+
+[[noreturn]] void tell_and_terminate() {
+  const auto* const session = told_of_uncaught.exchange(nullptr);
+  if (session != nullptr && std::current_exception()) {
+    try {
+      or_end_all(session->group(), [] { std::rethrow_exception(std::current_exception()); });
+    } catch (...) {
+      // It is on its way.
+    }
+  }
+  if (before_us != nullptr) before_us();
+  std::abort();
+}
+
+void tell_of_uncaught(const Session* session) {
+  told_of_uncaught = session;
+  if (std::get_terminate() == tell_and_terminate) return;
+  before_us = std::set_terminate(tell_and_terminate);
+}
+
+}  // namespace
+
 Session::Session(comm::Group group, Start start)
     : start_(std::move(start)),
       group_(std::move(group)),
@@ -35,12 +64,15 @@ Session::Session(comm::Group group, Start start)
   const auto& rank = start_.rank;
   device::apply_worker_limits(start_.worker, rank ? rank->local_world_size : 1);
   device_ = device::select_device(start_.worker, rank ? rank->local_rank : 0);
+  tell_of_uncaught(this);
 }
 
 Session::~Session() {
+  tell_of_uncaught(nullptr);
   if (std::uncaught_exceptions() <= exceptions_) return;
   try {
-    group_.abort(fmt::format("rank {}: an exception has ended its program", group_.rank()));
+    group_.abort(fmt::format("rank {}: an exception has ended its program (Job::run tells which)",
+                             group_.rank()));
   } catch (...) {
     // The others find this rank gone.
   }

@@ -45,7 +45,8 @@ class Session {
  public:
   /// Applies the worker's limits to this process and picks its device.
   Session(comm::Group group, Start start);
-  /// Where an exception ends the program's loop, the others are told who has failed.
+  /// Where an exception ends the program's loop, the others are told who has failed. Of one that
+  /// nobody catches they are told the text, before it ends the process.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

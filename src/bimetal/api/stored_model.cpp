@@ -7,8 +7,11 @@
 #include <torch/csrc/api/include/torch/optim/adamw.h>
 #include <torch/csrc/api/include/torch/optim/rmsprop.h>
 #include <torch/csrc/api/include/torch/optim/sgd.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
+#include <span>
+#include <unordered_set>
 #include <utility>
 
 #include "bimetal/base/deadline.h"
@@ -19,7 +22,9 @@
 #include "bimetal/optim/fused.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/shard/memory_weights.h"
+#include "bimetal/parallel/tensor/tensor_sums.h"
 #include "bimetal/train/piece_states.h"
 
 namespace bimetal::api {
@@ -61,38 +66,67 @@ Kept kept_of(const ZeroOptions& zero) {
                           where));
 }
 
-std::vector<double> shards_of(const ZeroOptions& zero, const comm::Group& group,
+/// `whom`: they are for.
+std::vector<double> shards_of(const ZeroOptions& zero, const comm::Group& group, const char* whom,
                               const torch::Device& device, std::chrono::milliseconds timeout) {
   if (zero.shards.empty()) {
     return parallel::shard::weights_by_memory(group, device, Deadline::after(timeout));
   }
   if (std::ssize(zero.shards) == group.size()) return zero.shards;
   throw Error(ErrorCode::InvalidArgument,
-              fmt::format("ZeroOptions::shards has {} weights for {} ranks: give one for each",
-                          zero.shards.size(), group.size()));
+              fmt::format("ZeroOptions::shards has {} weights for {} {}: give one for each",
+                          zero.shards.size(), group.size(), whom));
 }
 
-std::shared_ptr<ShardedModel> make_shards(const task::Model& whole, const comm::Group& group,
-                                          const torch::Device& device,
-                                          const DataParallelOptions& options) {
-  const auto& zero = options.zero;
-  if (zero.level < 0 || zero.level > 3) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("ZeroOptions::level is {}: it is 0 to 3", zero.level));
+/// Names, sizes and types, without values.
+task::ModelState outline_of(const task::ModelState& model) {
+  auto outline = model;
+  for (auto* const tensors : {&outline.parameters, &outline.buffers}) {
+    for (auto& [name, tensor] : *tensors) {
+      const auto type = torch::TensorOptions().dtype(tensor.scalar_type());
+      const bool trained = tensor.requires_grad();
+      tensor = torch::empty({}, type).expand(tensor.sizes()).set_requires_grad(trained);
+    }
   }
-  const auto kept = kept_of(zero);
-  require_places(zero);
-  if (zero.level == 0) return nullptr;
-  return std::make_shared<ShardedModel>(
-      whole, group,
-      parallel::shard::ShardedModelOptions{
-          .level = zero.level,
-          .weights = shards_of(zero, group, device, options.parallel.timeout),
-          .flat_bytes = options.parallel.bucket_bytes,
-          .kept = kept,
-          .folder = zero.offload_path,
-          .timeout = options.parallel.timeout,
-          .form = {.half = std::nullopt, .keep_below = zero.keep_below}});
+  return outline;
+}
+
+/// Memory for an outline, on the CPU: with the values of `from`, which has all of its names or
+/// none.
+void give_values(task::ModelState& outline, const task::ModelState& from) {
+  const torch::NoGradGuard no_grad;
+  const auto fill = [](std::vector<task::NamedTensor>& tensors,
+                       const std::vector<task::NamedTensor>& values) {
+    for (auto& [name, tensor] : tensors) {
+      const auto found = std::ranges::find(values, name, &task::NamedTensor::name);
+      tensor = found != values.end() ? found->tensor.detach().to(torch::kCPU).contiguous()
+                                     : torch::empty(tensor.sizes(), tensor.scalar_type());
+    }
+  };
+  fill(outline.parameters, from.parameters);
+  fill(outline.buffers, from.buffers);
+}
+
+void add_to(task::ModelState& all, const task::ModelState& more) {
+  all.parameters.insert(all.parameters.end(), more.parameters.begin(), more.parameters.end());
+  all.buffers.insert(all.buffers.end(), more.buffers.begin(), more.buffers.end());
+}
+
+/// Lets the memory go of what `whole` has and `own` has not.
+void let_go_of_others(const task::Model& whole, const task::Model& own) {
+  std::unordered_set<const c10::StorageImpl*> kept;
+  const auto storage_of = [](const torch::Tensor& tensor) {
+    return tensor.storage().unsafeGetStorageImpl();
+  };
+  for (const auto& tensors : {own.named_parameters(), own.named_buffers()}) {
+    for (const auto& named : tensors) kept.insert(storage_of(named.tensor));
+  }
+  for (const auto& unit : whole.units) {
+    for (const auto& named : unit.parameters) {
+      if (kept.contains(storage_of(named.tensor))) continue;
+      parallel::shard::close_off(named.tensor, unit.name);
+    }
+  }
 }
 
 /// Whether it is an Optimizer, whose states are the host's; puts them on disk if `folder` says so.
@@ -117,18 +151,77 @@ std::vector<std::string> facts_of(const ZeroOptions& zero) {
           fmt::format("zero.keep_below = {}", zero.keep_below)};
 }
 
+PartOfModel part_of(const std::shared_ptr<const parallel::Mesh>& mesh, const task::Model& whole,
+                    const std::vector<std::size_t>& begins, const parallel::PartWeights& weights,
+                    bool sequence_parallel, std::chrono::milliseconds timeout) {
+  using parallel::tensor::Between;
+  PartOfModel part{.mesh = mesh, .whole = outline_of(whole)};
+  const int stages = mesh->shape().stages;
+  for (int stage = 0; stage < stages; ++stage) {
+    const auto of_stage = parallel::pipeline::make_stage(whole, begins, stages, stage);
+    part.stages.push_back(outline_of(of_stage.model));
+  }
+  part.own = parallel::take_part(*mesh, whole, begins, parallel::cuts_of_stages(whole, weights),
+                                 timeout, sequence_parallel ? Between::parts : Between::whole);
+  let_go_of_others(whole, part.own.stage.model);
+  return part;
+}
+
 StoredModel::StoredModel(const task::Model& whole, comm::Group group, const torch::Device& device,
-                         const DataParallelOptions& options)
-    : whole_(whole),
-      model_(whole),
+                         ZeroOptions zero, const parallel::ReplicatedModelOptions& parallel,
+                         PartOfModel part)
+    : whole_(part.mesh ? part.own.stage.model : whole),
+      model_(whole_),
       group_(std::move(group)),
-      zero_(options.zero),
-      message_bytes_(options.parallel.bucket_bytes),
-      timeout_(options.parallel.timeout),
-      sharded_(make_shards(whole_, group_, device, options)),
+      zero_(std::move(zero)),
+      message_bytes_(parallel.bucket_bytes),
+      timeout_(parallel.timeout),
+      part_(std::move(part)),
+      sharded_(make_shards(device)),
       store_(sharded_) {
-  if (sharded_) return;
-  store_ = std::make_shared<parallel::ReplicatedModel>(model_, group_, options.parallel);
+  if (!sharded_) {
+    const auto& replicas = is_part() ? part_.mesh->replicas() : group_;
+    store_ = std::make_shared<parallel::ReplicatedModel>(model_, replicas, parallel);
+  }
+  sync_ = {store_};
+  if (is_part()) sum_with_other_parts();
+}
+
+std::shared_ptr<ShardedModel> StoredModel::make_shards(const torch::Device& device) const {
+  if (zero_.level < 0 || zero_.level > 3) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("ZeroOptions::level is {}: it is 0 to 3", zero_.level));
+  }
+  const auto kept = kept_of(zero_);
+  require_places(zero_);
+  if (zero_.level == 0) return nullptr;
+  const auto& among = is_part() ? part_.mesh->replicas() : group_;
+  parallel::shard::ShardedModelOptions how{
+      .level = zero_.level,
+      .weights =
+          shards_of(zero_, among, is_part() ? "replicas of a mesh" : "ranks", device, timeout_),
+      .flat_bytes = message_bytes_,
+      .kept = kept,
+      .folder = zero_.offload_path,
+      .timeout = timeout_,
+      .form = {.half = std::nullopt, .keep_below = zero_.keep_below}};
+  if (part_.own.tensor) how.whole = part_.own.tensor->kept_whole();
+  if (is_part()) {
+    how.stage = parallel::pipeline::passes_of_stage(*part_.mesh, part_.own.stage.tied);
+  }
+  return std::make_shared<ShardedModel>(whole_, among, how);
+}
+
+void StoredModel::sum_with_other_parts() {
+  auto& [stage, tensor] = part_.own;
+  if (sharded_) stage = parallel::pipeline::with_units(std::move(stage), sharded_->model());
+  stage_sums_ = std::make_shared<parallel::pipeline::StageSums>(part_.mesh, store_, stage.tied,
+                                                                timeout_, tensor);
+  std::vector<std::shared_ptr<parallel::ExtraSums>> extra = {stage_sums_};
+  if (tensor) {
+    extra.insert(extra.begin(), std::make_shared<parallel::tensor::TensorSums>(store_, tensor));
+  }
+  sync_ = {store_, std::move(extra)};
 }
 
 std::vector<torch::Tensor> StoredModel::optimized() const {
@@ -172,16 +265,23 @@ void StoredModel::end_passes() const {
   if (sharded_) sharded_->end_passes();
 }
 
+/// What several ranks keep the first of them gives.
 KeptOfModel StoredModel::kept() const {
-  return {
-      .model = model_,
-      .trained = sharded_->trained(),
-      .pieces = train::shard_pieces(sharded_->pieces()),
-      .uncut = train::uncut_of(model_),
-      .gives =
-          [this](const train::KeptPiece& piece) { return sharded_->facts_of(piece.tensor).counts; },
-      .gives_uncut = group_.rank() == 0,
-      .looked_at = [this] { sharded_->let_go_of_kept(); }};
+  const auto place = is_part() ? part_.mesh->place() : parallel::MeshPlace{};
+  const bool first = is_part() ? place.replica == 0 : group_.rank() == 0;
+  KeptOfModel kept{.model = model_,
+                   .trained = {},
+                   .pieces = train::kept_pieces(model_, sharded_.get(), part_.own.tensor.get()),
+                   .uncut = train::kept_whole(model_, sharded_.get()),
+                   .gives =
+                       [this, first](const train::KeptPiece& piece) {
+                         return (first || sharded_) && sync_.counts(piece.tensor);
+                       },
+                   .gives_uncut = first && place.tensor == 0};
+  if (sharded_) kept.looked_at = [this] { sharded_->let_go_of_kept(); };
+  if (is_part()) kept.model = part_.whole;
+  kept.trained = is_part() ? kept.model.parameters : sharded_->trained();
+  return kept;
 }
 
 std::filesystem::path StoredModel::save(const job::CheckpointConfig& config,
@@ -190,7 +290,9 @@ std::filesystem::path StoredModel::save(const job::CheckpointConfig& config,
   if (!term_) term_ = next_term(group_, config.dir);
   state.term = *term_;
   state.torch_rng = checkpoint::random_state();
-  if (sharded_) return save_kept(group_, config, kept(), optimizer, std::move(state), timeout_);
+  if (sharded_ || is_part()) {
+    return save_kept(group_, config, kept(), optimizer, std::move(state), timeout_);
+  }
   state.error_feedback = store_->error_feedback();
   std::filesystem::path path;
   comm::do_watched(group_, timeout_, "a checkpoint was being saved", [&] {
@@ -204,8 +306,8 @@ std::optional<checkpoint::TrainingState> StoredModel::resume(const std::filesyst
   const auto from = checkpoints_in(group_, dir);
   if (!from) return std::nullopt;
   place_states(optimizer);
-  const auto state =
-      sharded_ ? take_kept(group_, *from, kept(), optimizer) : resume_whole(*from, optimizer);
+  const auto state = sharded_ || is_part() ? take_kept(group_, *from, kept(), optimizer)
+                                           : resume_whole(*from, optimizer);
   if (sharded_) sharded_->after_update();
   checkpoint::set_random_state(state.torch_rng);
   return state;
@@ -219,13 +321,54 @@ checkpoint::TrainingState StoredModel::resume_whole(const std::filesystem::path&
   return *std::move(state);
 }
 
-void StoredModel::save_model(const std::filesystem::path& path) const {
+/// All of what this rank has a part of, on the CPU of `root` at least. Collective among the
+/// replicas.
+task::ModelState StoredModel::gathered(int root) const {
   auto whole = model_;
   if (sharded_) {
-    auto gathered = sharded_->gather([](const auto& piece) { return piece.tensor; }, 0);
+    auto trained = sharded_->gather([](const auto& piece) { return piece.tensor; }, root);
     whole.parameters = train::uncut_of(model_).parameters;
-    for (auto& named : gathered) whole.parameters.push_back(std::move(named));
+    for (auto& named : trained) whole.parameters.push_back(std::move(named));
   }
+  return whole;
+}
+
+/// Parts of tensors of this rank's stage become whole ones. Collective among those who have them.
+void StoredModel::join_parts(task::ModelState& stage) const {
+  if (!part_.own.tensor) return;
+  const auto& cuts = part_.own.tensor->cuts();
+  const torch::NoGradGuard no_grad;
+  for (auto& [name, tensor] : stage.parameters) {
+    if (!cuts.has(name)) continue;
+    const auto whole = torch::empty(cuts.sizes(name), tensor.options());
+    for (int rank = 0; rank < cuts.ranks(); ++rank) {
+      const bool own = rank == part_.mesh->place().tensor;
+      const auto part = own ? tensor.detach().contiguous()
+                            : torch::empty(cuts.part_sizes(name, rank), tensor.options());
+      parallel::broadcast_tensors(std::span(&part, 1), rank, part_.mesh->tensor(), message_bytes_,
+                                  timeout_);
+      cuts.put(name, part, rank, whole);
+    }
+    tensor = whole;
+  }
+}
+
+/// Stage by stage, each by the first of its ranks.
+void StoredModel::save_model(const std::filesystem::path& path) const {
+  if (!is_part()) return save_on_rank_0(group_, gathered(0), path);
+  const auto& shape = part_.mesh->shape();
+  auto own = gathered(ShardedModel::kEveryRank);
+  join_parts(own);
+  task::ModelState all;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    auto of_stage = part_.stages[static_cast<std::size_t>(stage)];
+    give_values(of_stage, stage == part_.mesh->place().stage ? own : task::ModelState());
+    parallel::broadcast_model(of_stage, parallel::rank_at(shape, {.stage = stage}), group_,
+                              message_bytes_, timeout_);
+    if (group_.rank() == 0) add_to(all, of_stage);
+  }
+  auto whole = part_.whole;
+  if (group_.rank() == 0) give_values(whole, all);
   save_on_rank_0(group_, whole, path);
 }
 

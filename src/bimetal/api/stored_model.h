@@ -1,6 +1,6 @@
 #pragma once
-// A program's own model where DataParallel keeps it, whole or in shards, and on its way to files
-// and back. Private to api.
+// A program's own model where DataParallel and Pipeline keep it, whole, in shards, or each rank its
+// part of it, and on its way to files and back. Private to api.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -17,8 +17,12 @@
 #include "bimetal/api/saved_slices.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/parameter_store.h"
+#include "bimetal/parallel/pipeline/stage_sums.h"
 #include "bimetal/parallel/shard/sharded_model.h"
+#include "bimetal/parallel/sync.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/task/unit.h"
 
@@ -27,18 +31,42 @@ namespace bimetal::api {
 /// What all ranks must have alike of them.
 std::vector<std::string> facts_of(const ZeroOptions& zero);
 
+/// What one rank of a mesh has of a model.
+struct PartOfModel {
+  std::shared_ptr<const parallel::Mesh> mesh = {};  ///< none: it has all of it
+  parallel::ModelPart own = {};
+  /// Of the whole model and of each stage: names, sizes and types alone.
+  task::ModelState whole = {};
+  std::vector<task::ModelState> stages = {};
+};
+
+/// Takes this rank's part of `whole`, which has the same values on all ranks. The memory of other
+/// ranks' parts goes. Collective. Errors: those of parallel::take_part.
+PartOfModel part_of(const std::shared_ptr<const parallel::Mesh>& mesh, const task::Model& whole,
+                    const std::vector<std::size_t>& begins, const parallel::PartWeights& weights,
+                    bool sequence_parallel, std::chrono::milliseconds timeout);
+
 /// Use from one thread.
 class StoredModel {
  public:
-  /// Collective. Errors: InvalidArgument for options that make no sense; those of
-  /// parallel::ReplicatedModel's or parallel::shard::ShardedModel's constructor.
+  /// `whole`: all of it, or with a `part` that. Collective over `group`, which are all ranks.
+  /// Errors: InvalidArgument for options that make no sense; those of parallel::ReplicatedModel's
+  /// or parallel::shard::ShardedModel's constructor.
   StoredModel(const task::Model& whole, comm::Group group, const torch::Device& device,
-              const DataParallelOptions& options);
+              ZeroOptions zero, const parallel::ReplicatedModelOptions& parallel,
+              PartOfModel part = {});
 
   const task::ModelState& model() const noexcept { return model_; }
   /// What to compute with.
   const task::Model& units() const noexcept { return sharded_ ? sharded_->model() : whole_; }
   parallel::ParameterStore& store() const noexcept { return *store_; }
+  /// Around it what all ranks exchange for a step.
+  parallel::Sync& sync() noexcept { return sync_; }
+  /// Of a part: what computes it, and with whom it is summed.
+  const parallel::ModelPart& part() const noexcept { return part_.own; }
+  const std::shared_ptr<parallel::pipeline::StageSums>& stage_sums() const noexcept {
+    return stage_sums_;
+  }
   /// What an optimizer is to be made of.
   std::vector<torch::Tensor> optimized() const;
   /// Error(InvalidArgument), where it gets pieces of tensors, unless it works element by element.
@@ -60,9 +88,14 @@ class StoredModel {
   void save_model(const std::filesystem::path& path) const;
 
  private:
+  bool is_part() const noexcept { return part_.mesh != nullptr; }
+  std::shared_ptr<parallel::shard::ShardedModel> make_shards(const torch::Device& device) const;
+  void sum_with_other_parts();
   KeptOfModel kept() const;
   checkpoint::TrainingState resume_whole(const std::filesystem::path& from,
                                          torch::optim::Optimizer& optimizer);
+  task::ModelState gathered(int root) const;
+  void join_parts(task::ModelState& stage) const;
 
   task::Model whole_;
   task::ModelState model_;
@@ -70,8 +103,11 @@ class StoredModel {
   ZeroOptions zero_;
   std::size_t message_bytes_;
   std::chrono::milliseconds timeout_;
+  PartOfModel part_;
   std::shared_ptr<parallel::shard::ShardedModel> sharded_;
   std::shared_ptr<parallel::ParameterStore> store_;
+  std::shared_ptr<parallel::pipeline::StageSums> stage_sums_;  ///< of a part
+  parallel::Sync sync_;
   std::optional<std::uint64_t> term_;  ///< of checkpoints, once there are any
 };
 

@@ -6,16 +6,26 @@
 #include <vector>
 
 #include "bimetal/task/task.h"
+#include "bimetal/task/tensor_ranks.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal {
 
 using task::Dataset;
+using task::make_unit;
 using task::Metric;
 using task::Model;
 using task::Task;
 using task::Unit;
 using task::Values;
+
+// For units whose tensors may be in parts (PipelineOptions::tensor): docs/cpp.md.
+using task::cross_entropy_sum;
+using task::part_here;
+using task::positions_here;
+using task::shared_by_tensor_ranks;
+using task::sum_over_tensor_ranks;
+using task::TensorSplit;
 
 /// Rows of tensors in memory, which must not change: sample i is row i of each.
 class TensorDataset : public Dataset {

@@ -19,18 +19,20 @@ struct StepFigures {
   /// Of a rank without a share that has measured itself beside the others' work: see
   /// Balancer::shadows. 0 where it has not.
   std::int64_t shadow_batch = 0;
-  double shadow_seconds = 0;
+  double shadow_seconds = 0;  ///< that took it
 };
 
+/// By measured speed, all alike, or by fixed weights.
 enum class Policy { Auto, Equal, Fixed };
 
 /// "auto", "equal" or "fixed". Error(InvalidArgument) for anything else.
 Policy policy_named(std::string_view name);
 
+/// What a Balancer goes by.
 struct BalancerOptions {
-  Policy policy = Policy::Auto;
+  Policy policy = Policy::Auto;       ///< how the batch is shared
   std::vector<double> fixed_weights;  ///< for Policy::Fixed, one per rank
-  std::int64_t global_batch = 0;
+  std::int64_t global_batch = 0;      ///< samples of a step over all devices
   /// New shares are taken when they promise a finish at least this much sooner, and for a smaller
   /// gain once it has been on offer for so long that going without it costs more (hysteresis).
   double minimum_gain = 0.02;
@@ -61,6 +63,7 @@ class Balancer {
   /// when the others cannot take what it must give up.
   bool observe(std::span<const StepFigures> figures);
 
+  /// By rank, as learnt so far.
   std::span<const Device> devices() const noexcept { return devices_; }
 
   /// Predicted samples per second of rank r working alone on the whole global batch (or on its

@@ -25,9 +25,10 @@ class CostModel {
   /// One step's compute time, without waiting. batch > 0, seconds > 0; others are ignored.
   void observe(std::int64_t batch, double seconds);
 
+  /// For so many samples.
   double seconds(double batch) const noexcept { return alpha_ + beta_ * batch; }
-  double alpha() const noexcept { return alpha_; }
-  double beta() const noexcept { return beta_; }
+  double alpha() const noexcept { return alpha_; }  ///< seconds whatever the batch
+  double beta() const noexcept { return beta_; }    ///< seconds per sample
 
   /// Samples per second at a given batch; 0 while nothing is known.
   double rate(std::int64_t batch) const noexcept;

@@ -14,13 +14,15 @@ namespace bimetal::balance {
 /// Samples of the global batch for each rank; the sum is always the global batch.
 using Shares = std::vector<std::int64_t>;
 
+/// Of a device whose memory sets no limit.
 inline constexpr std::int64_t kNoCap = std::numeric_limits<std::int64_t>::max();
 
 /// Larger batches are refused: products of two batch sizes must fit into 64 bits.
 inline constexpr std::int64_t kMaxBatch = std::numeric_limits<std::int32_t>::max();
 
+/// What is known of one device.
 struct Device {
-  CostModel cost;
+  CostModel cost;             ///< seconds of a batch by its samples
   std::int64_t cap = kNoCap;  ///< most samples that fit into its memory at once
 };
 

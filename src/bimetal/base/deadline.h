@@ -13,17 +13,19 @@ inline std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(std::llround(seconds * 1000));
 }
 
+/// A point in time until which something may take. A value; thread-safe.
 class Deadline {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = std::chrono::steady_clock;  ///< monotonic
 
+  /// So much from now on.
   static Deadline after(std::chrono::nanoseconds budget) {
     return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(budget));
   }
-  static Deadline at(Clock::time_point when) { return Deadline(when); }
+  static Deadline at(Clock::time_point when) { return Deadline(when); }  ///< at that moment
 
-  Clock::time_point time() const noexcept { return when_; }
-  bool expired() const noexcept { return Clock::now() >= when_; }
+  Clock::time_point time() const noexcept { return when_; }        ///< the moment
+  bool expired() const noexcept { return Clock::now() >= when_; }  ///< whether it has come
 
   /// Time left, never negative.
   Clock::duration remaining() const noexcept {
@@ -40,8 +42,10 @@ class Deadline {
 
 // Seconds since construction, on the monotonic clock.
 
+/// Seconds since it was made. A value.
 class Stopwatch {
  public:
+  /// Since then.
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
  private:

@@ -16,37 +16,52 @@
 
 namespace bimetal {
 
+/// What kind of failure an Error is: docs/errors.md.
 enum class ErrorCode {
-  InvalidArgument,   ///< the caller passed something that can never work
-  Unsupported,       ///< valid, but this build or device cannot do it
-  Timeout,           ///< a deadline passed; the peer may still be alive
-  PeerLost,          ///< a rank is gone: reset, killed, or unreachable
-  Aborted,           ///< another rank, or the user, ended the operation
-  Unauthorized,      ///< a token is missing or wrong
-  ProtocolMismatch,  ///< the peer speaks another protocol version, or no Bimetal at all
-  CallMismatch,      ///< two ranks called different collectives, or with other counts or types
-  CorruptData,       ///< a file or frame fails its checks
-  OutOfMemory,       ///< a device or host allocation failed
-  NotFinite,         ///< NaN or infinity where numbers are needed
-  System,            ///< the operating system refused: file, socket, process
-  Internal,          ///< a broken invariant: a bug of ours
+  /// Valid, but this build or device cannot do it.
+  /// A deadline passed; the peer may still be alive.
+  /// A rank is gone: reset, killed, or unreachable.
+  /// Another rank, or the user, ended the operation.
+  /// A token is missing or wrong.
+  /// The peer speaks another protocol version, or no Bimetal at all.
+  /// Two ranks called different collectives, or with other counts or types.
+  /// A file or frame fails its checks.
+  /// A device or host allocation failed.
+  /// NaN or infinity where numbers are needed.
+  /// The operating system refused: file, socket, process.
+  /// A broken invariant: a bug of ours.
+  InvalidArgument,  ///< the caller passed something that can never work
+  Unsupported,
+  Timeout,
+  PeerLost,
+  Aborted,
+  Unauthorized,
+  ProtocolMismatch,
+  CallMismatch,
+  CorruptData,
+  OutOfMemory,
+  NotFinite,
+  System,
+  Internal,
 };
 
 /// Stable snake_case name of a code, e.g. "peer_lost"; used in reports and log lines.
 std::string_view to_string(ErrorCode code) noexcept;
 
+/// The library's one exception. A value.
 class Error : public std::runtime_error {
  public:
+  /// `rank`: the one that it is about, if it is about one.
   Error(ErrorCode code, const std::string& message, std::optional<int> rank = std::nullopt);
 
   /// A copy has a text of its own, so that it may go to another thread: copies of runtime_error
   /// count theirs together, which is right, but done where ThreadSanitizer does not see it.
   Error(const Error& other) : Error(other.code_, other.what(), other.rank_) {}
   Error(Error&&) = default;
-  Error& operator=(const Error& other) { return *this = Error(other); }
+  Error& operator=(const Error& other) { return *this = Error(other); }  ///< copies
   Error& operator=(Error&&) = default;
 
-  ErrorCode code() const noexcept { return code_; }
+  ErrorCode code() const noexcept { return code_; }  ///< its kind
 
   /// The rank that the error is about (the lost peer, the one whose loss is NaN), if one is.
   std::optional<int> rank() const noexcept { return rank_; }
@@ -107,6 +122,7 @@ inline const char* advice_on(const std::error_code& code) noexcept {
 /// An Error as it stands; else OutOfMemory for std::bad_alloc, System for std::system_error, and
 /// Internal with the exception's words. `failure` holds one.
 Error to_error(const std::exception_ptr& failure);
+/// The same as an Error: Internal, or the code of what it is.
 Error to_error(const std::exception& exception);
 
 /// A System error from a code that says whose number it has, as std::filesystem's: "<what>: <its

@@ -75,12 +75,15 @@ BIMETAL_C int32_t bimetal_store_connect(const char* address, int64_t timeout_ms,
 /* Somebody else's store. The functions return 0 if all is well, and are called in the thread that
  * meets, while it does. */
 typedef struct bimetal_answer bimetal_answer;
+/* What such a store can do. */
 typedef struct bimetal_store_calls {
-  uint64_t struct_size;
-  void* context;
+  uint64_t struct_size; /* sizeof(bimetal_store_calls) */
+  void* context;        /* handed to the functions */
+  /* The key has this value from now on. */
   int32_t (*set)(void* context, const char* key, const void* value, int64_t bytes);
   /* Gives what is there to bimetal_answer_set, or nothing where there is no such key. */
   int32_t (*try_get)(void* context, const char* key, bimetal_answer* answer);
+  /* Adds to a counter that starts at 0, and gives the new value. */
   int32_t (*add)(void* context, const char* key, int64_t delta, int64_t* value);
   const char* name;    /* of the store, in messages */
   const char* address; /* by which the others reach this process: see bimetal_address */
@@ -143,17 +146,18 @@ BIMETAL_C int32_t bimetal_write_file(const char* path, const void* contents, int
 /* ---- Groups ---- */
 
 typedef struct bimetal_group bimetal_group;
+/* Who meets, and where. */
 typedef struct bimetal_meeting {
-  uint64_t struct_size;
-  bimetal_store* store;
-  const char* name; /* of the group; the same on all its ranks */
-  int32_t rank;
-  int32_t size;
-  int64_t timeout_ms; /* of the meeting, and of every call that names none of its own */
+  uint64_t struct_size; /* sizeof(bimetal_meeting) */
+  bimetal_store* store; /* where the ranks find each other */
+  const char* name;     /* of the group; the same on all its ranks */
+  int32_t rank;         /* of this process, from 0 */
+  int32_t size;         /* ranks of the group */
+  int64_t timeout_ms;   /* of the meeting, and of every call that names none of its own */
   /* The job's first group, and the ranks in it of the new one, in order: the two then share their
    * connections. NULL: this is the first. */
   bimetal_group* world;
-  const int32_t* members;
+  const int32_t* members; /* `size` of them, or NULL */
 } bimetal_meeting;
 
 /* Collective among the ranks of the new group; blocks. */
@@ -313,24 +317,25 @@ BIMETAL_C double bimetal_balancer_alone_rate(const bimetal_balancer* balancer, i
 /* ---- Members: who belongs to a job, over losses and newcomers (membership/membership.h) ---- */
 
 typedef struct bimetal_members bimetal_members;
+/* How a member takes part. */
 typedef struct bimetal_member_options {
-  uint64_t struct_size;
+  uint64_t struct_size; /* sizeof(bimetal_member_options) */
   /* "HOST:PORT" at which this member listens to the others; port 0 is any. The token is that of
    * BIMETAL_TOKEN_FILE or BIMETAL_TOKEN, and the silence after which a member counts as gone that
    * of BIMETAL_PEER_TIMEOUT_S. */
   const char* door;
-  const char* host;   /* this machine's name */
-  const char* worker; /* what it computes on */
-  const char* job;    /* equal on all members, or they are refused */
-  const char* keeper; /* NULL or empty: the machine of the first rank 0 */
-  int32_t least;
-  int32_t most; /* 0: any number */
-  int64_t patience_ms;
-  int64_t timeout_ms; /* also of the calls of the groups */
+  const char* host;    /* this machine's name */
+  const char* worker;  /* what it computes on */
+  const char* job;     /* equal on all members, or they are refused */
+  const char* keeper;  /* NULL or empty: the machine of the first rank 0 */
+  int32_t least;       /* with fewer members all wait for others */
+  int32_t most;        /* 0: any number */
+  int64_t patience_ms; /* how long they wait */
+  int64_t timeout_ms;  /* also of the calls of the groups */
   /* Called about ten times a second while bimetal_members_join and _next wait; another result than
    * 0 ends them in `aborted`. NULL: nobody is asked. */
   int32_t (*wait)(void* context);
-  void* context;
+  void* context; /* handed to it */
 } bimetal_member_options;
 
 /* Use one from one thread at a time. */

@@ -13,11 +13,14 @@
 
 namespace bimetal::comm {
 
+/// Types of elements. Numbers on the wire.
 enum class DType : std::uint8_t {
+  /// IEEE 754 binary16; sums are rounded once per addition from float32.
+  /// Upper half of a float32.
   float32 = 1,
   float64 = 2,
-  float16 = 3,   ///< IEEE 754 binary16; sums are rounded once per addition from float32
-  bfloat16 = 4,  ///< upper half of a float32
+  float16 = 3,
+  bfloat16 = 4,
   int8 = 5,
   int16 = 6,
   int32 = 7,
@@ -25,15 +28,20 @@ enum class DType : std::uint8_t {
   uint8 = 9,
 };
 
+/// What is made of the ranks' elements. Numbers on the wire.
 enum class ReduceOp : std::uint8_t {
+  /// Sum divided by the group's size; integers truncate towards zero.
+  /// NaN wins, as in torch.
   sum = 1,
-  avg = 2,  ///< sum divided by the group's size; integers truncate towards zero
-  min = 3,  ///< NaN wins, as in torch
+  avg = 2,
+  min = 3,
   max = 4,
   product = 5,
 };
 
+/// Kinds of collective calls. Numbers on the wire.
 enum class Operation : std::uint8_t {
+  /// Of lengths that the ranks do not know of each other.
   all_reduce = 1,
   broadcast = 2,
   reduce = 3,
@@ -44,43 +52,47 @@ enum class Operation : std::uint8_t {
   all_to_all = 8,
   send_recv = 9,
   barrier = 10,
-  all_gather_bytes = 11,  ///< of lengths that the ranks do not know of each other
+  all_gather_bytes = 11,
 };
 
 /// Bytes per element; 0 for a value that is none of the above.
 std::size_t size_of(DType dtype) noexcept;
-std::string_view to_string(DType dtype) noexcept;
-std::string_view to_string(ReduceOp op) noexcept;
-std::string_view to_string(Operation operation) noexcept;
+std::string_view to_string(DType dtype) noexcept;          ///< "float32"
+std::string_view to_string(ReduceOp op) noexcept;          ///< "sum"
+std::string_view to_string(Operation operation) noexcept;  ///< "all_reduce"
 
 // Typed views of memory that collectives read and write.
 
 /// `count` elements of `dtype` at `data`, aligned for the type. A view: it owns nothing.
 struct Buffer {
-  void* data = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::float32;
+  void* data = nullptr;          ///< the first element
+  std::size_t count = 0;         ///< elements
+  DType dtype = DType::float32;  ///< of each
 
-  std::size_t bytes() const noexcept { return count * size_of(dtype); }
+  std::size_t bytes() const noexcept { return count * size_of(dtype); }  ///< of all of them
 };
 
 /// The same for memory that is only read.
 struct ConstBuffer {
-  const void* data = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::float32;
+  const void* data = nullptr;    ///< the first element
+  std::size_t count = 0;         ///< elements
+  DType dtype = DType::float32;  ///< of each
 
   ConstBuffer() = default;
+  /// Of so many elements.
   ConstBuffer(const void* d, std::size_t c, DType t) : data(d), count(c), dtype(t) {}
+  /// What may be written may be read.
   ConstBuffer(const Buffer& b) : data(b.data), count(b.count), dtype(b.dtype) {}  // NOLINT
-  std::size_t bytes() const noexcept { return count * size_of(dtype); }
+  std::size_t bytes() const noexcept { return count * size_of(dtype); }  ///< of all of them
 };
 
 /// The fabric's name of a C++ type. float16 and bfloat16 have none: name the DType in a Buffer.
 template <typename T>
 inline constexpr DType dtype_of = DType{};
+/// 32 bits.
 template <>
 inline constexpr DType dtype_of<float> = DType::float32;
+/// 64 bits.
 template <>
 inline constexpr DType dtype_of<double> = DType::float64;
 template <>
@@ -114,7 +126,7 @@ auto buffer(Range&& range) {
 /// Empty until the operation is done.
 struct Gathered {
   std::vector<std::span<const std::byte>> parts;  ///< rank by rank, in `memory`
-  std::unique_ptr<std::byte[]> memory;
+  std::unique_ptr<std::byte[]> memory;            ///< of all parts
 };
 
 }  // namespace bimetal::comm

@@ -24,6 +24,7 @@ class Mesh;
 
 namespace bimetal::comm {
 
+/// What a group is made with.
 struct GroupOptions {
   /// What carries the collectives. All ranks of the world must ask for the same.
   Transport transport = Transport::automatic;
@@ -69,16 +70,19 @@ class Group {
  public:
   Group() = default;
 
-  int rank() const;
-  int size() const;
+  int rank() const;  ///< of this process in the group, from 0
+  int size() const;  ///< ranks
+  /// Whether it is a group at all.
   explicit operator bool() const noexcept { return impl_ != nullptr; }
 
+  /// `data` becomes the sum (or what `op` is) of all ranks' data, bit for bit the same on all.
   Work all_reduce(Buffer data, ReduceOp op = ReduceOp::sum, std::optional<Deadline> deadline = {});
   /// The same with shorter messages, at the price of exactness: docs/compression.md. Every rank
   /// gets the same bits here, too. Error(InvalidArgument) for integers and for anything but sums
   /// and averages.
   Work all_reduce(Buffer data, ReduceOp op, const Compression& compression,
                   std::optional<Deadline> deadline = {});
+  /// `data` becomes that of rank `root`.
   Work broadcast(Buffer data, int root, std::optional<Deadline> deadline = {});
   /// The result is defined on `root` alone; elsewhere `data` is scratch afterwards.
   Work reduce(Buffer data, int root, ReduceOp op = ReduceOp::sum,
@@ -108,12 +112,15 @@ class Group {
   /// Element counts to and from each rank; what rank i sends to j must equal what j expects of i.
   Work all_to_all(ConstBuffer input, std::span<const std::size_t> send_counts, Buffer output,
                   std::span<const std::size_t> recv_counts, std::optional<Deadline> deadline = {});
+  /// To one rank, which receives it with the same tag. `data` must stay until the end.
   Work send(ConstBuffer data, int peer, std::uint64_t tag = 0,
             std::optional<Deadline> deadline = {});
+  /// From one rank, of exactly so many bytes.
   Work recv(Buffer data, int peer, std::uint64_t tag = 0, std::optional<Deadline> deadline = {});
   /// The first message of the tag that arrives, whoever sends it (Work::sender). Of receives that a
   /// message suits, with a peer or without, it goes to the one that was called first.
   Work recv_from_anybody(Buffer data, std::uint64_t tag = 0, std::optional<Deadline> deadline = {});
+  /// Ends when all ranks have called it.
   Work barrier(std::optional<Deadline> deadline = {});
 
   /// Which ranks have memory in common. The same on all ranks.

@@ -13,10 +13,11 @@ namespace bimetal::comm {
 class GroupMemory {
  public:
   GroupMemory() = default;
+  /// `shared`: whether the other ranks of the machine see it.
   GroupMemory(std::shared_ptr<const void> owner, std::span<std::byte> bytes, bool shared)
       : owner_(std::move(owner)), bytes_(bytes), shared_(shared) {}
 
-  std::span<std::byte> bytes() const noexcept { return bytes_; }
+  std::span<std::byte> bytes() const noexcept { return bytes_; }  ///< all of it
 
   /// Whether the group's other ranks can reach it. If not it is memory like any other.
   bool shared() const noexcept { return shared_; }

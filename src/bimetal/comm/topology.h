@@ -18,7 +18,9 @@ std::vector<int> first_ranks(const std::vector<std::vector<int>>& islands);
 struct Topology {
   std::vector<std::vector<int>> islands;  ///< ranks of the group, ascending, by their lowest rank
 
+  /// Those that are together with it.
   const std::vector<int>& island_of(int rank) const { return comm::island_of(islands, rank); }
+  /// Whether all ranks are together.
   bool one_island() const noexcept { return islands.size() == 1; }
 
   /// From who could open whose memory: sees[a][b]. Ranks are together if all of them see each
@@ -28,11 +30,15 @@ struct Topology {
 
 // What carries the data of collectives.
 
+/// What carries the data of collectives.
 enum class Transport : std::uint8_t {
+  /// The connections between the ranks.
+  /// Shared memory; Error(Unsupported) where ranks have none in common.
+  /// MPI's messages; for ranks that mpirun has started.
   automatic = 0,  ///< shared memory where all ranks of a group have some in common, else the mesh
-  tcp = 1,        ///< the connections between the ranks
-  shm = 2,        ///< shared memory; Error(Unsupported) where ranks have none in common
-  mpi = 3,        ///< MPI's messages; for ranks that mpirun has started
+  tcp = 1,
+  shm = 2,
+  mpi = 3,
 };
 
 /// "auto", "tcp", "shm" or "mpi".

@@ -16,6 +16,7 @@ class Work {
  public:
   struct State;
   Work() = default;  ///< no operation: done, wait() returns at once
+  /// Of a call under way.
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   /// Blocks until done; rethrows the operation's error. Ends by the operation's own deadline.
@@ -24,7 +25,7 @@ class Work {
   /// False if the operation is still running at `deadline`.
   bool wait_until(Deadline deadline) const;
 
-  bool done() const;
+  bool done() const;  ///< whether it has ended, well or not; does not block
 
   /// nullptr while running and after success.
   std::exception_ptr error() const;

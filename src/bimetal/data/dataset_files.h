@@ -12,9 +12,9 @@ namespace bimetal::data {
 /// The files of a dataset that was found: one for each of dataset_file_names(), in that order;
 /// those that need not be there may be missing at the end.
 struct DatasetFiles {
-  std::filesystem::path folder;
-  std::vector<std::filesystem::path> files;
-  std::string name = {};  ///< as find_dataset knows it
+  std::filesystem::path folder;              ///< where they lie
+  std::vector<std::filesystem::path> files;  ///< all of them
+  std::string name = {};                     ///< as find_dataset knows it
 };
 
 /// A folder train/<class>/… and test/<class>/… of images.

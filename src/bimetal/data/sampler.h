@@ -9,13 +9,15 @@
 
 namespace bimetal::data {
 
+/// A place in the order of samples.
 struct SamplerPosition {
-  std::int64_t epoch = 0;
+  std::int64_t epoch = 0;   ///< from 0
   std::int64_t offset = 0;  ///< samples of this epoch already handed out
 
   friend bool operator==(const SamplerPosition&, const SamplerPosition&) = default;
 };
 
+/// Deals out each epoch's samples in an order of its own. Use from one thread.
 class EpochSampler {
  public:
   /// The permutation depends on (dataset_size, seed, epoch) alone and is the same on every
@@ -26,8 +28,8 @@ class EpochSampler {
   EpochSampler(std::int64_t dataset_size, std::uint64_t seed, bool shuffle = true,
                std::vector<std::int64_t> weights = {}, std::int64_t group = 1);
 
-  std::uint64_t seed() const noexcept { return seed_; }
-  std::int64_t group() const noexcept { return group_; }
+  std::uint64_t seed() const noexcept { return seed_; }   ///< of the order
+  std::int64_t group() const noexcept { return group_; }  ///< samples that stay together
 
   /// Samples left in the current epoch.
   std::int64_t remaining() const noexcept;
@@ -37,7 +39,7 @@ class EpochSampler {
   /// run, of whole groups. Advances; at the epoch's end the next call begins a new epoch.
   /// Error(InvalidArgument) for no shares, a negative one, or Σ shares = 0.
   struct Step {
-    std::int64_t epoch = 0;
+    std::int64_t epoch = 0;             ///< of these samples, from 0
     std::int64_t total = 0;             ///< samples of this step over all ranks
     std::vector<std::int64_t> counts;   ///< per rank; Σ = total
     std::vector<std::int64_t> weights;  ///< per rank: Σ of its samples'
@@ -48,6 +50,7 @@ class EpochSampler {
     /// Rank `rank`'s run of indices. Error(InvalidArgument) if there is no such rank.
     std::span<const std::int64_t> of_rank(int rank) const;
   };
+  /// The step after this position: see Step.
   Step next(std::span<const std::int64_t> shares);
 
   /// The next `samples` samples (or what is left of the epoch), whatever the shares, so dealt out

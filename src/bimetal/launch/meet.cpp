@@ -36,13 +36,18 @@ std::unique_ptr<rendezvous::Store> find_store(const RankEnvironment& env,
               env.rank);
 }
 
+/// Of keys in the store.
+std::string prefix_of(const RankEnvironment& env) {
+  return fmt::format("mesh/{}", env.attempt);
+}
+
 std::unique_ptr<net::Mesh> meet_by_store(const RankEnvironment& env, rendezvous::Store& store,
                                          const JoinOptions& options, Deadline deadline) {
   rendezvous::BootstrapOptions bootstrap;
   bootstrap.job_id = env.job_id;
   bootstrap.token = options.token;
   if (options.peer_timeout) bootstrap.peer_timeout = options.peer_timeout;
-  bootstrap.prefix = fmt::format("mesh/{}", env.attempt);
+  bootstrap.prefix = prefix_of(env);
   return rendezvous::connect_mesh(store, env.rank, env.world_size, bootstrap, deadline);
 }
 
@@ -77,13 +82,15 @@ comm::Group meet(const RankEnvironment& env, const JoinOptions& options,
     return join(env, options, torch_agent, deadline);
   }
   // Outlives the others' look-ups: see the barrier.
-  const rendezvous::StoreServer server(meeting_point(env), options.token);
+  const rendezvous::StoreServer server(meeting_point(env), options.token,
+                                       net::encryption_from_environment(),
+                                       rendezvous::fault_key(prefix_of(env)));
   try {
     return join(env, options, torch_agent, deadline);
   } catch (const Error& error) {
-    const bool concerns_all = error.code() == ErrorCode::InvalidArgument ||
-                              error.code() == ErrorCode::ProtocolMismatch ||
-                              error.code() == ErrorCode::Timeout;
+    const bool concerns_all =
+        error.code() == ErrorCode::InvalidArgument || error.code() == ErrorCode::ProtocolMismatch ||
+        error.code() == ErrorCode::Unauthorized || error.code() == ErrorCode::Timeout;
     if (concerns_all) std::this_thread::sleep_for(kTimeToRead);
     throw;
   }

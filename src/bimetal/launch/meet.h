@@ -15,13 +15,14 @@
 
 namespace bimetal::launch {
 
+/// How a rank meets the others.
 struct JoinOptions {
   net::Token token;  ///< needed as soon as ranks are on several machines
   std::chrono::milliseconds join_timeout{std::chrono::seconds(60)};  ///< for all ranks to be there
   /// How long a peer on another machine may be silent before it is lost. Nothing: what
   /// BIMETAL_PEER_TIMEOUT_S says, else 10 s, and 1 s on one machine.
   std::optional<std::chrono::milliseconds> peer_timeout = std::nullopt;
-  comm::GroupOptions group;
+  comm::GroupOptions group;  ///< of the group of all ranks
 };
 
 /// Connects to the store that torchrun serves (StoreOwner::TorchAgent).

@@ -16,26 +16,31 @@ namespace bimetal::launch {
 
 /// Who serves the store at MASTER_ADDR:MASTER_PORT.
 enum class StoreOwner {
-  RankZero,         ///< rank 0 itself: the rule where nothing says otherwise
-  Launcher,         ///< the process that started the ranks (BIMETAL_STORE=launcher)
-  TorchAgent,       ///< torchrun: a c10d::TCPStore is there (TORCHELASTIC_USE_AGENT_STORE=True)
-  Nobody,           ///< the ranks meet through MPI, without a store (find_rank())
-  ParameterServer,  ///< server 0 of a job by parameter servers (BIMETAL_STORE=parameter_server)
+  /// The process that started the ranks (BIMETAL_STORE=launcher).
+  /// Torchrun: a c10d::TCPStore is there (TORCHELASTIC_USE_AGENT_STORE=True).
+  /// The ranks meet through MPI, without a store (find_rank()).
+  /// Server 0 of a job by parameter servers (BIMETAL_STORE=parameter_server).
+  RankZero,  ///< rank 0 itself: the rule where nothing says otherwise
+  Launcher,
+  TorchAgent,
+  Nobody,
+  ParameterServer,
 };
 
+/// Who this process is, and where it meets the others.
 struct RankEnvironment {
-  int rank = 0;
-  int world_size = 1;
-  int local_rank = 0;        ///< among the ranks on this machine
-  int local_world_size = 1;  ///< ranks on this machine
-  net::Endpoint master;      ///< where the ranks find each other
-  StoreOwner store = StoreOwner::RankZero;
+  int rank = 0;                             ///< from 0
+  int world_size = 1;                       ///< ranks of the job
+  int local_rank = 0;                       ///< among the ranks on this machine
+  int local_world_size = 1;                 ///< ranks on this machine
+  net::Endpoint master;                     ///< where the ranks find each other
+  StoreOwner store = StoreOwner::RankZero;  ///< who serves the store
   std::optional<int> server;  ///< it is this parameter server (BIMETAL_SERVER), no worker
   std::string own_address;    ///< of this machine for the others (BIMETAL_ADDRESS); may be empty
   /// It comes to a job that trains already (BIMETAL_DOOR): where to ask for members; else empty.
   std::string door;
-  std::string job_id =
-      "job";        ///< equal on all ranks of a job and on no other job's (torchrun's run id)
+  /// Equal on all ranks of a job and on no other job's (torchrun's run id).
+  std::string job_id = "job";
   int attempt = 0;  ///< how often the starter has restarted the job (torchrun)
 
   /// Whether every rank is on this machine, so that the job needs nothing beyond loopback.
@@ -50,6 +55,7 @@ using Variables = std::function<std::optional<std::string>(const char* name)>;
 /// machine if MASTER_ADDR is a loopback address). Error(InvalidArgument) names the variable that is
 /// missing or bad, and its value.
 std::optional<RankEnvironment> rank_from_environment();
+/// The same of these.
 std::optional<RankEnvironment> rank_from_environment(const Variables& variables);
 
 /// BIMETAL_ELASTIC: how many members the job needs at least, where whatever started its ranks lets

@@ -9,14 +9,15 @@
 
 namespace bimetal::launch {
 
+/// Variables and their values.
 using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
 /// One rank's place among all. A group is the ranks of one host.
 struct RankPlace {
-  int rank = 0;
-  int world_size = 1;
-  int local_rank = 0;
-  int local_world_size = 1;
+  int rank = 0;              ///< among all
+  int world_size = 1;        ///< ranks in all
+  int local_rank = 0;        ///< on its host
+  int local_world_size = 1;  ///< ranks of its host
   int group_rank = 0;        ///< number of the host
   int group_world_size = 1;  ///< hosts
   int cross_rank = 0;        ///< among the ranks with this local_rank, one per host

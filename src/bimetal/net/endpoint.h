@@ -8,6 +8,7 @@
 
 namespace bimetal::net {
 
+/// Where something listens.
 struct Endpoint {
   std::string host;        ///< name or address, without brackets
   std::uint16_t port = 0;  ///< 0 asks the system for a free port when listening

@@ -10,12 +10,13 @@
 
 namespace bimetal::net {
 
+/// A job's secret. Its memory is wiped when it goes.
 class Token {
  public:
   Token() = default;
   ~Token();
   Token(const Token&) = default;
-  Token& operator=(const Token& other);
+  Token& operator=(const Token& other);  ///< copies; what was there is wiped
 
   /// 32 random bytes, as text of 64 hexadecimal digits.
   static Token generate();
@@ -30,10 +31,11 @@ class Token {
   /// shorter than a file's may be.
   static Token from_environment();
 
+  /// Of these very characters.
   static Token from_text(std::string_view text);
 
-  bool empty() const noexcept { return secret_.empty(); }
-  std::string_view text() const noexcept { return secret_; }
+  bool empty() const noexcept { return secret_.empty(); }     ///< no token
+  std::string_view text() const noexcept { return secret_; }  ///< the secret itself
 
  private:
   std::string secret_;
@@ -46,9 +48,11 @@ void require_token_for(std::string_view host, const Token& token);
 // Whether connections are encrypted. All processes of a job must agree; the handshake tells both
 // sides if they don't.
 
+/// Whether connections are encrypted.
 enum class Encryption {
+  /// Noise (net/noise.h): nobody between the two can read or change a byte.
   off,  ///< authenticated, but readable on the network
-  on,   ///< Noise (net/noise.h): nobody between the two can read or change a byte
+  on,
 };
 
 /// BIMETAL_ENCRYPTION: "on", "off", or unset for off. Throws Error(InvalidArgument) for anything

@@ -25,8 +25,8 @@ namespace bimetal::optim {
 /// Of as many elements each, contiguous and on the CPU; all of one type, float32 or float64, but
 /// for `bfloat16`, which may be undefined: no copy then.
 struct AdamTensors {
-  torch::Tensor parameter, gradient, mean, square;
-  torch::Tensor bfloat16 = {};
+  torch::Tensor parameter, gradient, mean, square;  ///< the two moments
+  torch::Tensor bfloat16 = {};                      ///< where the parameter is copied to
 };
 
 /// Steps them, without autograd. Error(InvalidArgument) for other tensors. Safe from any thread for
@@ -85,8 +85,10 @@ class CpuAdamOf final : public Base, public MergedUpdate, public KeepsOnDisk {
   };
 };
 
+/// Adam.
 using CpuAdam =
     CpuAdamOf<torch::optim::Adam, torch::optim::AdamParamState, torch::optim::AdamOptions>;
+/// AdamW.
 using CpuAdamW =
     CpuAdamOf<torch::optim::AdamW, torch::optim::AdamWParamState, torch::optim::AdamWOptions>;
 

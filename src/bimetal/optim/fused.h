@@ -25,19 +25,21 @@ namespace bimetal::optim {
 class FusedAdam final : public torch::optim::Adam {
  public:
   using Adam::Adam;
-  torch::Tensor step(LossClosure closure = nullptr) override;
+  torch::Tensor step(LossClosure closure = nullptr) override;  ///< one update
 };
 
+/// AdamW, as FusedAdam.
 class FusedAdamW final : public torch::optim::AdamW {
  public:
   using AdamW::AdamW;
-  torch::Tensor step(LossClosure closure = nullptr) override;
+  torch::Tensor step(LossClosure closure = nullptr) override;  ///< one update
 };
 
+/// SGD, as FusedAdam.
 class FusedSgd final : public torch::optim::SGD {
  public:
   using SGD::SGD;
-  torch::Tensor step(LossClosure closure = nullptr) override;
+  torch::Tensor step(LossClosure closure = nullptr) override;  ///< one update
 };
 
 // An optimizer that is somebody else's: what it keeps is tensors by names of its own, which
@@ -45,10 +47,11 @@ class FusedSgd final : public torch::optim::SGD {
 
 /// Its learning rate is its own affair.
 struct ForeignOptions : torch::optim::OptimizerCloneableOptions<ForeignOptions> {
-  double get_lr() const override { return 0; }
-  void set_lr(double /*rate*/) override {}
+  double get_lr() const override { return 0; }  ///< not known
+  void set_lr(double /*rate*/) override {}      ///< does nothing
 };
 
+/// What it keeps of a parameter.
 struct ForeignState : torch::optim::OptimizerCloneableParamState<ForeignState> {
   std::map<std::string, torch::Tensor> tensors;  ///< names without dots
 };
@@ -62,7 +65,7 @@ class ForeignOptimizer : public torch::optim::Optimizer {
                   std::make_unique<ForeignOptions>()),
         kind_(std::move(kind)) {}
 
-  const std::string& kind() const noexcept { return kind_; }
+  const std::string& kind() const noexcept { return kind_; }  ///< as the constructor got it
 
  private:
   std::string kind_;
@@ -72,6 +75,7 @@ class ForeignOptimizer : public torch::optim::Optimizer {
 // become in bfloat16, too, so that unscaling, clipping and the copy take no passes over memory of
 // their own, and goes from parameter to parameter.
 
+/// An optimizer that does so. Use from one thread.
 class MergedUpdate {
  public:
   virtual ~MergedUpdate() = default;

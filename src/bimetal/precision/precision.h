@@ -10,7 +10,7 @@ namespace bimetal::precision {
 
 /// Parameters, gradients and the optimizer are float32 in all of them.
 enum class Precision {
-  float32,
+  float32,   ///< products, too
   bfloat16,  ///< float32's range with eight bits of precision
   float16,   ///< eleven bits, but nothing above 65504 or below 6e-8: needs a LossScaler
   tf32,      ///< float32 whose products take eleven bits of each factor: NVIDIA's tensor cores
@@ -18,7 +18,7 @@ enum class Precision {
 
 /// As jobs, reports and checkpoints name them. Error(InvalidArgument) for other names.
 Precision precision_named(std::string_view name);
-std::string_view name_of(Precision precision);
+std::string_view name_of(Precision precision);  ///< "bfloat16"
 
 /// The type of the matrices that are multiplied: tf32 is a way to multiply float32.
 torch::Dtype dtype_of(Precision precision);
@@ -39,6 +39,7 @@ void require_precision(Precision precision, const torch::Device& device);
 /// the type of its forward. float32 changes nothing. Scopes may be nested.
 class Autocast {
  public:
+  /// On this thread, until it goes; float32: nothing changes.
   Autocast(c10::DeviceType device, Precision precision);
   ~Autocast();
   Autocast(const Autocast&) = delete;

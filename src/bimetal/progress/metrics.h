@@ -11,8 +11,8 @@ namespace bimetal::progress {
 
 /// "accuracy" (0…1), "perplexity", …: lower case with underscores, as task::Metric has it.
 struct MetricValue {
-  std::string name;
-  double value = 0;
+  std::string name;  ///< "accuracy"
+  double value = 0;  ///< mean over the samples' weight
   bool operator==(const MetricValue&) const = default;
 };
 
@@ -32,12 +32,13 @@ inline bool is_ratio(std::string_view name) {
 
 /// What a model is judged by.
 inline constexpr const char* kTestData = "test";
+/// Data that are held out of training.
 inline constexpr const char* kValidationData = "validation";
 
 /// What a model says of data that it was not trained on.
 struct Evaluation {
-  double loss = 0;  ///< mean over the samples, or over their tokens
-  Metrics metrics = {};
+  double loss = 0;               ///< mean over the samples, or over their tokens
+  Metrics metrics = {};          ///< by name
   std::string data = kTestData;  ///< which
 };
 

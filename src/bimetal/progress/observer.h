@@ -16,22 +16,22 @@ namespace bimetal::progress {
 
 /// Where a worker computes.
 struct WorkerPlace {
-  std::string host;
-  std::string device;
+  std::string host;        ///< its machine
+  std::string device;      ///< what it computes on
   std::string stage = {};  ///< "stage 1 of 3, replica 0", where the model is cut
   bool gone = false;       ///< it was lost or has left, and the others go on
 };
 
 /// What a rank did for a while in one step; seconds since the step began, by rank 0's clock.
 struct StepSpan {
-  int phase = 0;         ///< of StepTimes::phases
-  int micro_batch = -1;  ///< of a pipeline; -1: of no single one
-  double begin_s = 0, end_s = 0;
+  int phase = 0;                  ///< of StepTimes::phases
+  int micro_batch = -1;           ///< of a pipeline; -1: of no single one
+  double begin_s = 0, end_s = 0;  ///< since the step began
 };
 
 /// Where the time of some steps went: of each rank the seconds in each phase (docs/profile.md).
 struct StepTimes {
-  std::int64_t first_step = 0, last_step = 0;
+  std::int64_t first_step = 0, last_step = 0;     ///< that it is of
   std::vector<std::string> phases = {};           ///< "data", "forward"…
   std::vector<std::vector<double>> seconds = {};  ///< by rank, one for each phase
   std::vector<std::vector<StepSpan>> spans = {};  ///< by rank: the last step
@@ -47,30 +47,36 @@ struct DataProgress {
 
 /// A rank is lost, and the others save what it had, of which they keep a copy.
 struct Rescue {
+  /// How far it has come.
   enum class State { Saving, Saved, Failed };
-  State state = State::Saving;
-  int lost = -1;           ///< Saved
-  std::int64_t step = 0;   ///< Saved
-  std::string path = {};   ///< Saved: of the checkpoint
-  std::string cause = {};  ///< Failed
+  State state = State::Saving;  ///< of now
+  int lost = -1;                ///< Saved
+  std::int64_t step = 0;        ///< Saved
+  std::string path = {};        ///< Saved: of the checkpoint
+  std::string cause = {};       ///< Failed
 };
 
+/// Is told what a run does, on the thread that trains; it must not throw. Each does nothing by
+/// itself.
 class Observer {
  public:
   virtual ~Observer() = default;
   virtual void on_phase(const std::string& /*what*/) {}  ///< "loading data", "waiting for 1 rank"…
-  virtual void on_data(const DataProgress&) {}
+  virtual void on_data(const DataProgress&) {}           ///< while data are read, fetched or sent
   virtual void on_workers(const std::vector<WorkerPlace>&) {}  ///< by rank; before the first step
-  virtual void on_step(const Progress&) {}
+  virtual void on_step(const Progress&) {}                     ///< after each step
+  /// After each evaluation.
   virtual void on_evaluated(std::int64_t /*epoch*/, const Evaluation&) {}
+  /// After each save.
   virtual void on_checkpoint(const std::string& /*path*/, std::int64_t /*step*/) {}
   /// Saved: on one rank of those who are left; else on each.
   virtual void on_rescue(const Rescue&) {}
   /// Whether this rank leads, as rank 0 does: told when members have met, in their first epoch and
   /// each later one.
   virtual void on_leading(bool /*leads*/) {}
-  virtual void on_profile(const StepTimes&) {}
+  virtual void on_profile(const StepTimes&) {}            ///< of profiled steps
   virtual void on_notice(const std::string& /*text*/) {}  ///< shares capped, worker of no use…
+  /// Other workers go on; by itself a notice.
   virtual void on_members(const MembersChange& change) {
     for (const auto& line : lines_of(change)) on_notice(line);
   }
@@ -81,6 +87,7 @@ class Observer {
 /// Tells each of them, in their order, whatever it is told. They must outlive it.
 class Observers : public Observer {
  public:
+  /// They must outlive it.
   explicit Observers(std::vector<Observer*> all) : all_(std::move(all)) {}
 
   /// From now on these instead.
@@ -89,18 +96,22 @@ class Observers : public Observer {
   void on_phase(const std::string& what) override {
     for (auto* one : all_) one->on_phase(what);
   }
+  /// Tells all of them, as the next ones do.
   void on_data(const DataProgress& progress) override {
     for (auto* one : all_) one->on_data(progress);
   }
   void on_workers(const std::vector<WorkerPlace>& places) override {
     for (auto* one : all_) one->on_workers(places);
   }
+  /// As Observer has it.
   void on_step(const Progress& progress) override {
     for (auto* one : all_) one->on_step(progress);
   }
+  /// As Observer has it.
   void on_evaluated(std::int64_t epoch, const Evaluation& evaluation) override {
     for (auto* one : all_) one->on_evaluated(epoch, evaluation);
   }
+  /// As Observer has it.
   void on_checkpoint(const std::string& path, std::int64_t step) override {
     for (auto* one : all_) one->on_checkpoint(path, step);
   }
@@ -110,12 +121,14 @@ class Observers : public Observer {
   void on_leading(bool leads) override {
     for (auto* one : all_) one->on_leading(leads);
   }
+  /// As Observer has it.
   void on_profile(const StepTimes& times) override {
     for (auto* one : all_) one->on_profile(times);
   }
   void on_notice(const std::string& text) override {
     for (auto* one : all_) one->on_notice(text);
   }
+  /// As Observer has it.
   void on_members(const MembersChange& change) override {
     for (auto* one : all_) one->on_members(change);
   }
@@ -137,14 +150,15 @@ class Meter {
     done_ += bytes;
     require_going();
   }
+  /// Error(Aborted) after stop().
   void require_going() const {
     if (stopped_) throw Error(ErrorCode::Aborted, "the work on the data was called off");
   }
 
-  void stop() { stopped_ = true; }
+  void stop() { stopped_ = true; }  ///< from any thread
 
-  std::uint64_t done() const { return done_; }
-  std::uint64_t expected() const { return expected_; }
+  std::uint64_t done() const { return done_; }          ///< bytes so far
+  std::uint64_t expected() const { return expected_; }  ///< bytes in all
 
  private:
   std::atomic<std::uint64_t> done_{0}, expected_{0};

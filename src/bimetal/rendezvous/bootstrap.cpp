@@ -44,6 +44,7 @@ class Meeting {
   void check(int peer, const MemberRecord& member);
   void check_reachable() const;
   void check_faults();
+  void tell_refused(const Error& error) noexcept;
   [[noreturn]] void report_fault(const std::string& message,
                                  ErrorCode code = ErrorCode::InvalidArgument);
   void report_missing();
@@ -91,7 +92,21 @@ std::unique_ptr<net::Mesh> Meeting::connect() {
     endpoints.push_back(member.listening);
     hosts.push_back(member.host);
   }
-  return std::move(builder).connect(endpoints, deadline_, std::move(hosts));
+  try {
+    return std::move(builder).connect(endpoints, deadline_, std::move(hosts));
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::Unauthorized) tell_refused(error);
+    throw;
+  }
+}
+
+/// Whoever is refused for its token tells the others, who would wait for it.
+void Meeting::tell_refused(const Error& error) noexcept try {
+  const auto who = fmt::format("rank {} on {}", rank_, describe(members_.at(rank_)));
+  note_failure(store_, fault_key(options_.prefix),
+               {error.code(), fmt::format("{}: {}", who, error.what()), rank_}, deadline_);
+} catch (const Error& lost) {
+  log(LogLevel::info, "rank {} cannot tell why it ends: {}", rank_, lost.what());
 }
 
 std::vector<std::string> Meeting::listen_hosts() const {

@@ -21,6 +21,7 @@ class Store {
  public:
   virtual ~Store() = default;
 
+  /// The key has this value from now on.
   virtual void set(std::string_view key, std::string_view value, Deadline deadline) = 0;
 
   /// Waits until the key exists.
@@ -42,8 +43,11 @@ class Store {
 /// kind of connection (encrypted or plain) are refused.
 class StoreServer {
  public:
+  /// `fault_key`: where the failure (noted_failure) is noted that a client has another token;
+  /// empty: nowhere, and others may come.
   StoreServer(const net::Endpoint& listen, const net::Token& token,
-              net::Encryption encryption = net::encryption_from_environment());
+              net::Encryption encryption = net::encryption_from_environment(),
+              const std::string& fault_key = {});
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
@@ -80,7 +84,7 @@ class PolledStore : public Store {
   std::string get(std::string_view key, Deadline deadline) final;
 
  protected:
-  const std::string& name() const noexcept { return name_; }
+  const std::string& name() const noexcept { return name_; }  ///< as the constructor got it
 
  private:
   std::string name_;

@@ -16,6 +16,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
+#include "bimetal/base/wire.h"
 #include "bimetal/net/link/session.h"
 #include "bimetal/net/tcp/run_handlers.h"
 #include "bimetal/rendezvous/store.h"
@@ -205,8 +206,10 @@ void StoreSession::deliver(std::uint64_t request, std::shared_ptr<const std::str
 }
 
 struct StoreServer::Impl {
-  Impl(const net::Endpoint& listen, const net::Token& token, net::Encryption encryption)
-      : listener(io, listen, listener_options(token, encryption)), bound(listener.endpoint()) {
+  Impl(const net::Endpoint& listen, const net::Token& token, net::Encryption encryption,
+       const std::string& fault_key)
+      : listener(io, listen, listener_options(token, encryption, fault_key)),
+        bound(listener.endpoint()) {
     listener.start();
     thread = std::thread([this] {
       net::run_handlers(io, [](const Error& error) {
@@ -225,7 +228,8 @@ struct StoreServer::Impl {
     thread.join();  // the thread ends with the last session
   }
 
-  net::ListenerOptions listener_options(const net::Token& token, net::Encryption encryption) {
+  net::ListenerOptions listener_options(const net::Token& token, net::Encryption encryption,
+                                        const std::string& fault_key) {
     auto options = net::listener_options(net::Service::Store, {token, encryption, {}});
     options.on_connection = [this](asio::ip::tcp::socket socket,
                                    const net::AuthenticatedClient& client) {
@@ -234,7 +238,23 @@ struct StoreServer::Impl {
       sessions.push_back(session);
       session->start();
     };
+    if (!fault_key.empty()) {
+      options.on_wrong_token = [this, fault_key](const std::string& remote) {
+        if (!table.find(fault_key)) table.set(fault_key, wrong_token_at(remote));
+      };
+    }
     return options;
+  }
+
+  static std::shared_ptr<const std::string> wrong_token_at(const std::string& remote) {
+    WireWriter out;
+    write_error(out, {ErrorCode::Unauthorized,
+                      fmt::format("a process at {} has another token than this job: give all ranks "
+                                  "the same (--token-file, BIMETAL_TOKEN_FILE)",
+                                  remote)});
+    const auto& bytes = out.bytes();
+    return std::make_shared<const std::string>(reinterpret_cast<const char*>(bytes.data()),
+                                               bytes.size());
   }
 
   asio::io_context io{1};
@@ -246,8 +266,8 @@ struct StoreServer::Impl {
 };
 
 StoreServer::StoreServer(const net::Endpoint& listen, const net::Token& token,
-                         net::Encryption encryption)
-    : impl_(std::make_unique<Impl>(listen, token, encryption)) {}
+                         net::Encryption encryption, const std::string& fault_key)
+    : impl_(std::make_unique<Impl>(listen, token, encryption, fault_key)) {}
 
 StoreServer::~StoreServer() = default;
 

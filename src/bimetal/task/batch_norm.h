@@ -17,7 +17,7 @@ struct BatchStatistics {
   /// [2 × channels + 1] of the groups of this step, on this rank or, once summed, on all: means and
   /// unbiased variances, each times the group's samples; and the number of samples.
   torch::Tensor sums;
-  double momentum = 0.1;  ///< the part of a step's statistics in the new running ones
+  double momentum = 0.1;   ///< the part of a step's statistics in the new running ones
   std::int64_t group = 1;  ///< samples
 };
 
@@ -31,11 +31,12 @@ void merge(const BatchStatistics& statistics);
 /// step is one group. Use from one thread.
 class GroupedBatchNormImpl final : public torch::nn::Module {
  public:
+  /// Weight 1, bias 0, running mean 0 and variance 1.
   GroupedBatchNormImpl(std::int64_t channels, std::int64_t group);
 
-  torch::Tensor forward(const torch::Tensor& x);
+  torch::Tensor forward(const torch::Tensor& x);  ///< [b, channels, …] as it came
 
-  const BatchStatistics& statistics() const noexcept { return statistics_; }
+  const BatchStatistics& statistics() const noexcept { return statistics_; }  ///< of this module
 
   torch::Tensor weight, bias;  ///< [channels]
 

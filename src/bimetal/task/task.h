@@ -32,8 +32,8 @@ class Dataset {
 
   /// The samples in that order, on the CPU: each tensor's first dimension is theirs (there may be
   /// none of them). Sequences are padded to one length; what is padded must not count in the loss.
-  /// Built for training, it is so in a DrawScope (dropout.h), from which a data set that changes its
-  /// samples at random draws; outside of one it gives them as they are.
+  /// Built for training, it is so in a DrawScope (dropout.h), from which a data set that changes
+  /// its samples at random draws; outside of one it gives them as they are.
   virtual Values batch(std::span<const std::int64_t> samples) const = 0;
 };
 
@@ -74,6 +74,7 @@ class Task {
     return std::nullopt;
   }
 
+  /// What is learnt from; the same object each time.
   virtual std::shared_ptr<const Dataset> training() const = 0;
   /// What the model is judged by; nullptr: it is not.
   virtual std::shared_ptr<const Dataset> evaluation() const { return nullptr; }

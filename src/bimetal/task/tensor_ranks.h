@@ -16,7 +16,7 @@ namespace bimetal::task {
 
 /// Of things in a row, `first` … `first + count - 1`.
 struct Part {
-  std::int64_t first = 0, count = 0;
+  std::int64_t first = 0, count = 0;  ///< of those in a row
   bool operator==(const Part&) const = default;
 };
 
@@ -42,6 +42,7 @@ class TensorRanks {
 /// everything.
 class TensorScope {
  public:
+  /// On this thread, until it goes.
   explicit TensorScope(std::shared_ptr<const TensorRanks> ranks);
   ~TensorScope();
   TensorScope(const TensorScope&) = delete;

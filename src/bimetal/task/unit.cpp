@@ -4,6 +4,7 @@
 #include <torch/csrc/api/include/torch/nn/modules/linear.h>
 
 #include <algorithm>
+#include <exception>
 #include <unordered_map>
 #include <utility>
 
@@ -151,6 +152,17 @@ Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
                    });
 }
 
+namespace {
+
+/// The last exception that came out of a unit on this thread.
+struct UnitFailure {
+  std::exception_ptr exception = {};
+  std::string unit = {};
+};
+thread_local UnitFailure failure;
+
+}  // namespace
+
 Values run_units(const Model& model, Values inputs, const BeforeUse& before_use) {
   return run_units(model.units, std::move(inputs), before_use, 0);
 }
@@ -159,9 +171,19 @@ Values run_units(std::span<const Unit> units, Values inputs, const BeforeUse& be
                  std::size_t first) {
   for (std::size_t i = 0; i < units.size(); ++i) {
     if (before_use) before_use(first + i);
-    inputs = units[i].forward(inputs);
+    try {
+      inputs = units[i].forward(inputs);
+    } catch (...) {
+      failure = {std::current_exception(), units[i].name};
+      throw;
+    }
   }
   return inputs;
+}
+
+std::string failed_unit() {
+  const auto handled = std::current_exception();
+  return handled && handled == failure.exception ? failure.unit : std::string();
 }
 
 std::int64_t samples_of(const Values& batch) {

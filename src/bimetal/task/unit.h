@@ -38,17 +38,18 @@ Values to_device(const Values& values, const torch::Device& device, bool non_blo
 /// numbers; parameters need not lie so.
 Values in_channels_last(Values values);
 
+/// A tensor of a model.
 struct NamedTensor {
-  std::string name;  ///< in the whole model, as checkpoints have it: "conv1.weight"
-  torch::Tensor tensor;
+  std::string name;      ///< in the whole model, as checkpoints have it: "conv1.weight"
+  torch::Tensor tensor;  ///< the tensor itself, not a copy
 };
 
 /// How a parameter may be cut into the parts of ranks that compute a unit together
 /// (tensor_ranks.h). Of units that say so, forward takes sizes from the parameters, and works with
 /// parts of them.
 struct TensorSplit {
-  std::string parameter;  ///< its name in the unit
-  std::int64_t dim = 0;
+  std::string parameter;      ///< its name in the unit
+  std::int64_t dim = 0;       ///< along which it is cut
   std::int64_t grain = 1;     ///< so much of the dimension stays together: a head's numbers
   std::int64_t segments = 1;  ///< the dimension is that many in a row, each cut alike: 3 of q, k, v
 };
@@ -72,11 +73,11 @@ struct Unit {
 
 /// One that nobody has cut is one unit. A cheap handle, as its units are. Use from one thread.
 struct Model {
-  std::vector<Unit> units;
+  std::vector<Unit> units;  ///< in the order of the forward pass
 
   /// Each tensor once, under its first name, in the order of the units.
   std::vector<NamedTensor> named_parameters() const;
-  std::vector<NamedTensor> named_buffers() const;
+  std::vector<NamedTensor> named_buffers() const;  ///< likewise
   /// For an optimizer; in the order of named_parameters().
   std::vector<torch::Tensor> parameters() const;
   /// Names of one tensor each: its first, and others under which it comes again. Tensors with one
@@ -88,12 +89,12 @@ struct Model {
   /// Samples that belong together, since they are normalised with each other; 1: none do.
   std::int64_t sample_group() const;
 
-  void train(bool on = true) const;
-  void eval() const { train(false); }
+  void train(bool on = true) const;    ///< training or evaluation mode, of all units
+  void eval() const { train(false); }  ///< evaluation mode
   /// Floating-point parameters and buffers become `dtype`; all move to `device`. Handles stay
   /// valid, tied tensors stay tied.
   void to(const torch::Device& device, torch::Dtype dtype) const;
-  void to(const torch::Device& device) const;
+  void to(const torch::Device& device) const;  ///< the same without another type
 };
 
 /// A module as a unit. Its tensors are called "<name>.<their name in it>", or without a name as in
@@ -114,6 +115,10 @@ using UnitMade = std::function<void(const Unit& unit)>;
 /// Told before each use of a unit's parameters (the unit's place in the model), also where backward
 /// computes the unit again: returns when they are there.
 using BeforeUse = std::function<void(std::size_t unit)>;
+
+/// The name of the unit that threw the exception which is being handled, out of run_units() on this
+/// thread; empty where it came from elsewhere.
+std::string failed_unit();
 
 /// The forward pass: the units in their order. The one place that walks them. Errors: whatever a
 /// unit or `before_use` throws.

@@ -107,6 +107,23 @@ KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards,
   return pieces;
 }
 
+KeptPieces kept_pieces(const task::ModelState& model, const ShardedModel* shards,
+                       const parallel::tensor::TensorModel* parts) {
+  const int rank = parts != nullptr ? parts->ranks()->group().rank() : 0;
+  if (shards != nullptr && parts != nullptr) {
+    return shard_pieces(shards->pieces(), parts->cuts(), rank);
+  }
+  if (shards != nullptr) return shard_pieces(shards->pieces());
+  if (parts != nullptr) return part_pieces(model, parts->cuts(), rank);
+  return whole_pieces(model);
+}
+
+task::ModelState kept_whole(task::ModelState model, const ShardedModel* shards) {
+  if (shards != nullptr) return uncut_of(std::move(model));
+  model.parameters.clear();
+  return model;
+}
+
 task::ModelState uncut_of(task::ModelState model) {
   std::erase_if(model.parameters, [](const task::NamedTensor& parameter) {
     return parameter.tensor.requires_grad() && parameter.tensor.numel() > 0;

@@ -13,6 +13,7 @@
 #include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/checkpoint/slices/shared_reader.h"
 #include "bimetal/parallel/shard/sharded_model.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/task/unit.h"
 
@@ -28,6 +29,14 @@ KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards);
 /// Shards of the parts that tensor rank `rank` has.
 KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards,
                         const parallel::tensor::Cuts& cuts, int rank);
+
+/// Of `model`, which is all of a model or the part that a rank of a mesh has, what is in pieces:
+/// shards where there are any (else nullptr), of its part of tensors where these are in parts (else
+/// nullptr).
+KeptPieces kept_pieces(const task::ModelState& model, const parallel::shard::ShardedModel* shards,
+                       const parallel::tensor::TensorModel* parts);
+/// The rest of it.
+task::ModelState kept_whole(task::ModelState model, const parallel::shard::ShardedModel* shards);
 
 /// What is in nobody's shards of `model`: buffers, and parameters that are not trained or have no
 /// elements.

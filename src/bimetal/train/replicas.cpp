@@ -67,6 +67,12 @@ std::vector<double> weights_of_stage(const job::MeshConfig& mesh, const parallel
 }  // namespace
 
 void require_counts(const job::JobConfig& job, int ranks) {
+  if (const auto least = job.elastic.min_workers; least > ranks) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("elastic.min_workers = {}, and this job begins with {}: start as many "
+                            "workers, or set it to {} at most",
+                            least, ranks, ranks));
+  }
   if (job::is_open(job.mesh) || job.parallel.mode == "server") return;
   const auto shape = shape_of(job.mesh, ranks);
   part_weights(job.mesh, shape, {});

@@ -69,8 +69,9 @@ class Replicas {
 parallel::PartWeights part_weights(const job::MeshConfig& mesh, const parallel::MeshShape& shape,
                                    std::span<const double> alone);
 
-/// Whether lists of the job that have a number for each rank, replica, part or piece have as many
-/// as such a job has on so many ranks; open meshes are not looked at. Error(InvalidArgument).
+/// Whether so many ranks are enough for the job to begin (elastic.min_workers), and its lists that
+/// have a number for each rank, replica, part or piece have as many as such a job has on them; open
+/// meshes are not looked at. Error(InvalidArgument).
 void require_counts(const job::JobConfig& job, int ranks);
 
 /// Error(Unsupported), on every rank, unless those that have a replica's tensors in parts compute

@@ -58,22 +58,12 @@ std::filesystem::path TrainedModel::save_unwatched() {
                                             learnt_.state);
 }
 
-/// Of this rank's part of the model what is in pieces.
 KeptPieces TrainedModel::kept_pieces() const {
-  if (sharded_ && tensor_) {
-    return shard_pieces(sharded_->pieces(), tensor_->cuts(), mesh_->place().tensor);
-  }
-  if (sharded_) return shard_pieces(sharded_->pieces());
-  if (tensor_) return part_pieces(whole_, tensor_->cuts(), mesh_->place().tensor);
-  return whole_pieces(whole_);
+  return train::kept_pieces(whole_, sharded_.get(), tensor_.get());
 }
 
-/// The rest of it.
 task::ModelState TrainedModel::kept_whole() const {
-  if (sharded_) return uncut_of(whole_);
-  task::ModelState rest(whole_);
-  rest.parameters.clear();
-  return rest;
+  return train::kept_whole(whole_, sharded_.get());
 }
 
 /// What several ranks keep the first of them gives.

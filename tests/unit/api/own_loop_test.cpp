@@ -466,64 +466,6 @@ TEST(OwnLoop, RefusesWhatCannotBeRight) {
   EXPECT_THROW(of_lstm(), Error);
 }
 
-TEST(OwnLoop, AnExceptionOnOneRankEndsTheOthersWithItsText) {
-  for (const bool in_data : {false, true}) {
-    struct Broken : Sequences {
-      Values batch(std::span<const std::int64_t> samples) const override {
-        if (fails) throw std::runtime_error("the file has ended");
-        return Sequences::batch(samples);
-      }
-      bool fails = false;
-    };
-    const auto statuses = test::run_forked_ranks(2, [&](int rank) {
-      auto job = init(0, nullptr, {.worker = "cpu:threads=1"});
-      DataParallel trainer(make_net(), job);
-      torch::optim::SGD sgd(trainer.parameters(), 0.1);
-      auto data = std::make_shared<Broken>();
-      data->fails = in_data && rank == 1;
-      try {
-        for (auto& batch : job.balanced(data, {.global_batch = 6})) {
-          trainer.step(sgd, [&](const Batch& piece) {
-            const auto x = rank == 1 ? torch::zeros({4, 2}, torch::kFloat64) : piece.x;
-            return mean_loss(trainer.forward(x), piece) + static_cast<double>(0 * batch.step);
-          });
-        }
-      } catch (const std::exception& error) {
-        const std::string text = error.what();
-        const auto* const said =
-            in_data ? "the file has ended" : "shapes cannot be multiplied (4x2 and 3x7)";
-        const bool whose = rank == 1 || text.find("rank 1: ") != std::string::npos;
-        return text.find(said) != std::string::npos && whose ? 0 : 1;
-      }
-      return 2;
-    });
-    EXPECT_EQ(statuses, (std::vector<int>{0, 0})) << in_data;
-  }
-}
-
-TEST(OwnLoop, AnExceptionBesideTheStepNamesItsRank) {
-  const auto statuses = test::run_forked_ranks(2, [&](int rank) {
-    try {
-      auto job = init(0, nullptr, {.worker = "cpu:threads=1"});
-      DataParallel trainer(make_net(), job);
-      torch::optim::SGD sgd(trainer.parameters(), 0.1);
-      for (auto& batch : job.balanced(std::make_shared<Sequences>(), {.global_batch = 6})) {
-        if (rank == 1 && batch.step == 2) throw std::runtime_error("my own");
-        trainer.step(
-            sgd, [&](const Batch& piece) { return mean_loss(trainer.forward(piece.x), piece); });
-      }
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::Aborted);
-      EXPECT_THAT(error.what(), HasSubstr("rank 1: an exception has ended its program"));
-      return ::testing::Test::HasFailure() ? 1 : 4;
-    } catch (const std::runtime_error& error) {
-      return error.what() == std::string("my own") ? 5 : 1;
-    }
-    return 1;
-  });
-  EXPECT_EQ(statuses, (std::vector<int>{4, 5}));
-}
-
 TEST(OwnLoop, TensorsInMemoryAreADataSet) {
   const auto rows = torch::arange(6).view({3, 2});
   const TensorDataset data({rows, torch::arange(3)}, {1, 5, 2});

@@ -26,7 +26,7 @@ class Bootstrap : public ::testing::Test {
   std::future<Outcome> join(int rank, int size, BootstrapOptions options = {},
                             Deadline deadline = soon()) {
     if (options.host_name.empty()) options.host_name = "host" + std::to_string(rank);
-    options.token = token_;
+    if (options.token.empty()) options.token = token_;
     return std::async(std::launch::async, [=, this]() -> Outcome {
       try {
         const auto store = connect_store(server_.endpoint(), token_, deadline);
@@ -120,6 +120,20 @@ TEST_F(Bootstrap, DisagreementAboutTheWorldSizeIsNamedToAll) {
     EXPECT_EQ(outcome.error->code(), ErrorCode::InvalidArgument);
     EXPECT_THAT(outcome.error->what(),
                 AllOf(HasSubstr("world size"), HasSubstr("host0"), HasSubstr("host1")));
+  }
+}
+
+TEST_F(Bootstrap, AnotherTokenOfOneRankIsToldToAll) {
+  BootstrapOptions stranger;
+  stranger.token = net::Token::generate();
+  auto zero = join(0, 3);
+  auto one = join(1, 3, stranger);
+  auto two = join(2, 3);
+  for (auto* rank : {&zero, &one, &two}) {
+    const Outcome outcome = rank->get();
+    ASSERT_TRUE(outcome.error);
+    EXPECT_EQ(outcome.error->code(), ErrorCode::Unauthorized) << outcome.error->what();
+    EXPECT_THAT(outcome.error->what(), HasSubstr("token"));
   }
 }
 

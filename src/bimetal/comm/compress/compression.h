@@ -16,39 +16,45 @@ namespace bimetal::comm {
 
 /// The numeric values are part of the wire format and never change.
 enum class Scheme : std::uint8_t {
+  /// Blocks with a scale each.
+  /// Blocks with a scale each.
+  /// The largest elements alone (Deep Gradient Compression).
+  /// Matrices as products of rank r.
+  /// One bit per element, blocks with a scale each.
   none = 0,
   float16 = 1,
   bfloat16 = 2,
-  int8 = 3,      ///< blocks with a scale each
-  int4 = 4,      ///< blocks with a scale each
-  topk = 5,      ///< the largest elements alone (Deep Gradient Compression)
-  powersgd = 6,  ///< matrices as products of rank r
-  sign = 7,      ///< one bit per element, blocks with a scale each
+  int8 = 3,
+  int4 = 4,
+  topk = 5,
+  powersgd = 6,
+  sign = 7,
 };
 
-std::string_view to_string(Scheme scheme) noexcept;
+std::string_view to_string(Scheme scheme) noexcept;  ///< its name
 
 /// The scheme of that name. Error(InvalidArgument) lists them all.
 Scheme scheme_of(std::string_view name);
 
 /// Which messages are shortened.
 enum class CompressedLinks : std::uint8_t {
-  all,              ///< those between any two ranks
-  between_islands,  ///< those between ranks without memory in common (Group::topology()): the ranks
-                    ///< of an island add up there first, exactly, and one of them stands for all
+  /// Those between ranks without memory in common (Group::topology()): the ranks of an island add
+  /// up there first, exactly, and one of them stands for all.
+  all,  ///< those between any two ranks
+  between_islands,
 };
 
-std::string_view to_string(CompressedLinks links) noexcept;
+std::string_view to_string(CompressedLinks links) noexcept;  ///< its name
 
 /// "all" or "between_islands". Error(InvalidArgument) for anything else.
 CompressedLinks compressed_links_of(std::string_view name);
 
 /// `rows` × `cols` consecutive elements of a buffer, in row-major order.
 struct Matrix {
-  std::size_t rows = 0;
-  std::size_t cols = 0;
+  std::size_t rows = 0;  ///< of the matrix
+  std::size_t cols = 0;  ///< of the matrix
 
-  std::size_t count() const noexcept { return rows * cols; }
+  std::size_t count() const noexcept { return rows * cols; }  ///< elements
 };
 
 /// What one bucket of gradients remembers on one rank from call to call. Made empty; the first call
@@ -62,8 +68,8 @@ struct BucketMemory {
 /// Compression of one call. All ranks name the same, memory apart; a rank that names another gets
 /// CallMismatch, as it would for another count.
 struct Compression {
-  Scheme scheme = Scheme::none;
-  CompressedLinks links = CompressedLinks::all;
+  Scheme scheme = Scheme::none;                  ///< what is sent in place of the numbers
+  CompressedLinks links = CompressedLinks::all;  ///< between which ranks
 
   /// topk: the share of elements that each rank sends, above 0, at most 1.
   double density = 0.001;
@@ -86,21 +92,22 @@ struct Compression {
 struct CompressedAllReduceOptions {
   /// `memory` and `matrices` are left empty: they are each bucket's own.
   Compression compression = {};
-  bool error_feedback = true;
+  bool error_feedback = true;  ///< what was not sent is added to the next message
   /// topk: over so many steps the density falls to compression.density (see warmup_density()).
   std::int64_t warmup_steps = 0;
 };
 
 /// What ranks compare of a call's compression.
 struct CompressionTag {
-  Scheme scheme = Scheme::none;
-  CompressedLinks links = CompressedLinks::all;
+  Scheme scheme = Scheme::none;                  ///< as Compression has it
+  CompressedLinks links = CompressedLinks::all;  ///< as Compression has it
   std::uint32_t detail = 0;  ///< what the scheme's messages depend on besides the count
 
   friend bool operator==(const CompressionTag&, const CompressionTag&) = default;
 
   /// Scheme and links in one byte of a frame's header, and back.
   std::uint8_t code() const noexcept;
+  /// Of a message's header.
   static CompressionTag from(std::uint8_t code, std::uint32_t detail) noexcept;
 };
 
@@ -128,7 +135,7 @@ void remember_lost(std::span<const float> wanted, std::span<const float> sent, f
 
 /// No NaN and no infinity among them.
 bool all_finite(std::span<const float> values) noexcept;
-bool all_finite(std::span<const double> values) noexcept;
+bool all_finite(std::span<const double> values) noexcept;  ///< whether none is infinite or NaN
 
 /// Replaces what is not finite by 0.
 void forget_not_finite(std::span<float> values);

@@ -16,16 +16,17 @@ namespace bimetal::data {
 
 /// images: uint8 [N, C, H, W]; labels: int64 [N]. Immutable after construction; share freely.
 struct ImageDataset {
-  torch::Tensor images;
-  torch::Tensor labels;
-  std::int64_t classes = 10;
+  torch::Tensor images;       ///< uint8 [N, C, H, W]
+  torch::Tensor labels;       ///< int64 [N]
+  std::int64_t classes = 10;  ///< labels are 0 … classes − 1
   /// Of pixel ÷ 255 over the training set, one number for each channel or one for all; batches are
   /// (x/255 − mean) ÷ stddev.
-  std::vector<double> mean = {0.0}, stddev = {1.0};
+  std::vector<double> mean = {0.0}, stddev = {1.0};  ///< of each channel, or of all
 
-  std::int64_t size() const { return labels.size(0); }
+  std::int64_t size() const { return labels.size(0); }  ///< images
 };
 
+/// Some images, ready for a model.
 struct Batch {
   torch::Tensor x;  ///< [b, C, H, W] of the job's dtype, normalised
   torch::Tensor y;  ///< [b] int64
@@ -43,15 +44,17 @@ torch::Tensor normalised(const torch::Tensor& pixels, const std::vector<double>&
 /// Errors of make_batch for indices.
 void check_indices(const ImageDataset& dataset, const torch::Tensor& indices);
 
+/// A data set in its two parts.
 struct TrainTest {
-  ImageDataset train;
-  ImageDataset test;
+  ImageDataset train;                      ///< to learn from
+  ImageDataset test;                       ///< to judge by
   std::vector<std::string> left_out = {};  ///< files that were skipped, and what is wrong with them
 };
 
+/// How a data set is read.
 struct LoadOptions {
   std::int64_t image_size = 224;  ///< of folders of images (image_folders.h), as the next
-  bool skip_broken = false;
+  bool skip_broken = false;       ///< files that cannot be read are left out, and listed
   std::vector<double> mean = {}, stddev = {};  ///< as ImageDataset's; empty: measured
 };
 
@@ -67,6 +70,7 @@ TrainTest load_dataset(const std::string& name, const std::filesystem::path& pat
 
 // Labelled images as samples of a task.
 
+/// Whether images are cropped and flipped at random.
 enum class Augment { No, Yes };
 
 /// A batch is {x, y} of make_batch(): [b, C, H, W] of `dtype`, normalised, and the labels, int64
@@ -74,13 +78,14 @@ enum class Augment { No, Yes };
 /// says for which seed and epoch.
 class ImageSet final : public task::Dataset {
  public:
+  /// Batches of type `dtype`.
   ImageSet(ImageDataset images, torch::Dtype dtype, Augment augment = Augment::No)
       : images_(std::move(images)), dtype_(dtype), augment_(augment) {}
 
   std::int64_t size() const override { return images_.size(); }
   task::Values batch(std::span<const std::int64_t> samples) const override;
 
-  const ImageDataset& images() const noexcept { return images_; }
+  const ImageDataset& images() const noexcept { return images_; }  ///< as they were given
 
  private:
   ImageDataset images_;

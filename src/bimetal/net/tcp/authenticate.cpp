@@ -233,7 +233,9 @@ asio::awaitable<AuthenticatedClient> authenticate_as_server(tcp::socket& socket,
   }
   if (refusal) {
     co_await reject(socket, service, *refusal);
-    throw Error(ErrorCode::Unauthorized, std::string(why(*refusal)));
+    const Error error(ErrorCode::Unauthorized, std::string(why(*refusal)));
+    if (refusal == Refusal::Token) throw WrongToken(error);
+    throw error;
   }
   const auto accept = encode_proof(Message::Accept, service, key.server_proof(transcript));
   co_await write_all(socket, accept);

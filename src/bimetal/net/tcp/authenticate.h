@@ -39,6 +39,11 @@ struct AnotherService : Error {
       : Error(ErrorCode::ProtocolMismatch, message) {}
 };
 
+/// A client of this release that could not prove the token, and has been told so.
+struct WrongToken : Error {
+  explicit WrongToken(const Error& error) : Error(error) {}
+};
+
 /// The server's side. A stranger or an unwelcome client ends in an Error, whose message says who
 /// came and why not; where the client speaks the handshake it has been told with a Reject.
 asio::awaitable<AuthenticatedClient> authenticate_as_server(asio::ip::tcp::socket& socket,

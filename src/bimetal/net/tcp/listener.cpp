@@ -74,6 +74,9 @@ asio::awaitable<void> Listener::State::serve(std::shared_ptr<State> self,
       if (watchdog.barked()) client.reset();  // its proof and the end of its time came together
     } catch (const AnotherService& error) {
       log(LogLevel::info, "refused a connection from {}: {}", remote, error.what());
+    } catch (const WrongToken& error) {
+      note_refusal(remote, error.what());
+      if (!stopped && options.on_wrong_token) options.on_wrong_token(remote);
     } catch (const std::exception& error) {
       if (!stopped && !watchdog.barked() && hung_up(error)) {
         log(LogLevel::info, "{} hung up before it had proved the token", remote);

@@ -26,6 +26,8 @@ struct ListenerOptions {
   std::chrono::milliseconds handshake_timeout = kHandshakeTimeout;
   Admit admit;  ///< judges clients that have proved the token
   std::function<void(asio::ip::tcp::socket, const AuthenticatedClient&)> on_connection;
+  /// Of a client of this release that does not know the token. May be left out.
+  std::function<void(const std::string& remote)> on_wrong_token = {};
 };
 
 /// Everything but the constructor happens on the thread that runs `io`, callbacks included.

@@ -25,7 +25,7 @@ class DiskMoments {
   /// Flat tensors on the CPU over the file's memory, for whoever reads states as tensors. They keep
   /// the file.
   torch::Tensor mean(std::size_t parameter) const;
-  torch::Tensor square(std::size_t parameter) const;
+  torch::Tensor square(std::size_t parameter) const;  ///< the second moment, likewise
 
   /// Puts a parameter's state into the file. Both of its count and type, on any device.
   void store(std::size_t parameter, const torch::Tensor& mean, const torch::Tensor& square);

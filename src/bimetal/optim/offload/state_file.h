@@ -17,16 +17,17 @@ namespace bimetal::optim {
 
 // How much goes to and from a disk, and how long that takes.
 
+/// What has been read or written.
 struct Transferred {
-  std::uint64_t bytes = 0;
-  double seconds = 0;  ///< in which any of it was on its way
+  std::uint64_t bytes = 0;  ///< in all
+  double seconds = 0;       ///< in which any of it was on its way
 };
 
 /// Of what is kept in a file, so far. Transfers run beside other work and beside each other.
 struct DiskTraffic {
   std::uint64_t kept_bytes = 0;  ///< the file's
-  Transferred read, written;
-  double wait_seconds = 0;  ///< in which a step did nothing but wait for them
+  Transferred read, written;     ///< from the file, and to it
+  double wait_seconds = 0;       ///< in which a step did nothing but wait for them
 };
 
 /// Of transfers one way. Safe from any threads.
@@ -46,7 +47,7 @@ class TransferMeter {
     end(bytes);
   }
 
-  Transferred total() const;
+  Transferred total() const;  ///< so far; thread-safe
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -80,7 +81,8 @@ class StateFile {
   StateFile(const StateFile&) = delete;
   StateFile& operator=(const StateFile&) = delete;
 
-  void read(std::span<std::byte> to, std::uint64_t offset) const;
+  void read(std::span<std::byte> to, std::uint64_t offset) const;  ///< blocks. Error(System)
+  /// Blocks. Error(System).
   void write(std::span<const std::byte> from, std::uint64_t offset) const;
 
   /// The same bytes as memory, which the system brings in as they are looked at.
@@ -98,7 +100,7 @@ class StateFile {
   /// What is on the disk is nowhere else, so that it is read from there (Linux).
   void forget_cached() const noexcept;
 
-  std::uint64_t bytes() const noexcept { return bytes_; }
+  std::uint64_t bytes() const noexcept { return bytes_; }  ///< its size
 
  private:
   void open_without_name();

@@ -15,22 +15,26 @@ namespace bimetal::parallel {
 
 /// Where summed gradients live.
 enum class GradientHome {
+  /// Grad() shares the bucket's memory: nothing is copied back. CPU only.
+  /// Grad() stays where backward put it; its bucket is a copy on the host.
   automatic,  ///< bucket on the CPU, tensor on an accelerator
-  bucket,     ///< grad() shares the bucket's memory: nothing is copied back. CPU only
-  tensor,     ///< grad() stays where backward put it; its bucket is a copy on the host
+  bucket,
+  tensor,
 };
 
+/// How ranks with the same model exchange its gradients. The same on every rank.
 struct ReplicatedModelOptions {
-  std::size_t bucket_bytes = 25u << 20;
+  std::size_t bucket_bytes = 25u << 20;       ///< of gradients that are summed in one operation
   std::size_t first_bucket_bytes = 1u << 20;  ///< small, so that communication starts early
-  std::chrono::milliseconds timeout{std::chrono::minutes(5)};
+  std::chrono::milliseconds timeout{
+      std::chrono::minutes(5)};  ///< for each exchange, after which an error ends it
   /// Of the gradients on the wire: docs/compression.md. The same on every rank. Steps are counted
   /// from the first one of this object, where the error feedback is empty, too.
   comm::CompressedAllReduceOptions compression = {};
   /// Sums the gradients where ranks share a vendor library (docs/islands.md); made of the same
   /// group by c10d::form_islands. Not together with compression.
   std::shared_ptr<c10d::Island> island = nullptr;
-  GradientHome home = GradientHome::automatic;
+  GradientHome home = GradientHome::automatic;  ///< where gradients lie
   bool equal = false;  ///< all ranks have the same values already: rank 0's need not be sent
 };
 

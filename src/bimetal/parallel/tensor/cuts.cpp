@@ -44,9 +44,10 @@ Cuts::Cuts(const task::Model& whole, std::vector<double> weights) : weights_(std
     }
   }
   if (!cuts_.empty()) return;
-  throw Error(ErrorCode::Unsupported,
-              "this model's units do not say how their tensors may be cut, so that tensor ranks "
-              "cannot share them: GPT-2 and Llama do (model.name); take mesh.tensor = 1");
+  throw Error(
+      ErrorCode::Unsupported,
+      "this model's units do not say how their tensors may be cut (Unit::splits), so that "
+      "tensor ranks cannot share them: GPT-2 and Llama do (model.name); take mesh.tensor = 1");
 }
 
 void Cuts::add(const task::NamedTensor& parameter, const std::string& unit,

@@ -13,8 +13,8 @@ namespace bimetal::train {
 
 /// One of libtorch's operations, or a kernel of an accelerator, over all steps and ranks.
 struct Operation {
-  std::string name;  ///< "aten::addmm"
-  std::int64_t calls = 0;
+  std::string name;        ///< "aten::addmm"
+  std::int64_t calls = 0;  ///< in the profiled steps
   double self_s = 0;       ///< on the CPU, without the operations that it calls
   double total_s = 0;      ///< with them
   double device_s = 0;     ///< on the accelerator
@@ -22,14 +22,16 @@ struct Operation {
   bool operator==(const Operation&) const = default;
 };
 
+/// Seconds of a rank in one phase.
 struct PhaseTime {
-  std::string name;  ///< data, forward, backward, wait, update, other; and exchange, beside them
-  double seconds = 0;
+  std::string name;    ///< data, forward, backward, wait, update, other; and exchange, beside them
+  double seconds = 0;  ///< of all profiled steps
 };
 
+/// What the ranks have done in some steps.
 struct Profile {
-  std::int64_t first_step = 0, last_step = 0;
-  int ranks = 0;
+  std::int64_t first_step = 0, last_step = 0;        ///< that it is of
+  int ranks = 0;                                     ///< profiled
   double seconds = 0;                                ///< of all steps, added up over the ranks
   std::vector<Operation> operations = {};            ///< the most expensive first
   std::vector<PhaseTime> phases = {};                ///< added up over the ranks
@@ -42,8 +44,8 @@ struct Profile {
 
 /// What is asked for. Rank 0's counts.
 struct ProfileRequest {
-  std::int64_t first_step = 0, last_step = 0;  ///< both included, counted from the job's start
-  std::filesystem::path trace = {};
+  std::int64_t first_step = 0, last_step = 0;     ///< both included, counted from the job's start
+  std::filesystem::path trace = {};               ///< file for the trace; empty: none
   std::function<void(const Profile&)> done = {};  ///< called on rank 0
 };
 

@@ -61,6 +61,10 @@ TEST(Counts, OfListsAreThoseOfTheRanks) {
   const auto of_ranks = [](job::JobConfig& job) { job.parallel.weights = {3, 1}; };
   EXPECT_EQ(refusal(of_ranks, 2), "");
   EXPECT_THAT(refusal(of_ranks, 3), HasSubstr("balance has 2 weights for 3 ranks"));
+  const auto of_elastic = [](job::JobConfig& job) { job.elastic.min_workers = 3; };
+  EXPECT_EQ(refusal(of_elastic, 3), "");
+  EXPECT_THAT(refusal(of_elastic, 2),
+              HasSubstr("elastic.min_workers = 3, and this job begins with 2: start as many"));
   const auto of_replicas = [](job::JobConfig& job) {
     job.mesh.stages = 2;
     job.mesh.cuts = {1};
