@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import os
 from collections.abc import Callable, Sequence
-from ctypes import c_void_p
+from ctypes import byref, c_void_p
 from typing import Any
 
 import torch
@@ -35,7 +34,7 @@ from bimetal.library.tensors import (
     root_of,
     tensors_of,
 )
-from bimetal.library.works import LibraryWork, SeveralWorks, call_when_over, look_at
+from bimetal.library.works import OVER, LibraryWork, SeveralWorks, call_when_over, look_at
 
 # What begins one of the core's calls: given the group, the timeout in milliseconds and a place for the work.
 _Begin = Callable[[int, int, Any], int]
@@ -59,7 +58,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
         self._store = store  # this group's alone
         self._meet = meet  # makes a group of another place
         self._splitting = Splitting(place, store)
-        self._timeout = place.timeout
+        self.set_timeout(place.timeout)
         self._name = place.group_id
         self._barriers = 0
         self._handle = handle
@@ -123,6 +122,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._timeout = timeout
+        self._within = milliseconds_of(timeout)
 
     # ---- What bimetal asks of it ----
 
@@ -362,29 +362,40 @@ class LibraryProcessGroup(dist.ProcessGroup):
         return work
 
     def _begin(self, host: HostTensors, outputs: list[torch.Tensor], calls: Sequence[_Begin], opts: Any, message: bool) -> LibraryWork:
-        within = milliseconds_of(opts) or milliseconds_of(self._timeout)  # the core's own is that of the whole world
+        within = milliseconds_of(opts) or self._within  # the core's own is that of the whole world
         if self._pending:
             look_at(self._pending)
-        work = LibraryWork(host, outputs, self._pending)
-        place = None
+        begun: list[int] = []
+        work = place = None
         try:
             for call in calls:
                 place = c_void_p()
-                status = call(self._handle, within, ctypes.byref(place))
+                status = call(self._handle, within, byref(place))
                 if status:
                     raise failure(status)
-                work.add(place.value or 0)
-            work.begun()
-        except BaseException as problem:  # a signal's, too, which may come before the core's work is added
-            if place is not None and place.value and place.value not in work.calls():
-                work.add(place.value)
-            work.abandon(problem)
+                if place.value:  # else it is done
+                    begun.append(place.value)
+            if not begun and self._waits_at_once(opts):
+                host.hand_back()
+                work = OVER
+            else:
+                work = LibraryWork(host, outputs, self._pending, begun)
+                work.begun()
+        except BaseException as problem:  # a signal's, too, which may come before the core's work is among them
+            if place is not None and place.value and place.value not in begun:
+                begun.append(place.value)
+            if work is not OVER:
+                (work or LibraryWork(host, outputs, self._pending, begun)).abandon(problem)
             raise
         if not message:
             self._sequence += 1
         if self._coalescing is not None:
             self._coalescing.append(work)
         return work
+
+    def _waits_at_once(self, opts: Any) -> bool:
+        """Whether the caller will do nothing with the work but wait for it, as torch has said since 2.7."""
+        return self._coalescing is None and getattr(opts, "asyncOp", True) is False
 
     def _check_list(self, parts: Tensors, what: str) -> None:
         if len(parts) != self._size:

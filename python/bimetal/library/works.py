@@ -89,9 +89,10 @@ class LibraryWork(dist.Work):
     _error: BaseException | None = None
     _future: LibraryFuture | None = None
 
-    def __init__(self, host: HostTensors, outputs: list[torch.Tensor], pending: dict[int, LibraryWork]) -> None:
+    def __init__(self, host: HostTensors, outputs: list[torch.Tensor], pending: dict[int, LibraryWork],
+                 calls: list[int]) -> None:
         super().__init__()
-        self._calls: list[int] = []  # works of the core
+        self._calls = calls  # works of the core; those that were over at once are not among them
         self._host: HostTensors | None = host
         self._outputs = outputs
         self._pending = pending
@@ -101,9 +102,6 @@ class LibraryWork(dist.Work):
         if self._owns and at_once is not None:  # the interpreter may be ending
             for call in self._calls:
                 at_once.work_free(call)
-
-    def add(self, call: int) -> None:
-        self._calls.append(call)
 
     def begun(self) -> None:
         """It is kept alive until it is done: the core uses its memory, whether anybody still wants it or not."""
@@ -243,15 +241,27 @@ class SeveralWorks(LibraryWork):
     _owns = False
 
     def __init__(self, works: list[LibraryWork]) -> None:
-        super().__init__(HostTensors(), [tensor for work in works for tensor in work.result()], {})
+        super().__init__(HostTensors(), [tensor for work in works for tensor in work.result()], {},
+                         [call for work in works for call in work.calls()])
         self._works = works
-        self._calls = [call for work in works for call in work.calls()]
 
     def _end(self) -> None:
         for work in self._works:
             work.finish()
             self._error = self._error or work.exception()
         super()._end()
+
+
+class _Over(LibraryWork):
+    """One for all calls that were over before anybody could wait, where the caller wants nothing else."""
+
+    _ended = True
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        return True
+
+
+OVER = _Over(HostTensors(), [], {}, [])
 
 
 class LibraryFuture(torch.futures.Future):
