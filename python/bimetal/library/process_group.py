@@ -34,7 +34,7 @@ from bimetal.library.tensors import (
     root_of,
     tensors_of,
 )
-from bimetal.library.works import OVER, LibraryWork, SeveralWorks, call_when_over, look_at
+from bimetal.library.works import OVER, LibraryWork, SeveralWorks, look_at
 
 # What begins one of the core's calls: given the group, the timeout in milliseconds and a place for the work.
 _Begin = Callable[[int, int, Any], int]
@@ -358,7 +358,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
             raise
         over: torch.futures.Future[None] = torch.futures.Future()
         torch.ops.profiler._call_end_callbacks_on_jit_fut(event, over)
-        call_when_over(work, lambda: over.set_result(None))
+        work.when_over(lambda: over.set_result(None))  # while the profiler is there still: who waits may end it then
         return work
 
     def _begin(self, host: HostTensors, outputs: list[torch.Tensor], calls: Sequence[_Begin], opts: Any, message: bool) -> LibraryWork:
