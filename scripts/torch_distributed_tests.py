@@ -24,16 +24,9 @@ import unittest
 KNOWN = {
     "test_get_backend": "get_backend() is 'bimetal'",
     "test_barrier_timeout_full_group": "wants Gloo's words for a timeout",
-    "test_barrier_timeout_group": "wants Gloo's words for a timeout",
-    "test_barrier_timeout_global": "wants Gloo's words for a timeout",
-    "test_monitored_barrier_allreduce_hang": "dist.monitored_barrier is for Gloo alone",
-    "test_monitored_barrier_allreduce_hang_wait_all_ranks": "dist.monitored_barrier is for Gloo alone",
-    "test_monitored_barrier_failure_order": "dist.monitored_barrier is for Gloo alone",
     "test_monitored_barrier_gloo": "dist.monitored_barrier is for Gloo alone",
-    "test_monitored_barrier_gloo_rank_0_timeout": "dist.monitored_barrier is for Gloo alone",
+    "test_monitored_barrier_gloo_rank_0_timeout": "wants Gloo's words for a timeout",
     "test_monitored_barrier_gloo_subgroup": "dist.monitored_barrier is for Gloo alone",
-    "test_monitored_barrier_wait_all_ranks": "dist.monitored_barrier is for Gloo alone",
-    "test_ddp_logging_data_cpu": "torch's DDP calls every back end that is not its own 'custom'",
 }
 
 
