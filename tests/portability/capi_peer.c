@@ -122,6 +122,32 @@ static void movements(bimetal_group* group) {
   finish(bimetal_barrier(group, 0, &work), &work, "barrier");
 }
 
+/* What a queue tells of calls: of those, too, that are over before anybody has watched them, whose work is NULL. */
+static void watched(bimetal_group* group) {
+  static float data[2][COUNT];
+  bimetal_work* works[2] = {NULL, NULL};
+  bimetal_queue* queue = NULL;
+  uint64_t seen = 0, key = 0;
+  must(bimetal_queue_new(&queue), "queue");
+  for (int i = 0; i < 2; ++i) {
+    must(bimetal_all_reduce(group, data[i], COUNT, BIMETAL_FLOAT32, BIMETAL_SUM, 0, &works[i]), "all_reduce");
+    must(bimetal_queue_watch(queue, works[i], (uint64_t)(i + 1)), "watch");
+  }
+  must(bimetal_queue_watch(queue, NULL, 4), "watch of a call that is over");
+  for (int i = 0; i < 3; ++i) {
+    must(bimetal_queue_next(queue, PATIENCE_MS, &key), "next of a queue");
+    seen += key;
+  }
+  expect((int64_t)seen, 7, "keys of a queue");
+  for (int i = 0; i < 2; ++i) {
+    must(bimetal_work_test(works[i]), "test of a call that is over");
+    bimetal_work_free(works[i]);
+  }
+  must(bimetal_work_test(NULL), "test of a call that is over");
+  expect(bimetal_work_sender(NULL), -1, "sender of a call that is over");
+  bimetal_queue_free(queue);
+}
+
 /* A part of the group, the flight recorder, and a call on which the ranks disagree. */
 static void the_rest(bimetal_group* group) {
   bimetal_group* part = NULL;
@@ -259,6 +285,7 @@ int main(int argc, char** argv) {
   if (strcmp(mode, "brief") == 0) return brief(group);
   reductions(group);
   movements(group);
+  watched(group);
   shares();
   if (strcmp(mode, "linger") == 0) {
     printf("rank %d lingers\n", rank);

@@ -22,12 +22,28 @@ def shapes_by_name():
     return {event.name: event.input_shapes for event in profile.events() if event.name.startswith("bimetal:")}
 
 
+def short_profiles():
+    """How often a profile that ends with a call, whose waiter comes at once, has its event."""
+    found, tensor = 0, torch.ones(40_000)
+    for turn in range(150):
+        with torch.autograd.profiler.profile(record_shapes=True) as profile:
+            if turn % 2:
+                dist.all_reduce(tensor, async_op=True).wait()
+            else:
+                dist.all_reduce(tensor)
+        found += sum(event.name == "bimetal:all_reduce" for event in profile.function_events)
+    return found
+
+
 class Profile(unittest.TestCase):
     def test_names_and_shapes(self):
         of_all = {"bimetal:all_reduce": [[3, 5]], "bimetal:all_gather_into_tensor": [[2]], "bimetal:broadcast": [[4]]}
         of_each = [{"bimetal:send": [[7]]}, {"bimetal:recv": [[7]], "bimetal:recvAnySource": [[7]]}]
         for found, own in zip(ranks.on_ranks(2, shapes_by_name), of_each, strict=True):
             self.assertEqual(found, of_all | own)
+
+    def test_a_profile_that_ends_with_the_call(self):
+        self.assertEqual(ranks.on_ranks(3, short_profiles), [150] * 3)
 
 
 if __name__ == "__main__":

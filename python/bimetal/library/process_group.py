@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import os
 from collections.abc import Callable, Sequence
-from ctypes import c_void_p
+from ctypes import byref, c_void_p
 from typing import Any
 
 import torch
@@ -31,11 +30,12 @@ from bimetal.library.tensors import (
     milliseconds_of,
     only,
     operation_of,
+    plain_type_of,
     reduction_of,
     root_of,
     tensors_of,
 )
-from bimetal.library.works import LibraryWork, SeveralWorks, call_when_over, look_at
+from bimetal.library.works import OVER, LibraryWork, SeveralWorks, look_at
 
 # What begins one of the core's calls: given the group, the timeout in milliseconds and a place for the work.
 _Begin = Callable[[int, int, Any], int]
@@ -59,7 +59,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
         self._store = store  # this group's alone
         self._meet = meet  # makes a group of another place
         self._splitting = Splitting(place, store)
-        self._timeout = place.timeout
+        self.set_timeout(place.timeout)
         self._name = place.group_id
         self._barriers = 0
         self._handle = handle
@@ -123,6 +123,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._timeout = timeout
+        self._within = milliseconds_of(timeout)
 
     # ---- What bimetal asks of it ----
 
@@ -149,8 +150,33 @@ class LibraryProcessGroup(dist.ProcessGroup):
     # ---- Calls that compute ----
 
     def allreduce(self, tensors: Any, opts: Any = None) -> LibraryWork:
-        tensor, host = only(tensors), HostTensors()
+        tensor = only(tensors)
+        if self._waits_at_once(opts) and not profiler._is_profiler_enabled:
+            kind, reduction = plain_type_of(tensor), reduction_of(operation_of(opts), tensor.dtype)
+            if kind and reduction.plain:
+                return self._all_reduce_plainly(tensor, kind, reduction.number, opts)
+        host = HostTensors()
         return self._start("all_reduce", host, [tensor], [self._reducing(host, tensor, opts)], opts)
+
+    def _all_reduce_plainly(self, tensor: torch.Tensor, kind: int, number: int, opts: Any) -> LibraryWork:
+        """As _begin() does it, where a short call would take less time than to make what others need."""
+        if self._pending:
+            look_at(self._pending)
+        place, work = c_void_p(), None
+        try:
+            status = lib.all_reduce(self._handle, tensor.data_ptr(), tensor.numel(), kind, number,
+                                    milliseconds_of(opts) or self._within, byref(place))
+            if status:
+                raise failure(status)
+            if place.value:
+                work = LibraryWork(HostTensors([tensor]), [tensor], self._pending, [place.value])
+                work.begun()
+        except BaseException as problem:
+            begun = [place.value] if place.value else []
+            (work or LibraryWork(HostTensors([tensor]), [tensor], self._pending, begun)).abandon(problem)
+            raise
+        self._sequence += 1
+        return work or OVER
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> LibraryWork:
         tensors, host = tensors_of(tensors), HostTensors()
@@ -358,33 +384,44 @@ class LibraryProcessGroup(dist.ProcessGroup):
             raise
         over: torch.futures.Future[None] = torch.futures.Future()
         torch.ops.profiler._call_end_callbacks_on_jit_fut(event, over)
-        call_when_over(work, lambda: over.set_result(None))
+        work.when_over(lambda: over.set_result(None))  # while the profiler is there still: who waits may end it then
         return work
 
     def _begin(self, host: HostTensors, outputs: list[torch.Tensor], calls: Sequence[_Begin], opts: Any, message: bool) -> LibraryWork:
-        within = milliseconds_of(opts) or milliseconds_of(self._timeout)  # the core's own is that of the whole world
+        within = milliseconds_of(opts) or self._within  # the core's own is that of the whole world
         if self._pending:
             look_at(self._pending)
-        work = LibraryWork(host, outputs, self._pending)
-        place = None
+        begun: list[int] = []
+        work = place = None
         try:
             for call in calls:
                 place = c_void_p()
-                status = call(self._handle, within, ctypes.byref(place))
+                status = call(self._handle, within, byref(place))
                 if status:
                     raise failure(status)
-                work.add(place.value or 0)
-            work.begun()
-        except BaseException as problem:  # a signal's, too, which may come before the core's work is added
-            if place is not None and place.value and place.value not in work.calls():
-                work.add(place.value)
-            work.abandon(problem)
+                if place.value:  # else it is done
+                    begun.append(place.value)
+            if not begun and self._waits_at_once(opts):
+                host.hand_back()
+                work = OVER
+            else:
+                work = LibraryWork(host, outputs, self._pending, begun)
+                work.begun()
+        except BaseException as problem:  # a signal's, too, which may come before the core's work is among them
+            if place is not None and place.value and place.value not in begun:
+                begun.append(place.value)
+            if work is not OVER:
+                (work or LibraryWork(host, outputs, self._pending, begun)).abandon(problem)
             raise
         if not message:
             self._sequence += 1
         if self._coalescing is not None:
             self._coalescing.append(work)
         return work
+
+    def _waits_at_once(self, opts: Any) -> bool:
+        """Whether the caller will do nothing with the work but wait for it, as torch has said since 2.7."""
+        return self._coalescing is None and getattr(opts, "asyncOp", True) is False
 
     def _check_list(self, parts: Tensors, what: str) -> None:
         if len(parts) != self._size:

@@ -20,7 +20,9 @@ _ELEMENTS = {
     torch.int16: (6, 1), torch.int32: (7, 1), torch.int64: (8, 1), torch.uint8: (9, 1), torch.complex64: (1, 2),
     torch.complex128: (2, 2), torch.complex32: (3, 2),
 }
+_PLAIN = {dtype: kind for dtype, (kind, per_value) in _ELEMENTS.items() if per_value == 1}
 _BYTES = 9
+_strided = torch.strided
 _SUM, _AVG, _MIN, _MAX, _PRODUCT = range(1, 6)
 _Op = dist.ReduceOp
 _NUMBERS = {_Op.SUM: _SUM, _Op.AVG: _AVG, _Op.MIN: _MIN, _Op.MAX: _MAX, _Op.PRODUCT: _PRODUCT}
@@ -50,6 +52,13 @@ def element_of(tensor: torch.Tensor) -> tuple[int, int]:
     return _ELEMENTS.get(tensor.dtype) or (_BYTES, tensor.element_size())
 
 
+def plain_type_of(tensor: torch.Tensor) -> int:
+    """The type of its elements where the tensor's memory is for the core to use as it is, one element for a value; else 0."""
+    if tensor.is_cpu and tensor.layout is _strided and tensor.is_contiguous() and not tensor.is_neg():
+        return _PLAIN.get(tensor.dtype, 0)
+    return 0
+
+
 def memory_of(host: torch.Tensor) -> tuple[int, int, int]:
     """(address, count, type) of a contiguous tensor on the CPU."""
     kind, per_value = element_of(host)
@@ -61,9 +70,9 @@ class HostTensors:
 
     __slots__ = ("_held", "_last", "_results", "inputs")
 
-    def __init__(self) -> None:
+    def __init__(self, held: Sequence[torch.Tensor] = ()) -> None:
         self.inputs: list[torch.Tensor] = []  # what the call reads
-        self._held: list[torch.Tensor] = []
+        self._held = list(held)
         self._results: list[tuple[torch.Tensor, torch.Tensor]] = []  # from, to
         self._last: list[Callable[[], None]] = []
 
@@ -75,8 +84,7 @@ class HostTensors:
         """A contiguous CPU tensor of the same shape and type."""
         if use is not Use.WRITE:
             self.inputs.append(tensor)
-        if use is not Use.SCRATCH and tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous() and not (
-                tensor.is_quantized or tensor.is_conj() or tensor.is_neg()):
+        if use is not Use.SCRATCH and (plain_type_of(tensor) or _is_plain(tensor)):
             self._held.append(tensor)
             return tensor
         _check_layout(tensor)
@@ -132,6 +140,11 @@ class HostTensors:
                     target.copy_(source)
 
 
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous() and not (
+        tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+
+
 def _wait_for_all_of(tensors: Sequence[torch.Tensor]) -> None:
     """Whatever still uses their memory comes before the call: on any stream, since hooks of torch's (powerSGD_hook) begin some in
     callbacks' streams, which wait for no other."""
@@ -166,10 +179,11 @@ class Reduction:
     Where ``bits`` are set, the core has no such reduction, and ``number`` is none of its own.
     """
 
-    __slots__ = ("bits", "number", "_factor")
+    __slots__ = ("bits", "number", "plain", "_factor")
 
     def __init__(self, number: int, bits: Bits | None = None, factor: Any = None) -> None:
         self.number, self.bits, self._factor = number, bits, factor
+        self.plain = bits is None and factor is None  # the core does it alone
 
     @property
     def averages(self) -> bool:

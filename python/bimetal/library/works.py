@@ -88,10 +88,12 @@ class LibraryWork(dist.Work):
     _ended = False
     _error: BaseException | None = None
     _future: LibraryFuture | None = None
+    _last: Callable[[], object] | None = None
 
-    def __init__(self, host: HostTensors, outputs: list[torch.Tensor], pending: dict[int, LibraryWork]) -> None:
+    def __init__(self, host: HostTensors, outputs: list[torch.Tensor], pending: dict[int, LibraryWork],
+                 calls: list[int]) -> None:
         super().__init__()
-        self._calls: list[int] = []  # works of the core
+        self._calls = calls  # works of the core; those that were over at once are not among them
         self._host: HostTensors | None = host
         self._outputs = outputs
         self._pending = pending
@@ -101,9 +103,6 @@ class LibraryWork(dist.Work):
         if self._owns and at_once is not None:  # the interpreter may be ending
             for call in self._calls:
                 at_once.work_free(call)
-
-    def add(self, call: int) -> None:
-        self._calls.append(call)
 
     def begun(self) -> None:
         """It is kept alive until it is done: the core uses its memory, whether anybody still wants it or not."""
@@ -191,6 +190,15 @@ class LibraryWork(dist.Work):
             return False
         return run_at_end(caller, self.wait, lambda: self._ended or _completion.watch(self))
 
+    def when_over(self, action: Callable[[], object]) -> None:
+        """Has `action`, one alone, run at the end of the call: before wait() returns, however early somebody waits."""
+        with self._lock:
+            if not self.is_completed():
+                self._last = action
+                _completion.watch(self)
+                return
+        action()
+
     def _note(self, status: int) -> None:
         if status != OK and self._error is None:
             self._error = failure(status)
@@ -208,6 +216,9 @@ class LibraryWork(dist.Work):
             self._host = None
             if self._future is not None:
                 self._settle(self._future)
+            if self._last is not None:
+                self._last()
+                self._last = None
             self._ended = True  # whoever sees that finds the future done
         self._pending.pop(id(self), None)
 
@@ -243,15 +254,27 @@ class SeveralWorks(LibraryWork):
     _owns = False
 
     def __init__(self, works: list[LibraryWork]) -> None:
-        super().__init__(HostTensors(), [tensor for work in works for tensor in work.result()], {})
+        super().__init__(HostTensors(), [tensor for work in works for tensor in work.result()], {},
+                         [call for work in works for call in work.calls()])
         self._works = works
-        self._calls = [call for work in works for call in work.calls()]
 
     def _end(self) -> None:
         for work in self._works:
             work.finish()
             self._error = self._error or work.exception()
         super()._end()
+
+
+class _Over(LibraryWork):
+    """One for all calls that were over before anybody could wait, where the caller wants nothing else."""
+
+    _ended = True
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        return True
+
+
+OVER = _Over(HostTensors(), [], {}, [])
 
 
 class LibraryFuture(torch.futures.Future):
@@ -306,18 +329,18 @@ class _Completion:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._keys = itertools.count(1)
-        self._works: dict[int, tuple[LibraryWork, Callable[[], object] | None]] = {}
+        self._works: dict[int, LibraryWork] = {}
         self._thread: threading.Thread | None = None
         self._queue = 0
 
-    def watch(self, work: LibraryWork, then: Callable[[], object] | None = None) -> None:
+    def watch(self, work: LibraryWork) -> None:
         with self._lock:
             if self._thread is None:
                 self._queue = made(lib.queue_new)
                 self._thread = threading.Thread(target=self._serve, name="bimetal-futures", daemon=True)
                 self._thread.start()
             key = next(self._keys)
-            self._works[key] = work, then
+            self._works[key] = work
         for call in work.calls():
             check(lib.queue_watch(self._queue, call, key))
 
@@ -335,23 +358,13 @@ class _Completion:
                 continue
             if key.value == 0:
                 return
-            work, then = self._works.get(key.value, (None, None))
+            work = self._works.get(key.value)
             if work is not None and work.is_completed():
                 self._works.pop(key.value, None)
-                if then is not None:
-                    then()
-            work = then = None  # else its tensors would stay until the next is done
+            work = None  # else its tensors would stay until the next is done
 
 
 _completion = _Completion()
-
-
-def call_when_over(work: LibraryWork, then: Callable[[], object]) -> None:
-    """In the thread that completes futures."""
-    if work.calls():
-        _completion.watch(work, then)
-    else:
-        then()
 
 
 stop_completing = _completion.stop

@@ -200,7 +200,8 @@ enum { BIMETAL_SUM = 1, BIMETAL_AVG = 2, BIMETAL_MIN = 3, BIMETAL_MAX = 4, BIMET
 
 /* A call in flight. Its buffers must stay where they are until it is done, whether it is freed or
  * not. In the calls below timeout_ms 0 is the group's; every rank makes the same calls in the same
- * order; nothing blocks. */
+ * order; nothing blocks. *work may be NULL: the call is done then, and well, as short ones often
+ * are. Whatever takes a work takes that, too. */
 typedef struct bimetal_work bimetal_work;
 
 /* Blocks for at most timeout_ms (below 0: until it is done, which the call's own timeout bounds):

@@ -57,13 +57,16 @@ std::optional<Deadline> within(std::int64_t timeout_ms) {
   return capi::after(timeout_ms);
 }
 
-/// Hands out the work that `call` begins.
+/// Hands out the work that `call` begins, or none where nothing is left to wait for or to ask.
 template <typename Call>
 std::int32_t begin(bimetal_group* group, bimetal_work** work, Call&& call) {
   return capi::guarded([&] {
     capi::require(group, "the group");
     capi::require(work, "the place for the work");
-    *work = new bimetal_work{call(group->group)};
+    *work = nullptr;
+    comm::Work begun = call(group->group);
+    const bool over = begun.done() && !begun.error() && begun.sender() < 0;
+    if (!over) *work = new bimetal_work{std::move(begun)};
   });
 }
 

@@ -55,6 +55,7 @@ struct bimetal_queue {
 extern "C" {
 
 std::int32_t bimetal_work_wait(const bimetal_work* work, std::int64_t timeout_ms) {
+  if (work == nullptr) return BIMETAL_OK;
   if (timeout_ms < 0) return capi::guarded([&] { work->work.wait(); });
   bool done = false;
   const auto status = capi::guarded([&] { done = work->work.wait_until(capi::after(timeout_ms)); });
@@ -63,11 +64,12 @@ std::int32_t bimetal_work_wait(const bimetal_work* work, std::int64_t timeout_ms
 }
 
 std::int32_t bimetal_work_test(const bimetal_work* work) {
+  if (work == nullptr) return BIMETAL_OK;
   return work->work.done() ? outcome_of(work->work) : BIMETAL_PENDING;
 }
 
 std::int32_t bimetal_work_sender(const bimetal_work* work) {
-  return work->work.sender();
+  return work == nullptr ? -1 : work->work.sender();
 }
 
 void bimetal_work_free(bimetal_work* work) {
@@ -81,6 +83,7 @@ std::int32_t bimetal_queue_new(bimetal_queue** queue) {
 std::int32_t bimetal_queue_watch(bimetal_queue* queue, const bimetal_work* work,
                                  std::uint64_t key) {
   return capi::guarded([&] {
+    if (work == nullptr) return queue->keys->put(key);
     work->work.on_done([keys = queue->keys, key](const std::exception_ptr&) { keys->put(key); });
   });
 }
