@@ -134,17 +134,30 @@ class Places:
         """Args: built: the folder of the package with the extension."""
         self._folder = pathlib.Path(folder)
         library, = built.glob("libbimetal_core.*")
+        self.library = library.name
         lite = [path for path in (built.parents[1] / "capi" / "bimetal_lite",) if path.exists()]
         self.package = {"wheel": wheel_of(library, self._folder / "wheel", lite), "extension": built.parent}
         self._torch = folder_of(["torch", "numpy"], self._folder / "torch")
         (self._folder / "bin").mkdir()
         (self._folder / "bin" / "bimetal").symlink_to(program)
 
-    def _start(self, package, *words, path="", text=None):
+    def start(self, package, *words, path=""):
+        """A Python of that package that sees nothing else of this machine's but torch."""
         environment = {"PATH": os.pathsep.join(filter(None, [path, "/usr/bin:/bin"])), "HOME": str(self._folder), "OMP_NUM_THREADS": "1",
                        "PYTHONPATH": os.pathsep.join([str(self.package[package]), str(self._torch)])}
         return subprocess.run([sys.executable, "-S", *words], capture_output=True, text=True, timeout=SECONDS, env=environment,
-                              cwd=self._folder, input=text)
+                              cwd=self._folder)
+
+    def modules(self):
+        """The wheel's modules that can't be imported beside torch alone, with what each says."""
+        folder = self.package["wheel"]
+        paths = (path.relative_to(folder).with_suffix("") for path in sorted((folder / "bimetal").rglob("*.py")) if "files" not in path.parts)
+        names = [".".join(path.parts) for path in paths if path.name != "__main__"]
+        done = self.start("wheel", "-c", RUN, json.dumps([(f"import {name}", "") for name in names]))
+        if done.returncode:
+            raise AssertionError(done.stdout + done.stderr)
+        found = zip(names, json.loads(done.stdout.splitlines()[-1]), strict=True)
+        return {name: said for name, said in found if said != WORKS}
 
     def parts(self, package):
         """For each of PARTS what happens with torch alone, and with what it needs: None where that is not here."""
@@ -157,7 +170,7 @@ class Places:
                     folder_of([part.needs, f"{part.needs}-cpu"], more)
                 calls.append((part.call, str(more)))
             places.append(len(calls) - 1 if len(calls) > 1 and calls[-1][1] else None)
-        done = self._start(package, "-c", RUN, json.dumps(calls))
+        done = self.start(package, "-c", RUN, json.dumps(calls))
         if done.returncode:
             raise AssertionError(done.stdout + done.stderr)
         found, alone = json.loads(done.stdout.splitlines()[-1]), iter(range(len(calls)))
@@ -171,9 +184,9 @@ class Places:
 
     def command(self, name, with_program):
         """What the command says of why it can't, or that it works."""
-        done = self._start("wheel", "-m", "bimetal.command", name, *COMMANDS[name].split(), path=str(self._folder / "bin") if with_program else "")
+        done = self.start("wheel", "-m", "bimetal.command", name, *COMMANDS[name].split(), path=str(self._folder / "bin") if with_program else "")
         said = (done.stderr.strip().splitlines() or [done.stdout])[-1]
-        return WORKS if done.returncode == 0 else said.removeprefix("bimetal: error: ")
+        return WORKS if done.returncode == 0 else said.removeprefix("bimetal: error: ").removeprefix("bimetal.ray: error: ")
 
 
 def kept(name, column):
