@@ -1,6 +1,8 @@
 """Ray Train's own TorchTrainer on the backend: people who have one change one word, TorchConfig(backend="bimetal")."""
 
 import importlib.util
+import os
+import tempfile
 import unittest
 
 import clusters
@@ -38,8 +40,13 @@ def train(config):
             optimizer.zero_grad()
             (shared(data[batch]) ** 2).mean().backward()
             optimizer.step()
-    ray.train.report({"backend": dist.get_backend(), "transport": bimetal.transport(), "ranks": dist.get_world_size(),
-                      "batch": len(batch), "weight": shared.module[0].weight.flatten().tolist()})
+    with tempfile.TemporaryDirectory() as folder:  # Ray Train keeps metrics with a checkpoint alone
+        kept = None
+        if dist.get_rank() == 0:
+            torch.save(shared.module.state_dict(), os.path.join(folder, "model.pt"))
+            kept = ray.train.Checkpoint.from_directory(folder)
+        ray.train.report({"backend": dist.get_backend(), "transport": bimetal.transport(), "ranks": dist.get_world_size(),
+                          "batch": len(batch), "weight": shared.module[0].weight.flatten().tolist()}, checkpoint=kept)
 
 
 def alone():
