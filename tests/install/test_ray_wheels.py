@@ -90,9 +90,10 @@ class Machine:
 
     def start(self, *words, **variables):
         log = open(self.home / f"{words[0]}-{len(list(self.home.iterdir()))}.log", "w+")
-        command = [*self.host.command(), str(self.environment.place / "bin" / words[0]), *map(str, words[1:])]
+        command = [shutil.which("ip"), *self.host.command()[1:], str(self.environment.place / "bin" / words[0]), *map(str, words[1:])]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.environment.folder,
                                    env={**self.variables, **variables}, start_new_session=True)
+        log.close()
         process.said = lambda: pathlib.Path(log.name).read_text()
         return process
 
