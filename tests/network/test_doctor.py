@@ -18,6 +18,7 @@ from namespaces import cable  # noqa: E402
 
 SECONDS = 120 * harness.PATIENCE
 PORT = 29533
+PYTHON = str(harness.REPOSITORY / ".venv" / "bin" / "python")
 
 
 class Doctors(unittest.TestCase):
@@ -44,8 +45,8 @@ class Doctors(unittest.TestCase):
 
     def doctor(self, host, *words, **variables):
         ours = {name: value for name, value in os.environ.items() if not name.startswith("BIMETAL_") and name != "WSL_DISTRO_NAME"}
-        command = [*self.hosts[host].command(), sys.executable, "-m", "bimetal.command", "doctor", *map(str, words)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**ours, **variables})
+        command = [*self.hosts[host].command(), PYTHON, "-m", "bimetal.command", "doctor", *map(str, words)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={"PYTHONPATH": str(harness.REPOSITORY / "build" / "python"), **ours, **variables})
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
