@@ -36,6 +36,8 @@ PYTHONPATH=$peers/manylinux-x86_64/wheel unittest_file 900 tests/portability/tes
 unittest_file 900 tests/wheels/test_three_systems.py
 unittest_file 900 tests/portability/test_windows_launch.py
 unittest_file 900 tests/portability/test_lite.py
+scripts/install_ray.sh || exit 1
+unittest_file 1800 tests/install/test_ray_wheels.py
 unittest_file 900 tests/install/test_wheels.py Wheels Installed  # TooOld is for torch 2.3: test_wheel_versions.sh
 # What torch builds on a back end, on the half of the package that these wheels are.
 export PYTHONPATH=$peers/manylinux-x86_64/wheel OMP_NUM_THREADS=1

@@ -19,7 +19,7 @@ class _NoExtension(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        _torch_check.check()
+        require_extension("this call")
 
 
 _torch_check.check_oldest()

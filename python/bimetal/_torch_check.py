@@ -71,7 +71,7 @@ def misfit(installed: str = str(torch.__version__)) -> str:
 def check(installed: str = str(torch.__version__)) -> None:
     """Raises ImportError if ``installed`` is not of the series that the extension was built against."""
     if not _build.TORCH:
-        raise ImportError(f"this bimetal {_build.VERSION} was installed without the extension, which is built from its "
-                          f"sources: docs/install.md")
+        raise ImportError("no wheel has it. In a clone of the sources, with a C++20 compiler: pip install --no-build-isolation . "
+                          "(docs/install.md)")
     if series(installed) != series(_build.TORCH):
         raise ImportError(misfit(installed))

@@ -10,8 +10,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader
+
+try:
+    from lightning.pytorch.strategies import DDPStrategy
+except ImportError as missing:
+    raise ImportError(f"bimetal.lightning needs Lightning, which cannot be imported here ({missing}): pip install lightning") from missing
 
 from bimetal.balance import BalancedBatchSampler, sample_exact_hook, token_exact_hook
 from bimetal.balance.loader import balanced_loader, is_for_training, refuse_unknown_options

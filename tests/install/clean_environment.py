@@ -14,8 +14,9 @@ SECONDS = 180
 
 
 class CleanEnvironment:
-    def __init__(self, test_class, *wheels):
-        """Until the class's tests are over. `folder` is empty, and where commands run."""
+    def __init__(self, test_class, *wheels, extra=""):
+        """Until the class's tests are over. `folder` is empty, and where commands run. `extra`: of the first wheel; what it needs has
+        to be where torch is."""
         place = tempfile.TemporaryDirectory(prefix="bimetal-test-")
         test_class.addClassCleanup(place.cleanup)
         self.place = pathlib.Path(place.name, "venv").resolve()
@@ -23,11 +24,14 @@ class CleanEnvironment:
         self.folder.mkdir()
         venv.create(self.place, with_pip=False)
         self.packages, = self.place.glob("lib/python*/site-packages")
-        done = self.pip("install", "--no-deps", "--no-index", *wheels)
+        # What torch needs lies beside it, and where another environment is on the tests' way, in that.
+        places = dict.fromkeys([*(path for path in sys.path if path.endswith("site-packages")), str(pathlib.Path(torch.__file__).parents[1])])
+        (self.packages / "torch_of_the_tests.pth").write_text("".join(f"{place}\n" for place in places))
+        if extra:
+            wheels = (f"{wheels[0]}[{extra}]", *wheels[1:])
+        done = self.pip("install", *(() if extra else ("--no-deps",)), "--no-index", *wheels)
         if done.returncode:
             raise AssertionError(done.stdout + done.stderr)
-        # What torch needs lies beside it.
-        (self.packages / "torch_of_the_tests.pth").write_text(f"{pathlib.Path(torch.__file__).parents[1]}\n")
 
     def pip(self, *words):
         """pip with this environment as its own; it is not in it."""

@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 import programs
+import what_runs
 
 import bimetal
 from bimetal import _build, _C, _torch_check
@@ -53,53 +54,54 @@ class Package(unittest.TestCase):
         subprocess.run([sys.executable, "-c", "import torch.distributed as d; assert 'bimetal' in d.Backend.backend_list"], check=True,
                        timeout=120, env={**os.environ, "PYTHONPATH": build})
 
-    @unittest.skipIf(sys.version_info < (3, 11), "scripts/wheel_file.py reads TOML by the library of Python 3.11")
-    def test_a_wheel_without_the_extension_has_all_that_it_imports(self):
-        import make_wheel
-        library, = pathlib.Path(bimetal.__file__).parent.glob("libbimetal_core.*")
-        with tempfile.TemporaryDirectory() as folder:
-            for path, data in make_wheel.files_of(library, []):
-                file = pathlib.Path(folder, path)
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(data)
-            script = "import bimetal, bimetal.command.__main__, bimetal.hf; print(bimetal.__file__, bimetal.library.interface.PATH)"
-            said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=folder,
-                                  env={**os.environ, "PYTHONPATH": folder})
-            self.assertEqual(said.stdout.split(), [f"{folder}/bimetal/{name}" for name in ("__init__.py", library.name)], said.stderr)
-            said = subprocess.run([sys.executable, "-m", "bimetal.program"], capture_output=True, text=True, timeout=120, cwd=folder,
-                                  env={**os.environ, "PYTHONPATH": folder})
-            self.assertIn("in a clone of the sources", said.stderr)
-            self.assertEqual(said.returncode, 3)
-            self.every_module_can_be_imported(folder)
-            self.examples_are_listed_and_copied(folder)
-
-    def every_module_can_be_imported(self, folder):
-        """What a module needs of other packages, or of the extension, it says when it is used."""
-        others = ("ray", "horovod.tensorflow", "hf", "lightning", "tune", "command.__main__", "examples.__main__")
-        names = [".".join(path.relative_to(folder).with_suffix("").parts) for path in sorted(pathlib.Path(folder, "bimetal").rglob("*.py"))
-                 if "files" not in path.parts]
-        names = [name for name in names if not name.removeprefix("bimetal.").startswith(others)]
-        script = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
-        said = subprocess.run([sys.executable, "-c", script, *names], capture_output=True, text=True, timeout=120, cwd=folder,
-                              env={**os.environ, "PYTHONPATH": folder})
-        self.assertEqual(said.returncode, 0, said.stderr)
-
-    def examples_are_listed_and_copied(self, folder):
-        def examples(*arguments):
-            return subprocess.run([sys.executable, "-m", "bimetal.examples", *arguments], capture_output=True, text=True, timeout=120,
-                                  cwd=folder, env={**os.environ, "PYTHONPATH": folder})
-        listed = examples().stdout
-        self.assertRegex(listed, r"python/ddp_balanced.py +A CNN on Fashion-MNIST")
-        self.assertEqual(examples("textbook", "own_model.toml", "--to", "mine").returncode, 0)
-        for name in ("own_model.toml", "textbook/amp.py"):
-            self.assertEqual(pathlib.Path(folder, "mine", name).read_bytes(), (ROOT / "examples" / name).read_bytes())
-        self.assertIn("is there already", examples("own_model.toml", "--to", "mine").stderr)
-        self.assertIn("there is no example 'amp'", examples("amp").stderr)
-
     def test_typed_and_documented(self):
         self.assertTrue((pathlib.Path(bimetal.__file__).parent / "py.typed").exists())
         for name in bimetal.__all__:
             self.assertTrue(inspect.getdoc(getattr(bimetal, name)), f"bimetal.{name} has no docstring")
+
+
+@unittest.skipIf(sys.version_info < (3, 11), "scripts/wheel_file.py reads TOML by the library of Python 3.11")
+class Wheel(unittest.TestCase):
+    """A wheel without the extension, unpacked, beside torch alone: whatever else this machine has installed makes no difference."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="bimetal-test-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = folder.name
+        cls.places = what_runs.Places(pathlib.Path(bimetal.__file__).parent, os.environ["BIMETAL"], folder.name)
+
+    def test_its_core_is_its_own(self):
+        wheel = self.places.package["wheel"]
+        script = "import bimetal, bimetal.command.__main__, bimetal.hf; print(bimetal.__file__, bimetal.library.interface.PATH)"
+        said = self.places.start("wheel", "-c", script)
+        self.assertEqual(said.stdout.split(), [f"{wheel}/bimetal/{name}" for name in ("__init__.py", self.places.library)], said.stderr)
+        said = self.places.start("wheel", "-m", "bimetal.program")
+        self.assertIn("in a clone of the sources", said.stderr)
+        self.assertEqual(said.returncode, 3)
+
+    def test_every_module_can_be_imported_or_says_what_to_install(self):
+        found = self.places.modules()
+        for name, said in found.items():
+            if name.startswith("bimetal.tune.") and "No module named 'optuna'" in said:
+                continue  # the command has asked for it before
+            self.assertTrue(name.startswith(("bimetal.horovod.", "bimetal.lightning", "bimetal.pool.on_ray", "bimetal.ray")), (name, said))
+            self.assertRegex(said, r"^ImportError: bimetal\.\S+ needs .*: pip install", name)
+
+    def test_what_runs_where_is_as_the_docs_have_it(self):
+        self.maxDiff = None
+        self.assertEqual(what_runs.tables(self.places), what_runs.on_page(), "if that is as it should be: tests/python/what_runs.py --write")
+
+    def test_examples_are_listed_and_copied(self):
+        def examples(*arguments):
+            return self.places.start("wheel", "-m", "bimetal.examples", *arguments)
+        listed = examples().stdout
+        self.assertRegex(listed, r"python/ddp_balanced.py +A CNN on Fashion-MNIST")
+        self.assertEqual(examples("textbook", "own_model.toml", "--to", "mine").returncode, 0)
+        for name in ("own_model.toml", "textbook/amp.py"):
+            self.assertEqual(pathlib.Path(self.folder, "mine", name).read_bytes(), (ROOT / "examples" / name).read_bytes())
+        self.assertIn("is there already", examples("own_model.toml", "--to", "mine").stderr)
+        self.assertIn("there is no example 'amp'", examples("amp").stderr)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from bimetal import _build
 from bimetal._errors import EXIT_STATUSES, INTERRUPTED, Error
 from bimetal.command import doctor, lite, program, token
 
-_LITES = {"launch": "start a command as the ranks of a job", "bench": "measure the links between ranks", "top": "watch a job"}
+_LITES = {"launch": "start a command as the ranks of a job", "bench": "measure the links between ranks", "top": "watch a job",
+          "machines": "list the machines that were let in by a code, or forget one"}
 
 
 def _more() -> str:
@@ -28,7 +29,8 @@ def main(words: list[str] | None = None) -> int:
     for part in (token, doctor):
         part.add_to(commands)
     for name, what in _LITES.items() if lite.is_here() else ():
-        commands.add_parser(name, help=what)  # main() hands them on before they are parsed here
+        if name in lite.COMMANDS:
+            commands.add_parser(name, help=what)  # main() hands them on before they are parsed here
     words = sys.argv[1:] if words is None else words
     try:
         if words and _is_the_programs(words):

@@ -16,7 +16,7 @@ import bimetal
 from bimetal import _build, _torch_check
 from bimetal._devices import accelerators, usable_cores
 from bimetal._errors import Error
-from bimetal.command import two_doctors
+from bimetal.command import network, two_doctors
 from bimetal.library.interface import lib, set_error_class, text_of
 
 PORT = 29500
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         os.environ["BIMETAL_TOKEN_FILE"] = arguments.token_file
     problems = local()
     if arguments.listen or arguments.address:
-        problems += two_doctors.examine(facts(), arguments.listen or arguments.address, bool(arguments.listen), arguments.wait)
+        problems += two_doctors.examine(facts(), arguments.listen or arguments.address, bool(arguments.listen), arguments.wait, addresses())
     elif not problems:
         show_how()
     for problem in problems:
@@ -94,6 +94,7 @@ def local() -> list[str]:
         print("packets: their size is not looked up on this system; `netsh interface ipv4 show subinterfaces` tells it (MTU)")
     if not own:
         problems.append("this machine has no address that others could reach: is it on a network?")
+    problems += network.of_this_machine(own)
     refusal = can_listen(PORT)
     print(f"port {PORT}: {refusal or 'free'}")
     print(f"token: {os.environ.get('BIMETAL_TOKEN_FILE') or ('in BIMETAL_TOKEN' if os.environ.get('BIMETAL_TOKEN') else 'none')}")

@@ -18,14 +18,14 @@ from bimetal.command import lite
 PACKAGE, VARIABLE = "bimetal_program", "BIMETAL_PROGRAM"
 COMMANDS = ("bench", "checkpoint", "completion", "data", "demo", "devices", "ensemble", "evaluate", "export", "generate", "job", "join",
             "launch", "machines", "man", "plan", "predict", "ray", "runs", "serve", "top", "train", "tune")
-# Those that the program hands back to Python: they are in no wheel.
-_OF_THE_SOURCES = ("data", "ensemble", "ray", "tune")
+# Those that are Python's: the program, where it is, hands them back.
+_PYTHONS = ("data", "ensemble", "ray", "tune")
 # Where there are wheels of it; scripts/make_wheel.py tells pip the same.
 _WHEELS = {("linux", "x86_64"), ("darwin", "arm64")}
 
 
 def run(words: list[str]) -> int:
-    """The program takes this process's place.
+    """The program, or what is Python's, takes this process's place.
 
     Raises:
         bimetal.Error: ``unsupported``, where the program is not installed, or not there for this system, or is for another
@@ -33,9 +33,8 @@ def run(words: list[str]) -> int:
     """
     if _by_lite(words[0]) and not is_here():
         return lite.run(words)
-    if words[0] in _OF_THE_SOURCES and importlib.util.find_spec(f"bimetal.{words[0]}") is None:
-        raise error(f"`bimetal {words[0]}` needs the package that is built from the sources, and this one is of a wheel: "
-                    f"docs/install.md", "unsupported")
+    if words[0] in _PYTHONS:
+        os.execv(sys.executable, [sys.executable, "-m", f"bimetal.{words[0]}", *words[1:]])
     program, environment = find(), dict(os.environ)
     libraries = pathlib.Path(torch.__file__).parent / "lib"
     # That of the wheel looks beside itself; in an environment that has its torch elsewhere, there.
@@ -94,9 +93,14 @@ def for_jobs() -> str:
         return str(find())
     built = pathlib.Path(__file__).parents[3] / "bimetal"  # build/bimetal beside build/python/bimetal
     if not (built.is_file() and os.access(built, os.X_OK)):
-        raise error(f"a job file is trained by the program `bimetal`, which is neither on PATH nor at {built}: run "
-                    f"`make build` on this machine, or set {VARIABLE} to where it is", "unsupported")
+        raise error(f"a job file is trained by the program `bimetal`, which is neither installed, nor on PATH, nor named by {VARIABLE}: "
+                    f"{how_to_get()}", "unsupported")
     return str(built)
+
+
+def launcher() -> str:
+    """What has `launch`: as ``for_jobs``, or where there is none what this wheel has."""
+    return for_jobs() if is_here(for_jobs) or not lite.is_here() else str(lite.PROGRAM)
 
 
 def _by_lite(command: str) -> bool:

@@ -20,16 +20,19 @@ from typing import Any
 
 from bimetal._errors import Error
 from bimetal._torch_check import series
+from bimetal.command import network
 from bimetal.library.interface import Meeting, check, error, lib, made, text_of
 
 _ROUNDS = 50  # of a short message
 _BYTES = 8 << 20  # of a long one
 _MOST_CLOCK_S = 5.0
 _KNOCK_S = 4.0
+_NOBODY = ("timeout", "system", "peer_lost")  # what calling an address that nobody answers at ends with
 
 
-def examine(mine: dict[str, str], address: str, listens: bool, seconds: float) -> list[str]:
-    """Prints what it finds; what is wrong. Args: mine: what the other is told of this machine."""
+def examine(mine: dict[str, str], address: str, listens: bool, seconds: float, own: list[tuple[str, str]]) -> list[str]:
+    """Prints what it finds; what is wrong. Args: mine: what the other is told of this machine; own: its addresses, each with its
+    interface."""
     if not (os.environ.get("BIMETAL_TOKEN_FILE") or os.environ.get("BIMETAL_TOKEN")) and not is_loopback(address):
         raise error("two machines need one secret: make it by `bimetal token FILE`, copy it, and name it on both with "
                     "--token-file", "unauthorized")
@@ -41,7 +44,12 @@ def examine(mine: dict[str, str], address: str, listens: bool, seconds: float) -
             if not is_loopback(address):
                 other = "IPV6:OF:THAT:ONE" if "[" in address else "IPV4.OF.THAT.ONE"
                 print(f"if that gets no answer, on this machine: {way_through(other)}", flush=True)
-        store = _Store(address, seconds)
+        try:
+            store = _Store(address, seconds)
+        except Error as problem:
+            host, _, port = address.rpartition(":")
+            why = "" if listens or problem.code not in _NOBODY else network.towards(host.strip("[]"), int(port), own)
+            raise error(f"{problem}\n{why}", problem.code) if why else problem from None
         held.callback(store.free)
         problems = _compare(store, mine, 0 if listens else 1)
         problems += _knock(store, address, listens)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from bimetal._core import require_extension
 from bimetal._errors import error
 from bimetal.balance import BalancedBatchSampler
 from bimetal.deepspeed.config import Config, Schedule
@@ -63,8 +64,10 @@ def initialize(args: argparse.Namespace | None = None, model: nn.Module | None =
         (engine, optimizer, loader or None, scheduler or None).
 
     Raises:
+        ImportError: without the extension; it says what to install.
         bimetal.Error: ``invalid_argument`` or ``unsupported``, with the configuration's key.
     """
+    require_extension("bimetal.deepspeed.initialize()")
     if model is None:
         raise error("initialize() needs a model", "invalid_argument")
     if dist_init_required is not False:

@@ -50,8 +50,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def launch_command(options: argparse.Namespace) -> list[str]:
-    """`bimetal launch` for the same. Raises bimetal.Error ``unsupported`` without the program."""
-    command = [program.for_jobs(), "launch", "-n", str(options.num_proc)]
+    """`bimetal launch` for the same. Raises bimetal.Error ``unsupported`` where nothing has it."""
+    command = [program.launcher(), "launch", "-n", str(options.num_proc)]
     command += ["-H", options.hosts] if options.hosts else ["--hostfile", options.hostfile]
     if options.ssh_port:
         command += ["--ssh-port", str(options.ssh_port)]

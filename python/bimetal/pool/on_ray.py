@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import bimetal.ray  # noqa: F401, I001  first: it says what to install where Ray is missing, and presents the cluster's token
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError, TaskCancelledError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import bimetal.ray  # noqa: F401  says what to install where Ray is missing, and presents the cluster's token
 from bimetal import _build
 from bimetal._errors import Error
 from bimetal.command import program

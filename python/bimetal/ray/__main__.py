@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -11,10 +12,11 @@ import socket
 import sys
 
 from bimetal._errors import EXIT_STATUSES, Error
-from bimetal.ray import run_node, token_file
+from bimetal.ray import run_node, share, token_file
 from bimetal.ray.result import error
 
 _REACH_SECONDS = 10.0
+_ANYWHERE = ("198.51.100.1", 9)  # of no machine (RFC 5737): the way there is the default route
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -22,19 +24,21 @@ def _arguments() -> argparse.ArgumentParser:
         prog="python -m bimetal.ray", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Starts this machine's node of a Ray cluster, tagged with its devices, until Ctrl-C.",
         epilog="Two machines:\n"
-               "  python -m bimetal.ray up --host 192.168.1.10      # on the first, by its own address\n"
-               "  scp -p 192.168.1.10:.ray/auth_token ~/.ray/       # on the second, once\n"
-               "  python -m bimetal.ray join 192.168.1.10\n"
-               "  python -m bimetal.ray run train.py                # a program with a Trainer, on either\n\n"
+               "  bimetal ray up --share              # on the first: shows a code, and the line for the second\n"
+               "  bimetal ray join                    # on the second: shows the clusters that it sees, and asks for the code\n"
+               "  bimetal ray run train.py            # a program with a Trainer, on either\n\n"
                "docs/ray.md tells more.")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start the first node of a cluster")
-    up.add_argument("--host", default=run_node.loopback_address(), metavar="ADDR",
-                    help="the address of this machine by which the others reach it (default: loopback, this machine "
-                         "alone)")
+    up.add_argument("--share", action="store_true",
+                    help="let other machines in by a code that is shown here, so that nobody has to carry the token")
+    up.add_argument("--host", metavar="ADDR",
+                    help="the address of this machine by which the others reach it (default: with --share that of the default "
+                         "route, else loopback, this machine alone)")
     up.add_argument("--port", type=int, default=run_node.DEFAULT_PORT, help=f"default: {run_node.DEFAULT_PORT}")
     join = commands.add_parser("join", help="start one more node")
-    join.add_argument("head", metavar="HEAD[:PORT]", help="where `up` runs")
+    join.add_argument("head", metavar="HEAD[:PORT]", nargs="?",
+                      help="where `up` runs (default: the one that is seen; with --share there a code lets in)")
     join.add_argument("--host", metavar="ADDR", help="this machine's address for the others (default: the one on the "
                                                      "way to HEAD)")
     run = commands.add_parser("run", help="run a Python program that uses a cluster and listens on one address alone")
@@ -83,19 +87,29 @@ def _offered(arguments: argparse.Namespace) -> list[str]:
 
 
 def _up(arguments: argparse.Namespace) -> None:
-    if run_node.is_loopback(arguments.host):
+    if arguments.host is None and arguments.share:
+        arguments.host = run_node.own_address_towards(*_ANYWHERE)
+    if arguments.host is None or run_node.is_loopback(arguments.host):
         arguments.host = run_node.loopback_address()
+    if arguments.share:
+        share.encrypt_unless_told()
     run_node.require_own(arguments.host, arguments.port)
     token = _token(arguments)
     made = token is not None and token_file.make(token)
     _check(token)
     address = run_node.with_port(arguments.host, arguments.port)
+    shared = contextlib.ExitStack()
 
     def started(elsewhere: list[str]) -> None:
         _say(f"Ray {importlib.metadata.version('ray')} runs at {address} and offers {_offer(arguments)}")
         if token is not None:
             _say(f"token: {token}{' (made just now)' if made else ''}; whoever has it may run programs here")
-        if run_node.is_loopback(arguments.host):
+        if arguments.share:
+            secret = token.read_text().strip() if token else os.environ[token_file.TOKEN]
+            found = shared.enter_context(share.Share(secret, arguments.host, arguments.port))
+            _say(f"this cluster is shared. On the other machine run: bimetal ray join {found.place}\n"
+                 f"and type there, within two minutes: {found.code}")
+        elif run_node.is_loopback(arguments.host):
             _say("this machine alone can reach it; give --host its address for others to join")
         else:
             _say("on each other machine, with the same versions of Python, Ray and Bimetal:\n"
@@ -104,14 +118,21 @@ def _up(arguments: argparse.Namespace) -> None:
         _say_how_to_connect(address, token)
         _warn(elsewhere)
 
-    run_node.run("head", address, ["--head", f"--port={arguments.port}", "--include-dashboard=false",
-                                   "--dashboard-host=127.0.0.1", *_place(arguments.host), *_offered(arguments)],
-                 run_node.environment(arguments.host, token), arguments.host, started, _say_end)
+    with shared:
+        run_node.run("head", address, ["--head", f"--port={arguments.port}", "--include-dashboard=false",
+                                       "--dashboard-host=127.0.0.1", *_place(arguments.host), *_offered(arguments)],
+                     run_node.environment(arguments.host, token), arguments.host, started, _say_end)
 
 
 def _join(arguments: argparse.Namespace) -> None:
-    head, port = run_node.split_port(arguments.head)
     token = _token(arguments)
+    head, port = run_node.split_port(arguments.head) if arguments.head else ("", 0)
+    if _wants_code(arguments, head, token):
+        admission = share.ask(arguments.head)
+        head, port = admission.head, admission.port
+        share.encrypt_unless_told(admission.encryption)
+        share.keep(admission, token or token_file.given_path())
+        _say(f"{admission.machine} lets this machine in")
     _check(token)
     own = arguments.host or run_node.own_address_towards(head, port)
     if run_node.is_loopback(head) is not run_node.is_loopback(own):
@@ -129,6 +150,13 @@ def _join(arguments: argparse.Namespace) -> None:
 
     run_node.run("joined", address, [f"--address={address}", *_place(own), *_offered(arguments)],
                  run_node.environment(own, token), own, started, _say_end)
+
+
+def _wants_code(arguments: argparse.Namespace, head: str, token: pathlib.Path | None) -> bool:
+    """Whether the cluster's token has to be asked for: it is not here, or the user says a code, or no machine."""
+    if not head or os.environ.get(share.CODE):
+        return True
+    return token is not None and not token.exists() and share.is_shared(head)
 
 
 def _run(arguments: argparse.Namespace) -> None:

@@ -47,7 +47,7 @@ def complaint(path: pathlib.Path) -> str | None:
     """What is wrong with the token's file, and what to type; None if it will do."""
     if not path.is_file():
         return (f"there is no token at {path}: copy the one of the first machine here, by a safe way, for example\n"
-                f"  scp -p HEAD:.ray/auth_token {path}")
+                f"  scp -p HEAD:.ray/auth_token {path}\nor start the cluster there by `bimetal ray up --share`, which shows a code")
     if os.name == "posix" and path.stat().st_mode & 0o077:
         return f"the token {path} can be read by other users of this machine: chmod 600 {path}"
     content = path.read_bytes()

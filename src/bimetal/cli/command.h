@@ -53,6 +53,8 @@ std::vector<std::string> with_command_apart(const CLI::App& app, std::vector<std
 void add_token(CLI::App& app, Action& action);
 /// Those that are let into shared jobs without a code.
 void add_machines(CLI::App& app, Action& action);
+/// For bimetal.ray, not for people.
+void add_pair(CLI::App& app, Action& action);
 /// How a running job gets on, live.
 void add_top(CLI::App& app, Action& action);
 /// Trainings that were, and are.

@@ -99,6 +99,7 @@ int run(int argc, char** argv) {
   add_runs(app, action);
   add_token(app, action);
   add_machines(app, action);
+  add_pair(app, action);
   add_python_commands(app, action);
   add_rank(app, action);
   add_reference(app, action);

@@ -94,7 +94,7 @@ TEST(Code, IsGoodForOneMachineTwoMinutesAndFiveTries) {
 
 TEST(SharedJob, ComesBackFromItsTextAndNothingStrange) {
   using namespace discovery;
-  const SharedJob job{"fashion", "mac", 2, {"192.168.1.5", "fd00::5"}, 0};
+  const SharedJob job{"fashion", "ray", "mac", 2, {"192.168.1.5", "fd00::5"}, 0};
   EXPECT_EQ(parse_txt_record(txt_record(job)), job);
   const std::string strange =
       "\x0bjob=\x1b[2Jabc\x09workers=x\x0c"

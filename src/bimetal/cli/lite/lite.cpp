@@ -1,5 +1,3 @@
-#include "bimetal/cli/lite/entry.h"
-
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -8,6 +6,7 @@
 #include "bimetal/base/release.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/lite/entry.h"
 #include "bimetal/launch/meet.h"
 
 namespace bimetal::cli {
@@ -28,6 +27,10 @@ int parse_and_run(std::vector<std::string> words) {
   add_launch(app, action);
   add_bench(app, action, meet_without_torch);
   add_top(app, action);
+#ifndef _WIN32
+  add_machines(app, action);
+  add_pair(app, action);
+#endif
   words.erase(words.begin());
   words = with_command_apart(app, std::move(words));
   std::ranges::reverse(words);  // as CLI11 takes them

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bimetal/cli/rank/rank_request.h"
+#include "bimetal/cli/start/share.h"
 #include "bimetal/launch/job_board.h"
 #include "bimetal/launch/local/local_launcher.h"
 #include "bimetal/launch/local/signal_watch.h"
@@ -61,17 +62,6 @@ void announce_stop(const RankRequest& request);
 
 // The machine on which a job of several was started serves the store, waits for the others, and
 // runs the first ranks (host.cpp).
-
-struct HostOptions {
-  std::string listen;      ///< ADDR:PORT; empty: the job is on this machine alone
-  int world_size = 0;      ///< workers over all machines
-  std::string token_file;  ///< may be empty on loopback
-  bool share = false;      ///< others are let in by a code (share.h)
-
-  bool expects_others() const { return share || !listen.empty(); }
-  /// Workers over all machines, of which `here` are this one's. 0: the user has to say.
-  int all_workers(int here) const { return world_size == 0 && share ? here + 1 : world_size; }
-};
 
 /// --share, --listen, --world-size, --token-file and --encrypt.
 void add_host_options(CLI::App& command, HostOptions& options);

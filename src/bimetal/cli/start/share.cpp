@@ -95,15 +95,17 @@ std::vector<std::string> addresses_to_share() {
                                      net::own_addresses());
 }
 
-net::Endpoint share_endpoint(const HostOptions& options) {
+net::Endpoint share_endpoint(const HostOptions& options, std::uint16_t port) {
   if (!options.listen.empty()) return net::parse_endpoint(options.listen);
   const bool v6 = addresses_to_share().front().find(':') != std::string::npos;
-  return {v6 ? "::" : "0.0.0.0", kSharePort};
+  return {v6 ? "::" : "0.0.0.0", port};
 }
 
-Share::Share(const HostOptions& options, const net::Token& token, std::uint16_t store) {
+Share::Share(const HostOptions& options, const net::Token& token, std::uint16_t store,
+             std::uint16_t port)
+    : usual_port_(port) {
   auto wanted = pairing_options(token, store);
-  wanted.listen = share_endpoint(options);
+  wanted.listen = share_endpoint(options, port);
   const bool any = options.listen.empty();
   try {
     host_.emplace(wanted);
@@ -115,10 +117,11 @@ Share::Share(const HostOptions& options, const net::Token& token, std::uint16_t 
   address_ = any ? addresses_to_share().front() : net::reachable_address(wanted.listen.host);
 }
 
-void Share::announce(const std::string& job, int workers) {
+void Share::announce(const std::string& job, int workers, const std::string& purpose) {
   if (net::is_loopback(address_)) return;
   try {
     announcement_.emplace(net::discovery::SharedJob{.name = job,
+                                                    .purpose = purpose,
                                                     .machine = net::Machines::of_user().own_name(),
                                                     .workers = workers,
                                                     .addresses = addresses_to_share(),
@@ -129,8 +132,10 @@ void Share::announce(const std::string& job, int workers) {
   }
 }
 
-net::discovery::SharedJob choose_job(Terminal& terminal) {
-  constexpr const char* kInstead = "type: bimetal join HOST, the job's machine";
+net::discovery::SharedJob choose_job(Terminal& terminal, const std::string& purpose) {
+  const bool ray = purpose == "ray";
+  const auto* const kInstead = ray ? "type: bimetal ray join HOST, the cluster's first machine"
+                                   : "type: bimetal join HOST, the job's machine";
   std::vector<net::discovery::SharedJob> jobs;
   try {
     jobs = net::discovery::find_jobs(kToFindJobs);
@@ -138,11 +143,12 @@ net::discovery::SharedJob choose_job(Terminal& terminal) {
     throw Error(error.code(),
                 fmt::format("cannot look for jobs: {}. Or {}", error.what(), kInstead));
   }
+  std::erase_if(jobs, [&](const auto& job) { return job.purpose != purpose; });
   if (jobs.empty()) {
     throw Error(ErrorCode::Timeout,
-                fmt::format("no shared job is seen: is one there (bimetal train --share), in this "
+                fmt::format("no shared {} is seen: is one there (bimetal {} --share), in this "
                             "network, and does no firewall block mDNS (UDP 5353)? Or {}",
-                            kInstead));
+                            ray ? "cluster" : "job", ray ? "ray up" : "train", kInstead));
   }
   std::vector<TableRow> rows;
   for (const auto& job : jobs) {
@@ -160,10 +166,14 @@ net::discovery::SharedJob choose_job(Terminal& terminal) {
                           kInstead));
 }
 
-std::string Share::how_to_join() const {
+std::string Share::place() const {
   const net::Endpoint endpoint{address_, host_->endpoint().port};
-  const bool usual = endpoint.port == kSharePort && address_.find(':') == std::string::npos;
-  return fmt::format("bimetal join {}", usual ? address_ : net::to_string(endpoint));
+  const bool usual = endpoint.port == usual_port_ && address_.find(':') == std::string::npos;
+  return usual ? address_ : net::to_string(endpoint);
+}
+
+std::string Share::how_to_join() const {
+  return fmt::format("bimetal join {}", place());
 }
 
 std::string Share::invitation() const {
@@ -173,13 +183,13 @@ std::string Share::invitation() const {
       how_to_join(), host_->first_code());
 }
 
-net::Endpoint parse_host(const std::string& text) {
+net::Endpoint parse_host(const std::string& text, std::uint16_t port) {
   const bool v6 = text.starts_with('[');
   const auto colons = std::count(text.begin(), text.end(), ':');
   const bool has_port = v6 ? text.find("]:") != std::string::npos : colons == 1;
   if (has_port || text.empty()) return net::parse_endpoint(text);
   const bool bare_v6 = !v6 && colons > 1;
-  return net::parse_endpoint(fmt::format("{}:{}", bare_v6 ? "[" + text + "]" : text, kSharePort));
+  return net::parse_endpoint(fmt::format("{}:{}", bare_v6 ? "[" + text + "]" : text, port));
 }
 
 std::optional<pairing::Admission> ask_to_be_let_in(std::vector<net::Endpoint> addresses,

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/net/discovery/dns_sd.h"
 #include "bimetal/net/endpoint.h"
@@ -15,6 +14,18 @@
 #include "bimetal/net/token.h"
 
 namespace bimetal::cli {
+
+/// How others get into a job.
+struct HostOptions {
+  std::string listen;      ///< ADDR:PORT; empty: the job is on this machine alone
+  int world_size = 0;      ///< workers over all machines
+  std::string token_file;  ///< may be empty on loopback
+  bool share = false;      ///< others are let in by a code (share.h)
+
+  bool expects_others() const { return share || !listen.empty(); }
+  /// Workers over all machines, of which `here` are this one's. 0: the user has to say.
+  int all_workers(int here) const { return world_size == 0 && share ? here + 1 : world_size; }
+};
 
 /// Where a shared job is found unless the user says otherwise.
 inline constexpr std::uint16_t kSharePort = 29400;
@@ -27,23 +38,29 @@ void encrypt_unless_told(bool encrypted = true);
 std::vector<std::string> addresses_to_share();
 
 /// Where `--share` listens for machines that want to join; `--listen` may say it.
-net::Endpoint share_endpoint(const HostOptions& options);
+net::Endpoint share_endpoint(const HostOptions& options, std::uint16_t port = kSharePort);
 
-/// A shared job, for as long as others may join it.
+/// A shared job, or what else others are let into by a code, for as long as they may join it.
 class Share {
  public:
-  /// `store`: the job's. The code is not shown yet.
-  Share(const HostOptions& options, const net::Token& token, std::uint16_t store);
+  /// `store`: the job's. `port`: where it is found unless `options` say. The code is not shown yet.
+  Share(const HostOptions& options, const net::Token& token, std::uint16_t store,
+        std::uint16_t port = kSharePort);
 
-  /// Others see it by `bimetal join` alone. Says what is missing, if that can't be.
-  void announce(const std::string& job, int workers);
+  /// Others see it by `bimetal join` alone, or where another `purpose` is said, by what that is
+  /// joined with. Says what is missing, if that can't be.
+  void announce(const std::string& job, int workers, const std::string& purpose = "");
 
   /// What the user is to do on the other machine, and the code.
   std::string invitation() const;
   /// "bimetal join 192.168.1.5", with the port where it is another one.
   std::string how_to_join() const;
+  /// "192.168.1.5", likewise.
+  std::string place() const;
+  const std::string& first_code() const { return host_->first_code(); }
 
  private:
+  std::uint16_t usual_port_;
   std::string address_;
   std::optional<net::pairing::Host> host_;
   std::optional<net::discovery::Announcement> announcement_;
@@ -51,7 +68,7 @@ class Share {
 
 /// Shows the jobs that are shared on the network, and lets the user choose one. Error(Unsupported)
 /// where this machine can't see any; Timeout where there is none: both say what to type instead.
-net::discovery::SharedJob choose_job(Terminal& terminal);
+net::discovery::SharedJob choose_job(Terminal& terminal, const std::string& purpose = "");
 
 /// Asks to be let into the job at one of these addresses, by the code or because both remember each
 /// other. Nothing where a job is that is not shared. `place`: the host, as the user calls it.
@@ -60,6 +77,6 @@ std::optional<net::pairing::Admission> ask_to_be_let_in(std::vector<net::Endpoin
                                                         Deadline deadline);
 
 /// HOST or HOST:PORT.
-net::Endpoint parse_host(const std::string& text);
+net::Endpoint parse_host(const std::string& text, std::uint16_t port = kSharePort);
 
 }  // namespace bimetal::cli

@@ -47,7 +47,8 @@ std::string txt_record(const SharedJob& job) {
     if (addresses.size() + more.size() < 250) addresses += more;
   }
   std::string record;
-  for (const auto& entry : {"job=" + printable(job.name), "machine=" + printable(job.machine),
+  for (const auto& entry : {"job=" + printable(job.name), "for=" + printable(job.purpose),
+                            "machine=" + printable(job.machine),
                             fmt::format("workers={}", job.workers), "at=" + addresses}) {
     record += static_cast<char>(entry.size());
     record += entry;
@@ -66,6 +67,7 @@ SharedJob parse_txt_record(std::string_view record) {
     if (sign == std::string_view::npos) continue;
     const auto key = entry.substr(0, sign), value = entry.substr(sign + 1);
     if (key == "job" && is_printable(value)) job.name = value;
+    if (key == "for" && is_printable(value)) job.purpose = value;
     if (key == "machine" && is_printable(value)) job.machine = value;
     if (key == "at") job.addresses = addresses_in(value);
     if (key == "workers" && value.size() < 6) {

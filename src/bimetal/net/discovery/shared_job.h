@@ -10,6 +10,7 @@ namespace bimetal::net::discovery {
 
 struct SharedJob {
   std::string name;                    ///< of the job, as people know it
+  std::string purpose;                 ///< empty: a job for `bimetal join`; ray: a cluster of Ray
   std::string machine;                 ///< that shares it
   int workers = 0;                     ///< it has there
   std::vector<std::string> addresses;  ///< the one to prefer first
