@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -71,6 +72,25 @@ class Buttons(FaultTest):
         self.assertIn("asked to stop: the job ends after this step", job.out)
         self.assert_saved_where_it_stopped(job)
         self.assert_nothing_left()
+
+    def test_logs_of_all_ranks_reach_whoever_watches_rank_0(self):
+        """What the library says on each of three, in a little at a time, and rank 0 keeps a bounded part of it."""
+        job = self.train(self.write_job(), "--page", workers=("cpu:threads=1",) * 3, environment={"BIMETAL_DEBUG": "info"})
+        browser, lines = Browser(job), []
+
+        def heard(data):
+            lines.extend(data.get("lines", ()))
+            return {line["who"].split()[1] for line in lines} == {"0", "1", "2"}
+
+        if not heard(browser.told("history")):
+            browser.told("news", heard)
+        self.assertTrue(all(line["who"].endswith(f" on {socket.gethostname()}") for line in lines))
+        self.assertLessEqual({line["kind"] for line in lines}, {"info", "warning", "notice"})
+        self.assertTrue(all(len(line["text"]) <= 501 and line["step"] >= 0 for line in lines))
+        for text in {line["text"] for line in lines if line["who"].startswith("rank 2 ")}:
+            self.assertIn(f"rank 2: info: {text}", job.err)  # the terminal has it as before
+        browser.press(ask="stop")
+        job.done(harness.INTERRUPTED)
 
     def test_a_worker_leaves(self):
         job = self.train(self.write_job(elastic__min_workers=1), "--page", workers=("cpu:threads=1",) * 3)

@@ -100,7 +100,7 @@ def by_zero(folder, level, saves):
     optimizer = make_optimizer(model)
     if not saves:
         forget(model)
-    sharded = bimetal.zero.shard(model, optimizer, level, shards=[2, 1])
+    sharded = bimetal.zero.shard(model, optimizer, level, shards=[2, 1][:dist.get_world_size()])
     steps = range(STEPS)
     if not saves:
         sharded.load_checkpoint(folder)

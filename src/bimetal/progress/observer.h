@@ -14,6 +14,8 @@
 
 namespace bimetal::progress {
 
+struct RankLine;  // rank_log.h
+
 /// Where a worker computes.
 struct WorkerPlace {
   std::string host;
@@ -71,6 +73,9 @@ class Observer {
   virtual void on_leading(bool /*leads*/) {}
   virtual void on_profile(const StepTimes&) {}
   virtual void on_notice(const std::string& /*text*/) {}  ///< shares capped, worker of no use…
+  /// What a worker's log has new, also this rank's own: on every rank.
+  virtual void on_rank_lines(int /*worker*/, const std::string& /*host*/,
+                             const std::vector<RankLine>& /*lines*/) {}
   virtual void on_members(const MembersChange& change) {
     for (const auto& line : lines_of(change)) on_notice(line);
   }
@@ -115,6 +120,10 @@ class Observers : public Observer {
   }
   void on_notice(const std::string& text) override {
     for (auto* one : all_) one->on_notice(text);
+  }
+  void on_rank_lines(int worker, const std::string& host,
+                     const std::vector<RankLine>& lines) override {
+    for (auto* one : all_) one->on_rank_lines(worker, host, lines);
   }
   void on_members(const MembersChange& change) override {
     for (auto* one : all_) one->on_members(change);

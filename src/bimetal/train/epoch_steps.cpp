@@ -51,6 +51,7 @@ progress::Report Epoch::run_steps() {
     evaluate_now();
     test_now();
   }
+  tell_lines();
   auto report = journal_->report(replicas_.group(), state().step, run_.timeout());
   if (const auto text = replicas_.advice(alone_, report.samples_per_s)) observer_.on_notice(*text);
   report.interrupted = interrupted_;
@@ -88,6 +89,9 @@ bool Epoch::next_step() {
   }
   record(plan, result);
   learn_shares(result.figures);
+  if (std::ranges::any_of(result.figures, [](const auto& rank) { return rank.wishes.tell; })) {
+    tell_lines();
+  }
   note_change(result.figures);
   settle_debts();
   return true;
@@ -99,9 +103,22 @@ progress::Wishes Epoch::wishes() {
       .stop = asks(options_.stop_requested),
       .save = save_due(),
       .leave = options_.members != nullptr && asks(options_.leave_requested),
-      .change = options_.members != nullptr && options_.members->somebody_waits()};
+      .change = options_.members != nullptr && options_.members->somebody_waits(),
+      .tell = options_.log != nullptr && options_.log->due()};
   if (options_.requests != nullptr && group_.rank() == 0) add_requests(wishes);
   return wishes;
+}
+
+/// What the ranks' logs have new. A few kilobytes of each, so that no step waits long for it.
+void Epoch::tell_lines() {
+  if (options_.log == nullptr) return;
+  const auto lines = progress::gather_lines(group_, *options_.log, run_.timeout());
+  const bool by_replica = numbers_.size() == lines.size();
+  for (std::size_t rank = 0; rank < lines.size(); ++rank) {
+    if (lines[rank].empty()) continue;
+    observer_.on_rank_lines(by_replica ? numbers_[rank] : static_cast<int>(rank),
+                            by_replica && rank < hosts_.size() ? hosts_[rank] : "", lines[rank]);
+  }
 }
 
 /// What people who watch have asked of the rank that leads, and that can be done.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/clock_text.h"
@@ -155,6 +156,17 @@ RankVoice::RankVoice(const RankRequest& request, launch::StatusReporter& status,
             status),
       printer_(terminal_, progress::progress_line) {
   if (guest_) tell({&printer_});
+  show_warnings(&log_);
+}
+
+RankVoice::~RankVoice() {
+  show_warnings();
+}
+
+/// Those of a rank that leads are shown as they come.
+void RankVoice::on_notice(const std::string& text) {
+  if (!leads_) log_.say("notice", text);
+  Observers::on_notice(text);
 }
 
 void RankVoice::on_leading(bool leads) {

@@ -1,15 +1,16 @@
-// What happened, to be searched. Notices and losses come first, then the rest; of both the newest first.
+// What happened, and what the ranks' logs say, to be searched. Notices, warnings and losses come first, then the rest; of both the newest first.
 
-const URGENT = ['notice', 'lost', 'left'];
+const URGENT = ['notice', 'warning', 'error', 'lost', 'left'];
 
-function showLog(events) {
+function showLog(happened, lines) {
   const wanted = byId('search').value.trim().toLowerCase();
-  const found = events.filter(event => !wanted || `${event.kind} ${event.text} step ${event.step}`.toLowerCase().includes(wanted)).reverse();
+  const events = [...happened, ...lines].sort((a, b) => a.at - b.at);
+  const found = events.filter(event => !wanted || `${event.kind} ${event.who || ''} ${event.text} step ${event.step}`.toLowerCase().includes(wanted)).reverse();
   const sorted = [...found.filter(event => URGENT.includes(event.kind)), ...found.filter(event => !URGENT.includes(event.kind))].slice(0, 500);
-  const list = byId('events'), key = `${wanted}|${sorted.length}|${events.length}|${events.length && events[events.length - 1].at}`;
+  const list = byId('events'), key = `${wanted}|${sorted.length}|${[happened, lines].map(list => `${list.length} ${list.length && list[list.length - 1].at}`)}`;
   if (list.dataset.key === key) return;
   list.dataset.key = key;
   list.replaceChildren(...sorted.map(event => make('li', {class: `k-${event.kind}`},
     make('time', {datetime: new Date(1000 * event.at).toISOString()}, timeOfDay(event.at)), make('span', {class: 'of'}, `step ${event.step}`),
-    make('span', {class: 'kind'}, event.kind), make('span', {}, event.text))));
+    make('span', {class: 'kind'}, event.kind), make('span', {}, event.who ? make('span', {class: 'who'}, event.who) : '', event.text))));
 }

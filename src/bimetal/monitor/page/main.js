@@ -4,7 +4,7 @@ const MOST_POINTS = 4000, LATELY_S = 3, MOST_SHARES = 16;
 const COLUMNS = ['step', 'at', 'elapsed_s', 'loss', 'samples_per_s', 'efficiency', 'of_fastest', 'learning_rate', 'loss_scale', 'shares'];
 const MARKED = ['checkpoint', 'evaluation', 'shares', 'lost', 'left', 'joined'];
 
-const job = {hello: {can: [], press: null}, status: null, history: null, profile: null, latency: [], events: [], recent: []};
+const job = {hello: {can: [], press: null}, status: null, history: null, profile: null, latency: [], events: [], lines: [], recent: []};
 let byTime = false, asked = false;
 
 const charts = {};
@@ -93,7 +93,7 @@ function showAll() {
   showMembers(job.events);
   showPlan(job.status, job.history.plan);
   showCharts();
-  showLog(job.events);
+  showLog(job.events, job.lines);
   byId('timeline').hidden = byId('timeline-of').hidden = !job.profile;
   if (job.profile) { showProfiledStep(job.profile, job.status.workers); showTimeline(job.profile, job.status.workers); } else if (job.recent.length > 1) showMeasuredStep(job.recent[0], job.status);
 }
@@ -180,7 +180,7 @@ function setAxis(time) {
   byId('by-time').setAttribute('aria-pressed', String(time));
   showSoon();
 }
-byId('search').addEventListener('input', () => showLog(job.events));
+byId('search').addEventListener('input', () => showLog(job.events, job.lines));
 document.addEventListener('visibilitychange', showSoon);
 addEventListener('resize', showSoon);
 
@@ -199,12 +199,13 @@ function listen() {
     tell('');
   });
   on('history', history => {
-    Object.assign(job, {history, profile: history.profile, events: history.events, latency: []});
+    Object.assign(job, {history, profile: history.profile, events: history.events, lines: history.lines, latency: []});
     noteLatency(history.profile);
   });
   on('status', onStatus);
   on('news', news => {
     job.events = [...job.events, ...news.events].slice(-1000);
+    job.lines = [...job.lines, ...news.lines].slice(-1000);
     job.history.plan = news.plan;
     if (news.profile) { job.profile = news.profile; noteLatency(news.profile); }
     if (news.evaluations) job.history.evaluations = news.evaluations;
