@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import TextIO
+from typing import Any, TextIO
 
 _MOST_OF_LINE = 500  # characters that are handed on
 
@@ -37,6 +37,9 @@ class _Heard(io.TextIOBase):
 
     def isatty(self) -> bool:
         return self._stream.isatty()
+
+    def __getattr__(self, name: str) -> Any:  # buffer and the like
+        return getattr(self._stream, name)
 
     @property
     def encoding(self) -> str:  # type: ignore[override]

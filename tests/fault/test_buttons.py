@@ -55,7 +55,7 @@ class Buttons(FaultTest):
     def test_save_profile_and_stop(self):
         job = self.train(self.write_job(checkpoint__every_steps=0), "--page")
         browser = Browser(job)
-        self.assertEqual(browser.hello["can"], ["save", "stop", "profile"])
+        self.assertEqual(browser.hello["can"], ["save", "stop", "profile", "sample"])
         browser.press(ask="profile", steps=3)
         profile = browser.told("news", lambda news: "profile" in news)["profile"]
         self.assertEqual(profile["last_step"] - profile["first_step"], 2)
@@ -91,6 +91,33 @@ class Buttons(FaultTest):
             self.assertIn(f"rank 2: info: {text}", job.err)  # the terminal has it as before
         browser.press(ask="stop")
         job.done(harness.INTERRUPTED)
+
+    def test_the_model_is_tried_with_a_sample_and_training_goes_on_as_if_it_were_not(self):
+        ends = []
+        for name in ("asked", "alone"):
+            job = self.train(self.write_job(train__steps=150, train__dtype="float64", model__name="cnn", parallel__balance="equal",
+                                            checkpoint__dir=str(self.folder / name), checkpoint__every_steps=0), "--page")
+            if name == "asked":
+                browser = Browser(job)
+                browser.told("status", lambda status: status["step"] > 0)
+                browser.press(ask="sample")
+                sample = browser.told("news", lambda news: "sample" in news)["sample"]
+                self.assertRegex(sample["text"], r"^sample \d+: label \d, taken for \d \(\d+ %\), \d \(\d+ %\), \d \(\d+ %\), loss \d+\.\d{4}$")
+                self.assertEqual(sample["shape"], [1, 28, 28])
+                label = int(sample["text"].split("label ")[1].split(",")[0])
+                expected = [(label * 25 + (label * 7 + p * p) % 11) % 256 for p in range(28 * 28)]  # as the data were written
+                self.assertEqual(sample["pixels"], expected)
+            job.done()
+            ends.append((self.folder / name / "step-00000150" / "model.safetensors").read_bytes())
+        self.assertEqual(*ends)
+
+    def test_who_has_not_the_whole_model_says_what_to_do_instead(self):
+        job = self.train(self.write_job(zero__level=3), "--page")
+        browser = Browser(job)
+        browser.told("status", lambda status: status["step"] > 0)
+        browser.press(ask="sample")
+        browser.event("asked to try a sample, but this rank has not the whole model")
+        job.end()
 
     def test_a_worker_leaves(self):
         job = self.train(self.write_job(elastic__min_workers=1), "--page", workers=("cpu:threads=1",) * 3)

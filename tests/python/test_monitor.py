@@ -174,7 +174,7 @@ class Alone(unittest.TestCase):
                 bimetal.page(bimetal.BalancedBatchSampler(10, 4), loss=lambda: 2.0, settings={"model": object()})
             if PROGRAM:
                 done = subprocess.run([PROGRAM, "runs", folder, "--json"], capture_output=True, text=True, timeout=60)
-                states = {pathlib.Path(run["path"]).name: run["state"] for run in json.loads(done.stdout)}
+                states = {pathlib.Path(run["folder"]).name: run["state"] for run in json.loads(done.stdout)}
                 self.assertEqual(states, {"one": "done", "two": "stopped", "three": "failed", "four": "done", "five": "failed"})
 
     def ended_by_itself(self, folder, last):

@@ -81,6 +81,11 @@ Json json_of(const std::optional<PlanOfShares>& plan) {
   return plan ? Json{{"shares", plan->shares}, {"alone", plan->alone}} : Json();
 }
 
+Json json_of(const std::optional<progress::Sample>& sample) {
+  return sample ? Json{{"text", sample->text}, {"shape", sample->shape}, {"pixels", sample->pixels}}
+                : Json();
+}
+
 /// From the first event on that is not known.
 template <typename Events>
 Json events_since(const Events& events, std::int64_t told, std::int64_t known) {
@@ -203,7 +208,15 @@ void History::on_notice(const std::string& text) {
 bool History::told(const std::string& notice) const {
   constexpr std::ptrdiff_t kLately = 50;
   const auto lately = events_.end() - std::min(kLately, std::ssize(events_));
-  return std::any_of(lately, events_.end(), [&](const Event& event) { return event.text == notice; });
+  return std::any_of(lately, events_.end(),
+                     [&](const Event& event) { return event.text == notice; });
+}
+
+void History::on_sample(const progress::Sample& sample) {
+  const std::scoped_lock lock(mutex_);
+  sample_ = sample;
+  ++samples_told_;
+  add("sample", sample.text);
 }
 
 void History::on_rank_lines(int worker, const std::string& host,
@@ -255,9 +268,10 @@ std::string History::to_json(Known& known) const {
   json["evaluations"] = json_of(evaluations_.points());
   json["plan"] = json_of(plan_);
   json["profile"] = profile_ ? json_of(*profile_) : Json();
+  json["sample"] = json_of(sample_);
   json["events"] = events_since(events_, events_told_, 0);
   json["lines"] = events_since(lines_, lines_told_, 0);
-  known = {events_told_, profiles_told_, evaluations_told_, lines_told_};
+  known = {events_told_, profiles_told_, evaluations_told_, lines_told_, samples_told_};
   return text_of(json);
 }
 
@@ -269,10 +283,11 @@ std::string History::news(Known& known) const {
                {"lines", events_since(lines_, lines_told_, known.lines)}};
   json["plan"] = json_of(plan_);
   if (known.profiles != profiles_told_) json["profile"] = json_of(*profile_);
+  if (known.samples != samples_told_) json["sample"] = json_of(sample_);
   if (known.evaluations != evaluations_told_) {
     json["evaluations"] = json_of(evaluations_.points());
   }
-  known = {events_told_, profiles_told_, evaluations_told_, lines_told_};
+  known = {events_told_, profiles_told_, evaluations_told_, lines_told_, samples_told_};
   return text_of(json);
 }
 

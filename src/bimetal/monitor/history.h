@@ -11,6 +11,7 @@
 
 #include "bimetal/monitor/run_record.h"
 #include "bimetal/progress/observer.h"
+#include "bimetal/progress/sample.h"
 #include "bimetal/progress/thinned.h"
 
 namespace bimetal::monitor {
@@ -52,13 +53,14 @@ class History final : public progress::Observer {
   void on_rescue(const progress::Rescue& rescue) override;
   void on_profile(const progress::StepTimes& times) override;
   void on_notice(const std::string& text) override;
+  void on_sample(const progress::Sample& sample) override;
   void on_rank_lines(int worker, const std::string& host,
                      const std::vector<progress::RankLine>& lines) override;
   void on_members(const progress::MembersChange& change) override;
 
   /// How much of what happened somebody knows.
   struct Known {
-    std::int64_t events = 0, profiles = 0, evaluations = 0, lines = 0;
+    std::int64_t events = 0, profiles = 0, evaluations = 0, lines = 0, samples = 0;
   };
 
   /// All of it, as one JSON object in one line.
@@ -94,7 +96,8 @@ class History final : public progress::Observer {
   std::int64_t lines_told_ = 0;
   std::optional<PlanOfShares> plan_;
   std::optional<progress::StepTimes> profile_;
-  std::int64_t profiles_told_ = 0, evaluations_told_ = 0;
+  std::optional<progress::Sample> sample_;
+  std::int64_t profiles_told_ = 0, evaluations_told_ = 0, samples_told_ = 0;
   std::int64_t step_ = 0, samples_ = 0;
   double elapsed_s_ = 0, shares_noted_s_ = 0;
   std::vector<std::int64_t> shares_;  ///< as the last event of them had it

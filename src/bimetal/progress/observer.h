@@ -15,6 +15,7 @@
 namespace bimetal::progress {
 
 struct RankLine;  // rank_log.h
+struct Sample;    // sample.h
 
 /// Where a worker computes.
 struct WorkerPlace {
@@ -73,6 +74,8 @@ class Observer {
   virtual void on_leading(bool /*leads*/) {}
   virtual void on_profile(const StepTimes&) {}
   virtual void on_notice(const std::string& /*text*/) {}  ///< shares capped, worker of no use…
+  /// What the model makes of a sample that was asked for: on rank 0.
+  virtual void on_sample(const Sample&) {}
   /// What a worker's log has new, also this rank's own: on every rank.
   virtual void on_rank_lines(int /*worker*/, const std::string& /*host*/,
                              const std::vector<RankLine>& /*lines*/) {}
@@ -120,6 +123,9 @@ class Observers : public Observer {
   }
   void on_notice(const std::string& text) override {
     for (auto* one : all_) one->on_notice(text);
+  }
+  void on_sample(const Sample& sample) override {
+    for (auto* one : all_) one->on_sample(sample);
   }
   void on_rank_lines(int worker, const std::string& host,
                      const std::vector<RankLine>& lines) override {

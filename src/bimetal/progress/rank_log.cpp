@@ -49,7 +49,8 @@ std::vector<RankLine> RankLog::take() {
   next_ = Deadline::after(kBetween);
   std::vector<RankLine> taken;
   if (dropped_ > 0) {
-    taken.push_back({now(), "warning", fmt::format("{} lines before these are left out", dropped_)});
+    taken.push_back(
+        {now(), "warning", fmt::format("{} lines before these are left out", dropped_)});
     dropped_ = 0;
   }
   std::size_t bytes = 0;
@@ -63,12 +64,11 @@ std::vector<RankLine> RankLog::take() {
 
 std::vector<std::vector<RankLine>> gather_lines(comm::Group group, RankLog& mine,
                                                 std::chrono::milliseconds timeout) {
-  return comm::all_gather_fields(std::move(group), mine.take(), Deadline::after(timeout),
-                                 [](auto& wire, std::vector<RankLine>& lines) {
-                                   wire.each(lines, [&](RankLine& line) {
-                                     wire(line.at, line.kind, line.text);
-                                   });
-                                 });
+  return comm::all_gather_fields(
+      std::move(group), mine.take(), Deadline::after(timeout),
+      [](auto& wire, std::vector<RankLine>& lines) {
+        wire.each(lines, [&](RankLine& line) { wire(line.at, line.kind, line.text); });
+      });
 }
 
 }  // namespace bimetal::progress

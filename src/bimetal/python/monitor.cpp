@@ -105,8 +105,8 @@ class LoopMonitor {
     return line + fmt::format("{} loss {:.4f}", data, loss);
   }
 
-  /// The loop has ended well, or by Ctrl-C, with that loss: for its record. Without this call it has
-  /// failed.
+  /// The loop has ended well, or by Ctrl-C, with that loss: for its record. Without this call it
+  /// has failed.
   void end(bool interrupted, double loss) {
     if (monitor_) monitor_->end(interrupted, loss);
   }

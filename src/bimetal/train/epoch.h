@@ -116,6 +116,7 @@ class Epoch {
   void note_change(std::span<const progress::RankFigures> figures);
   void settle_debts();
   void tell_lines();
+  void show_sample(std::uint64_t draw);
   void share_buffers();
   /// At once, or from copies while the next steps are made.
   enum class Write { now, beside };

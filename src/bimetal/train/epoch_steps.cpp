@@ -4,6 +4,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/train/epoch.h"
 #include "bimetal/train/notices.h"
+#include "bimetal/train/sample.h"
 
 namespace bimetal::train {
 
@@ -109,6 +111,23 @@ progress::Wishes Epoch::wishes() {
   return wishes;
 }
 
+/// By this rank's weights, while the others wait for its next step.
+void Epoch::show_sample(std::uint64_t draw) {
+  if (stage_ || replicas_.in_parts() || job_.zero.level >= 3) {
+    observer_.on_notice(
+        "asked to try a sample, but this rank has not the whole model: save, and use `bimetal "
+        "predict` or `bimetal generate` with the checkpoint");
+    return;
+  }
+  try {
+    observer_.on_sample(look_at_sample(*run_.task, trained_.model(), run_.place.device, draw));
+  } catch (
+      const std::exception& error) {  // of a task that wants more than a sample: no reason to end
+    observer_.on_notice(fmt::format("the sample could not be tried: {}", error.what()));
+  }
+  journal_->start_clock();
+}
+
 /// What the ranks' logs have new. A few kilobytes of each, so that no step waits long for it.
 void Epoch::tell_lines() {
   if (options_.log == nullptr) return;
@@ -132,6 +151,7 @@ void Epoch::add_requests(progress::Wishes& wishes) {
   } else {
     wishes.save |= asked.save;
   }
+  if (asked.sample != 0) show_sample(asked.sample);
   if (asked.leave < 0) return;
   const auto rank = std::ranges::find(numbers_, asked.leave) - numbers_.begin();
   if (options_.members == nullptr || !run_.whole() || rank == std::ssize(numbers_)) {

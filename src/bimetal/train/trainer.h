@@ -16,8 +16,8 @@
 #include "bimetal/membership/membership.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/observer.h"
-#include "bimetal/progress/report.h"
 #include "bimetal/progress/rank_log.h"
+#include "bimetal/progress/report.h"
 #include "bimetal/progress/requests.h"
 #include "bimetal/train/profile/profile.h"
 

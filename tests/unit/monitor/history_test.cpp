@@ -103,8 +103,9 @@ TEST(MonitorHistory, LinesOfRanksAreNoEventsAndWhatAllNoticeIsThereOnce) {
   history.on_notice("shares are capped");
   History::Known known;
   history.to_json(known);
-  history.on_rank_lines(1, "pc", {{.at = 5, .kind = "notice", .text = "shares are capped"},
-                                  {.at = 6, .kind = "warning", .text = "slow \xff disk"}});
+  history.on_rank_lines(1, "pc",
+                        {{.at = 5, .kind = "notice", .text = "shares are capped"},
+                         {.at = 6, .kind = "warning", .text = "slow \xff disk"}});
   const auto news = Json::parse(history.news(known));
   EXPECT_TRUE(news.at("events").empty());
   ASSERT_EQ(news.at("lines").size(), 1U);

@@ -120,8 +120,8 @@ int consolidate_command(const CheckpointArguments& arguments) {
 }
 
 int import_command(const CheckpointArguments& arguments) {
-  std::vector<std::string> words = {"import", arguments.path, "--out", arguments.out,
-                                    "--seed", std::to_string(arguments.seed)};
+  std::vector<std::string> words = {"import",      arguments.path, "--out",
+                                    arguments.out, "--seed",       std::to_string(arguments.seed)};
   if (!arguments.optimizer.empty()) {
     words.insert(words.end(), {"--optimizer", arguments.optimizer});
   }
@@ -132,7 +132,8 @@ int import_command(const CheckpointArguments& arguments) {
 
 void add_checkpoint(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<CheckpointArguments>();
-  auto* command = app.add_subcommand("checkpoint", "Look at checkpoints, put slices together, take other programs'");
+  auto* command = app.add_subcommand(
+      "checkpoint", "Look at checkpoints, put slices together, take other programs'");
   command->require_subcommand(1);
   command->footer(kCheckpointExamples);
   auto* inspect =

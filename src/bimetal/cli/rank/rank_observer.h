@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -88,6 +89,7 @@ class RankVoice final : public progress::Observers {
   void on_workers(const std::vector<progress::WorkerPlace>& places) override;
   void on_rescue(const progress::Rescue& rescue) override;
   void on_notice(const std::string& text) override;
+  void on_sample(const progress::Sample& sample) override;
 
  private:
   void end_trackers(RunEnd how);
@@ -104,6 +106,7 @@ class RankVoice final : public progress::Observers {
   std::optional<Trackers> trackers_;  // last: they read the monitor
   std::vector<progress::WorkerPlace> places_;
   std::string door_;
+  std::jthread reader_;  // last: it tells the monitor what a sample's tokens mean
 };
 
 /// Asks for the end when the user does, or when the run's time is up.

@@ -1,3 +1,17 @@
+/// What the model has made of the sample that was asked for: its picture, if it is a small one, and its words.
+function showSample(sample) {
+  byId('sample-shown').hidden = !sample;
+  if (!sample) return;
+  say(byId('sample-text'), sample.text);
+  const canvas = byId('sample-picture'), [channels, height, width] = sample.shape;
+  canvas.hidden = !sample.pixels.length;
+  if (canvas.hidden) return;
+  Object.assign(canvas, {width, height});
+  const image = new ImageData(width, height), size = width * height, of = channels < 3 ? [0, 0, 0] : [0, 1, 2];
+  for (let i = 0; i < size; ++i) image.data.set([...of.map(channel => sample.pixels[channel * size + i]), 255], 4 * i);
+  canvas.getContext('2d').putImageData(image, 0, 0);
+}
+
 // What happened, and what the ranks' logs say, to be searched. Notices, warnings and losses come first, then the rest; of both the newest first.
 
 const URGENT = ['notice', 'warning', 'error', 'lost', 'left'];

@@ -168,6 +168,7 @@ function letLeave(worker) {
 byId('save').onclick = () => press({ask: 'save'}, 'A checkpoint is saved after this step.');
 byId('stop').onclick = () => sure('Stop the job after this step, with a checkpoint where it has a folder for them?', () => press({ask: 'stop'}, 'The job ends after this step.'));
 byId('profile').onclick = () => { job.profile = null; press({ask: 'profile', steps: 10}, 'The next 10 steps are profiled.'); };
+byId('sample').onclick = () => press({ask: 'sample'}, 'The model is tried with a sample after this step.');
 byId('link').onclick = async () => {
   const made = await press({ask: 'link'}, '');
   if (made) tell(`Open this in the other browser; it works once: ${location.origin}${made.link}`, true);
@@ -192,7 +193,7 @@ function listen() {
   on('hello', hello => {
     job.hello = hello;
     say(byId('version'), `Bimetal ${hello.version}${hello.can.length && !hello.press ? '. Buttons are for the browser that has opened the link which the job has printed.' : ''}`);
-    for (const name of ['save', 'stop', 'profile']) byId(name).hidden = !hello.press || !hello.can.includes(name);
+    for (const name of ['save', 'stop', 'profile', 'sample']) byId(name).hidden = !hello.press || !hello.can.includes(name);
     byId('link').hidden = !hello.press;
     for (const part of document.querySelectorAll('#runs, [href="#runs"]')) part.hidden = !hello.runs;
     if (hello.runs) loadRuns();
@@ -201,6 +202,7 @@ function listen() {
   on('history', history => {
     Object.assign(job, {history, profile: history.profile, events: history.events, lines: history.lines, latency: []});
     noteLatency(history.profile);
+    showSample(history.sample);
   });
   on('status', onStatus);
   on('news', news => {
@@ -208,6 +210,7 @@ function listen() {
     job.lines = [...job.lines, ...news.lines].slice(-1000);
     job.history.plan = news.plan;
     if (news.profile) { job.profile = news.profile; noteLatency(news.profile); }
+    if (news.sample) showSample(news.sample);
     if (news.evaluations) job.history.evaluations = news.evaluations;
   });
   source.onerror = () => {
