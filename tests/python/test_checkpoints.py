@@ -115,7 +115,8 @@ def by_zero(folder, level, saves):
 class Checkpoints(harness.FaultTest):
     def setUp(self):
         super().setUp()
-        self.environment.update(BIMETAL_PYTHON=sys.executable, PYTHONPATH=os.environ["PYTHONPATH"])
+        self.environment.update(BIMETAL_PYTHON=sys.executable, PYTHONPATH=os.environ["PYTHONPATH"],
+                                TORCHINDUCTOR_CACHE_DIR=str(self.folder / "inductor"))  # which torch makes as it is imported
 
     def path(self, name):
         return str(self.folder / name)
