@@ -1,6 +1,7 @@
 """Tasks as a user would write them, for test_user_task.py."""
 
 import math
+import os
 import pathlib
 
 import torch
@@ -37,6 +38,14 @@ def points_task(make_model, **more):
 
 def dense(job):
     return points_task(layers)
+
+
+def talking(job):
+    """Each rank says something as it makes its model."""
+    def make_model():
+        print(f"a model is made by rank {os.environ['RANK']}")
+        return layers()
+    return points_task(make_model)
 
 
 def dropped(job):
