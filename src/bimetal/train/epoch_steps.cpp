@@ -4,7 +4,6 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 #include <vector>
 
@@ -19,7 +18,6 @@
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/train/epoch.h"
 #include "bimetal/train/notices.h"
-#include "bimetal/train/sample.h"
 
 namespace bimetal::train {
 
@@ -109,35 +107,6 @@ progress::Wishes Epoch::wishes() {
       .tell = options_.log != nullptr && options_.log->due()};
   if (options_.requests != nullptr && group_.rank() == 0) add_requests(wishes);
   return wishes;
-}
-
-/// By this rank's weights, while the others wait for its next step.
-void Epoch::show_sample(std::uint64_t draw) {
-  if (stage_ || replicas_.in_parts() || job_.zero.level >= 3) {
-    observer_.on_notice(
-        "asked to try a sample, but this rank has not the whole model: save, and use `bimetal "
-        "predict` or `bimetal generate` with the checkpoint");
-    return;
-  }
-  try {
-    observer_.on_sample(look_at_sample(*run_.task, trained_.model(), run_.place.device, draw));
-  } catch (
-      const std::exception& error) {  // of a task that wants more than a sample: no reason to end
-    observer_.on_notice(fmt::format("the sample could not be tried: {}", error.what()));
-  }
-  journal_->start_clock();
-}
-
-/// What the ranks' logs have new. A few kilobytes of each, so that no step waits long for it.
-void Epoch::tell_lines() {
-  if (options_.log == nullptr) return;
-  const auto lines = progress::gather_lines(group_, *options_.log, run_.timeout());
-  const bool by_replica = numbers_.size() == lines.size();
-  for (std::size_t rank = 0; rank < lines.size(); ++rank) {
-    if (lines[rank].empty()) continue;
-    observer_.on_rank_lines(by_replica ? numbers_[rank] : static_cast<int>(rank),
-                            by_replica && rank < hosts_.size() ? hosts_[rank] : "", lines[rank]);
-  }
 }
 
 /// What people who watch have asked of the rank that leads, and that can be done.

@@ -194,7 +194,7 @@ void RankVoice::on_sample(const progress::Sample& sample) {
   if (!monitor_) return;
   if (sample.prompt.empty()) return monitor_->on_sample(sample);
   reader_ = std::jthread();  // the one before is through
-  reader_ = std::jthread([this, sample]() mutable {
+  reader_ = std::jthread([this, sample = progress::Sample(sample)]() mutable {
     const auto text = [&](const auto& tokens) {
       return text_of_tokens(request_.job.data.path, sample.vocabulary, tokens);
     };

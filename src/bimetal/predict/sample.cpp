@@ -1,4 +1,4 @@
-#include "bimetal/train/sample.h"
+#include "bimetal/predict/sample.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/predict/generate.h"
 
-namespace bimetal::train {
+namespace bimetal::predict {
 namespace {
 
 constexpr std::int64_t kMostPrompt = 32, kDrawn = 48;  // tokens
@@ -66,9 +66,8 @@ progress::Sample go_on_with(const torch::Tensor& tokens, const task::Model& mode
   const auto* first = row.data_ptr<std::int64_t>();
   progress::Sample sample{.vocabulary = language.vocabulary};
   sample.prompt.assign(first, first + given);
-  sample.tokens =
-      predict::generate(predict::foretold_by(model, device), language.context, sample.prompt,
-                        {.tokens = kDrawn, .temperature = kTemperature, .seed = draw});
+  sample.tokens = generate(foretold_by(model, device), language.context, sample.prompt,
+                           {.tokens = kDrawn, .temperature = kTemperature, .seed = draw});
   return sample;
 }
 
@@ -92,16 +91,15 @@ class Looking {
 
 }  // namespace
 
-progress::Sample look_at_sample(const task::JobTask& task, const task::Model& model,
+progress::Sample look_at_sample(const task::Task& task,
+                                const checkpoint::ModelDescription& description,
+                                const task::Dataset& data, const task::Model& model,
                                 const torch::Device& device, std::uint64_t draw) {
-  const auto judged = task.validation() ? task.validation() : task.evaluation();
-  const auto data = judged ? judged : task.training_unchanged();
-  const auto number = static_cast<std::int64_t>(draw % static_cast<std::uint64_t>(data->size()));
+  const auto number = static_cast<std::int64_t>(draw % static_cast<std::uint64_t>(data.size()));
   const torch::NoGradGuard no_grad;
   const Looking looking(model);
-  const auto batch = task::to_device(task::batch_of(*data, number, number + 1), device);
-  const auto& description = task.description();
-  const auto which = fmt::format("sample {}{}", number, judged ? "" : " of the training data");
+  const auto batch = task::to_device(task::batch_of(data, number, number + 1), device);
+  const auto which = fmt::format("sample {}", number);
   if (description.language) {
     auto sample =
         go_on_with(task.inputs(batch).front(), model, device, *description.language, draw);
@@ -111,11 +109,11 @@ progress::Sample look_at_sample(const task::JobTask& task, const task::Model& mo
   const auto outputs = task::run_units(model, task.inputs(batch));
   progress::Sample sample;
   const auto classes = classes_of(outputs, batch);
-  const auto weight = static_cast<double>(data->weight(number));
+  const auto weight = static_cast<double>(data.weight(number));
   sample.text = fmt::format("{}: {}{}loss {:.4f}", which, classes, classes.empty() ? "" : ", ",
                             task.loss_sum(outputs, batch).item<double>() / weight);
   put_pixels(batch.front()[0], description, sample);
   return sample;
 }
 
-}  // namespace bimetal::train
+}  // namespace bimetal::predict
