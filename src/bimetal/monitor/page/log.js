@@ -26,5 +26,5 @@ function showLog(happened, lines) {
   list.dataset.key = key;
   list.replaceChildren(...sorted.map(event => make('li', {class: `k-${event.kind}`},
     make('time', {datetime: new Date(1000 * event.at).toISOString()}, timeOfDay(event.at)), make('span', {class: 'of'}, `step ${event.step}`),
-    make('span', {class: 'kind'}, event.kind), make('span', {}, event.who ? make('span', {class: 'who'}, event.who) : '', event.text))));
+    make('span', {class: 'kind'}, event.kind), make('span', {}, event.who ? [make('span', {class: 'who'}, event.who), ' '] : [], event.text))));
 }
