@@ -216,8 +216,8 @@ class DeepSpeedConfig:
 class LoopMonitor:
     """A loop's figures, shown as a job's are: pages for HTTP, and TensorBoard's scalars."""
 
-    def __init__(self, listen: str, tensorboard: str, host_name: str, counts: str) -> None:
-        """``listen`` and ``tensorboard``: empty for none."""
+    def __init__(self, listen: str, tensorboard: str, host_name: str, counts: str, run_dir: str, settings: str) -> None:
+        """``listen``, ``tensorboard`` and ``run_dir``: empty for none. ``settings``: TOML, for the run's record."""
 
     @property
     def address(self) -> str: ...
@@ -227,6 +227,9 @@ class LoopMonitor:
     def set_workers(self, host_and_device: list[tuple[str, str]]) -> None: ...
     def start(self) -> None:
         """Time counts from here on."""
+
+    def end(self, interrupted: bool, loss: float) -> None:
+        """For the record: without this call the loop has failed."""
 
     def stop(self) -> None: ...
     def step(self, epoch_of: tuple[int, int], step_of: tuple[int, int], batch: int, loss: float, shares: list[int],

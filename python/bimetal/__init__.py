@@ -21,7 +21,7 @@ import torch  # noqa: E402, F401  (its libraries must be there before the extens
 
 from bimetal import _build, _core, balance, elastic, pipeline, tensor, zero  # noqa: F401  (the core first: it knows which _C there is)
 from bimetal._errors import Error
-from bimetal.balance import BalancedBatchSampler, monitor, sample_exact_hook, token_exact_hook
+from bimetal.balance import BalancedBatchSampler, monitor, page, sample_exact_hook, token_exact_hook
 from bimetal.device import device
 from bimetal.process_group import (
     bytes_sent,
@@ -45,6 +45,7 @@ __all__ = [
     "flight_recorder",
     "monitor",
     "monitored_barrier",
+    "page",
     "pipeline",
     "sample_exact_hook",
     "tensor",

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -54,7 +55,7 @@ class Buttons(FaultTest):
     def test_save_profile_and_stop(self):
         job = self.train(self.write_job(checkpoint__every_steps=0, parallel__balance="equal"), "--page")
         browser = Browser(job)
-        self.assertEqual(browser.hello["can"], ["save", "stop", "profile"])
+        self.assertEqual(browser.hello["can"], ["save", "stop", "profile", "sample"])
         browser.press(ask="profile", steps=3)
         profile = browser.told("news", lambda news: "profile" in news)["profile"]
         self.assertEqual(profile["last_step"] - profile["first_step"], 2)
@@ -71,6 +72,52 @@ class Buttons(FaultTest):
         self.assertIn("asked to stop: the job ends after this step", job.out)
         self.assert_saved_where_it_stopped(job)
         self.assert_nothing_left()
+
+    def test_logs_of_all_ranks_reach_whoever_watches_rank_0(self):
+        """What the library says on each of three, in a little at a time, and rank 0 keeps a bounded part of it."""
+        job = self.train(self.write_job(), "--page", workers=("cpu:threads=1",) * 3, environment={"BIMETAL_DEBUG": "info"})
+        browser, lines = Browser(job), []
+
+        def heard(data):
+            lines.extend(data.get("lines", ()))
+            return {line["who"].split()[1] for line in lines} == {"0", "1", "2"}
+
+        if not heard(browser.told("history")):
+            browser.told("news", heard)
+        self.assertTrue(all(line["who"].endswith(f" on {socket.gethostname()}") for line in lines))
+        self.assertLessEqual({line["kind"] for line in lines}, {"info", "warning", "notice"})
+        self.assertTrue(all(len(line["text"]) <= 501 and line["step"] >= 0 for line in lines))
+        for text in {line["text"] for line in lines if line["who"].startswith("rank 2 ")}:
+            self.assertIn(f"rank 2: info: {text}", job.err)  # the terminal has it as before
+        browser.press(ask="stop")
+        job.done(harness.INTERRUPTED)
+
+    def test_the_model_is_tried_with_a_sample_and_training_goes_on_as_if_it_were_not(self):
+        ends = []
+        for name in ("asked", "alone"):
+            job = self.train(self.write_job(train__steps=1000, train__dtype="float64", parallel__balance="equal",
+                                            checkpoint__dir=str(self.folder / name), checkpoint__every_steps=0), "--page")
+            if name == "asked":
+                browser = Browser(job)
+                browser.told("status", lambda status: status["step"] > 0)
+                browser.press(ask="sample")
+                sample = browser.told("news", lambda news: "sample" in news)["sample"]
+                self.assertRegex(sample["text"], r"^sample \d+: label \d, taken for \d \(\d+ %\), \d \(\d+ %\), \d \(\d+ %\), loss \d+\.\d{4}$")
+                self.assertEqual(sample["shape"], [1, 28, 28])
+                label = int(sample["text"].split("label ")[1].split(",")[0])
+                expected = [(label * 25 + (label * 7 + p * p) % 11) % 256 for p in range(28 * 28)]  # as the data were written
+                self.assertEqual(sample["pixels"], expected)
+            job.done()
+            ends.append((self.folder / name / "step-00001000" / "model.safetensors").read_bytes())
+        self.assertEqual(*ends)
+
+    def test_who_has_not_the_whole_model_says_what_to_do_instead(self):
+        job = self.train(self.write_job(zero__level=3), "--page")
+        browser = Browser(job)
+        browser.told("status", lambda status: status["step"] > 0)
+        browser.press(ask="sample")
+        browser.event("asked to try a sample, but this rank has not the whole model")
+        job.end()
 
     def test_a_worker_leaves(self):
         job = self.train(self.write_job(elastic__min_workers=1), "--page", workers=("cpu:threads=1",) * 3)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Two hosts, a job that one shares, and a code: nothing is copied, and where mDNS runs no address is typed."""
 
+import json
 import re
 import subprocess
 import time
@@ -98,6 +99,8 @@ class Share(OnTwoHosts):
         harness.wait_until(lambda: re.search(r"step [1-9]", job.out), "the first step", job)
         used = self.code(job)
         self.call_host(1, "another-pc")
+        told = json.loads(self.machines(1, "--json"))
+        self.assertEqual(told["machines"], self.machines(1).split())
         (self.folder / "config1" / "bimetal" / "machines" / "mac").unlink()
         self.assert_one_message(self.enter("10.199.0.1"), harness.UNAUTHORIZED, "mac wants the code that it shows")
         harness.wait_until(lambda: self.code(job) != used, "a new code", job)

@@ -42,11 +42,11 @@ class Page(TwoMachines):
         job.site = job.link[:job.link.index("/open/")]
         return job
 
-    def elastic_job(self):
+    def elastic_job(self, **options):
         harness.write_dataset(self.folder / "more", train=12_800)
         job_file = self.write_job(data__path=str(self.folder / "more"), train__evaluate=True, checkpoint__every_steps=0,
                                   train__learning_rate=0.02, train__global_batch=256, train__epochs=1000)
-        return self.shown(self.host(job_file, "--page", world_size=3, workers=UNEQUAL))
+        return self.shown(self.host(job_file, "--page", world_size=3, workers=UNEQUAL, **options))
 
     def rows(self):
         return [row.text for row in self.browser.all("#workers tbody tr")]
@@ -174,9 +174,11 @@ class Page(TwoMachines):
             self.assertLess((self.pictures / picture).stat().st_size, 150_000)
 
     def test_a_worker_is_let_go(self):
-        job, browser = self.elastic_job(), self.browser
+        job, browser = self.elastic_job(environment={"BIMETAL_DEBUG": "info"}), self.browser
         browser.open(job.link)
         browser.wait(lambda: len(self.rows()) == 3, "three workers")
+        self.look_into_logs()
+        self.try_a_sample()
         browser.wait(lambda: browser.all("[data-leave='1']"), "its button")
         browser.click("[data-leave='1']")
         self.assertIn("Let worker 1", browser.text("#sure"))
@@ -191,6 +193,33 @@ class Page(TwoMachines):
         browser.wait(lambda: len(self.rows()) == 4 and "(gone)" not in self.rows()[3], "its new row")
         job.end()
         guest.wait()
+
+    def look_into_logs(self):
+        """Of each of three ranks, and of one alone where that is searched; what is urgent comes first."""
+        browser = self.browser
+        for rank in range(3):
+            browser.wait_for_text("#events", f"rank {rank} on ")
+        self.search("RANK 2 is connected to")
+        browser.wait(lambda: {element.text.split(" on ")[0] for element in browser.all("#events .who")} == {"rank 2"}, "rank 2's log")
+        self.search("")
+        kinds = browser.run("return [...document.querySelectorAll('#events .kind')].map(element => element.textContent)")
+        urgent = [kind in ("notice", "warning", "error", "lost", "left") for kind in kinds]
+        self.assertEqual(urgent, sorted(urgent, reverse=True), kinds)
+
+    def search(self, text):
+        self.browser.run("const box = document.getElementById('search'); box.value = arguments[0]; box.dispatchEvent(new Event('input'))", text)
+
+    def try_a_sample(self):
+        browser = self.browser
+        browser.click("#sample")
+        browser.wait_for_text("#sample-text", "taken for")
+        self.assertRegex(browser.text("#sample-text"), r"^sample \d+: label \d, taken for \d \(\d+ %\)")
+        canvas, = browser.all("#sample-picture")
+        painted = browser.run("const {width, height} = arguments[0]; return [width, height, ...arguments[0].getContext('2d').getImageData(3, 4, 1, 1).data]", canvas)
+        label = int(re.search(r"label (\d)", browser.text("#sample-text"))[1])
+        grey = (label * 25 + (label * 7 + (4 * 28 + 3) ** 2) % 11) % 256  # as the harness has written the images
+        self.assertEqual(painted, [28, 28, grey, grey, grey, 255])
+        self.assertEqual(browser.inaccessible(), [])
 
     # ---- a step, and other runs ------------------------------------------------------------------
 

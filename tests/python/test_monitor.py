@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import unittest
 import urllib.error
 import urllib.request
@@ -144,6 +145,50 @@ class Alone(unittest.TestCase):
             status = json.loads(page(monitor.address, "/status")) if monitor.address else None
         self.assertIsNone(sampler.watch)
         return status
+
+    def run_of(self, folder, name, failure=None, **settings):
+        """A loop with a page and a record, which ends well or not; what it has printed, and its record."""
+        sampler = bimetal.BalancedBatchSampler(10, 4)
+        with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.suppress(KeyboardInterrupt, ZeroDivisionError), \
+                bimetal.page(sampler, loss=lambda: 2.0, epochs=1, run=folder / name, settings=settings) as shown:
+            for _ in sampler:
+                sampler.finish_step(0.01)
+            shown.evaluated(0.5, accuracy=0.75)
+            if failure:
+                raise failure
+        return output.getvalue(), json.loads((folder / name / "training.json").read_text())
+
+    def test_a_page_has_a_record_that_runs_are_listed_by(self):
+        with tempfile.TemporaryDirectory(prefix="bimetal-test-") as scratch:
+            folder = pathlib.Path(scratch)
+            output, record = self.run_of(folder, "one", rate=0.1, sizes=[3, 4], name='a "b"')
+            self.assertRegex(output, r"^page at http://127\.0\.0\.1:\d+/open/\w+ \(a link for one browser\)\n$")
+            self.assertEqual([record["state"], record["step"], record["loss"]], ["done", 3, 2.0])
+            self.assertEqual(tomllib.loads(record["job"]), {"rate": 0.1, "sizes": [3, 4], "name": 'a "b"'})
+            self.assertEqual(record["evaluations"][0]["metrics"], {"accuracy": 0.75})
+            self.assertEqual(self.run_of(folder, "two", KeyboardInterrupt())[1]["state"], "stopped")
+            self.assertEqual(self.run_of(folder, "three", ZeroDivisionError())[1]["state"], "failed")
+            self.assertEqual(self.ended_by_itself(folder / "four", ""), "done")
+            self.assertEqual(self.ended_by_itself(folder / "five", "raise ValueError"), "failed")
+            with self.assertRaisesRegex(bimetal.Error, "settings are to be text"):
+                bimetal.page(bimetal.BalancedBatchSampler(10, 4), loss=lambda: 2.0, settings={"model": object()})
+            if PROGRAM:
+                done = subprocess.run([PROGRAM, "runs", folder, "--json"], capture_output=True, text=True, timeout=60)
+                states = {pathlib.Path(run["folder"]).name: run["state"] for run in json.loads(done.stdout)}
+                self.assertEqual(states, {"one": "done", "two": "stopped", "three": "failed", "four": "done", "five": "failed"})
+
+    def ended_by_itself(self, folder, last):
+        """A script that never says that its loop is through."""
+        script = f"""
+import bimetal
+sampler = bimetal.BalancedBatchSampler(10, 4)
+bimetal.page(sampler, loss=lambda: 2.0, run={str(folder)!r})
+for _ in sampler:
+    sampler.finish_step(0.01)
+{last}
+"""
+        subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=120)
+        return json.loads((folder / "training.json").read_text())["state"]
 
     def test_a_terminal_has_one_line_that_an_epoch_leaves(self):
         with mock.patch.object(sys, "stdout", Terminal()) as output, mock.patch.dict(os.environ, {"COLUMNS": "30", "TERM": "xterm"}):

@@ -12,6 +12,7 @@ import torch
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "fault"), str(pathlib.Path(__file__).resolve().parent)]
 import harness  # noqa: E402
+import test_buttons  # noqa: E402
 import user_tasks  # noqa: E402
 from harness import FaultTest  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
@@ -115,6 +116,24 @@ class UserTask(FaultTest):
         for settings in ({"zero__level": 1}, {"parallel__mode": "server"}):
             job = self.train(self.write_task("own_adam", **settings)).done(harness.UNSUPPORTED)
             self.assertIn("an optimizer of the task's own", job.err)
+
+    def test_what_ranks_print_reaches_whoever_watches_rank_0(self):
+        """The page's log and the terminal have it alike."""
+        job = self.train(self.write_task("talking", train__steps=1_000_000, train__evaluate=False), "--page", workers=WORKERS[:2])
+        browser, lines = test_buttons.Browser(job), []
+
+        def heard(data):
+            lines.extend(line["text"] for line in data.get("lines", ()) if line["kind"] == "output")
+            return {f"a model is made by rank {rank}" for rank in range(2)} <= set(lines)
+
+        if not heard(browser.told("history")):
+            browser.told("news", heard)
+        self.assertIn("a model is made by rank 1", job.out)
+        browser.press(ask="sample")
+        said = browser.told("news", lambda news: "sample" in news)["sample"]
+        self.assertRegex(said["text"], r"^sample \d+: label [01], taken for [01] \(\d+ %\), [01] \(\d+ %\), loss \d")
+        self.assertEqual(said["pixels"], [])
+        job.end()
 
     def test_evaluate_and_export_know_it(self):
         job_file = self.write_task("sentences", train__steps=STEPS)

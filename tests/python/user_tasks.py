@@ -1,6 +1,7 @@
 """Tasks as a user would write them, for test_user_task.py."""
 
 import math
+import os
 import pathlib
 
 import torch
@@ -50,6 +51,14 @@ class CompiledTanh(nn.Tanh):
 
 def compiled(job):
     return points_task(lambda: nn.Sequential(nn.Linear(12, 31), CompiledTanh(), nn.Linear(31, 2)))
+
+
+def talking(job):
+    """Each rank says something as it makes its model."""
+    def make_model():
+        print(f"a model is made by rank {os.environ['RANK']}")
+        return layers()
+    return points_task(make_model)
 
 
 def dropped(job):

@@ -2,7 +2,7 @@
 that are exact nevertheless."""
 
 from bimetal.balance.hook import sample_exact_hook, token_exact_hook
-from bimetal.balance.monitor import monitor
+from bimetal.balance.monitor import monitor, page
 from bimetal.balance.sampler import BalancedBatchSampler
 
-__all__ = ["BalancedBatchSampler", "monitor", "sample_exact_hook", "token_exact_hook"]
+__all__ = ["BalancedBatchSampler", "monitor", "page", "sample_exact_hook", "token_exact_hook"]

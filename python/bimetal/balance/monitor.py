@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import math
 import os
 import shutil
@@ -11,7 +12,7 @@ import socket
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -31,7 +32,8 @@ _LIVE_EVERY, _PLAIN_EVERY = 0.1, 5.0  # seconds between two lines
 
 
 def monitor(sampler: BalancedBatchSampler, *, loss: Callable[[], Any], epochs: int | None = None, listen: str | None = "127.0.0.1:0",
-            tensorboard: str | os.PathLike[str] | None = None, progress: bool = True) -> Monitor:
+            tensorboard: str | os.PathLike[str] | None = None, progress: bool = True,
+            run: str | os.PathLike[str] | None = None, settings: Mapping[str, Any] | None = None) -> Monitor:
     """Shows how a loop gets on: a line on rank 0's terminal, pages for browsers, ``bimetal top`` and Prometheus, and TensorBoard's scalars.
 
     To be called on every rank, before the loop, once for each sampler::
@@ -52,6 +54,9 @@ def monitor(sampler: BalancedBatchSampler, *, loss: Callable[[], Any], epochs: i
             a token (BIMETAL_TOKEN_FILE or BIMETAL_TOKEN), and for those who have it.
         tensorboard: the folder of the scalars, on rank 0's machine; None: none are written.
         progress: False leaves out the line, for loops that have one of their own.
+        run: a folder of this run alone, on rank 0's machine: its ``training.json`` is what `bimetal runs` and the page's runs list, with
+            those of the other folders beside it; None: there is no record.
+        settings: what this run has been given (learning rate, width, …), for that record: text, numbers, truths, lists of them.
 
     Raises:
         bimetal.Error: ``unauthorized`` for an address beyond loopback without a token; ``system`` for a port in use, or a folder that
@@ -62,14 +67,24 @@ def monitor(sampler: BalancedBatchSampler, *, loss: Callable[[], Any], epochs: i
         raise TypeError(f"bimetal.monitor() takes the loop's BalancedBatchSampler, not a {type(sampler).__name__}")
     if not callable(loss):
         raise TypeError("loss is to be a function that tells the step's loss, as in bimetal.monitor(sampler, loss=lambda: loss)")
-    return Monitor(sampler, loss, epochs, listen or "", os.fspath(tensorboard or ""), progress)
+    return Monitor(sampler, loss, epochs, listen or "", os.fspath(tensorboard or ""), progress, os.fspath(run or ""), settings or {})
+
+
+def page(sampler: BalancedBatchSampler, *, loss: Callable[[], Any], epochs: int | None = None, listen: str = "127.0.0.1:0",
+         run: str | os.PathLike[str] | None = None, settings: Mapping[str, Any] | None = None) -> Monitor:
+    """The page of a loop for browsers, whose link rank 0 prints: ``monitor`` without the line of progress and without TensorBoard, for
+    loops that have those. Arguments and errors are those of ``monitor``."""
+    shown = monitor(sampler, loss=loss, epochs=epochs, listen=listen, progress=False, run=run, settings=settings)
+    if shown.address:
+        _write(f"page at {shown.link()} (a link for one browser)\n")
+    return shown
 
 
 class Monitor:
     """What ``bimetal.monitor`` makes. It ends with the process, or by ``close``, or as a context."""
 
     def __init__(self, sampler: BalancedBatchSampler, loss: Callable[[], Any], epochs: int | None, listen: str, tensorboard: str,
-                 progress: bool) -> None:
+                 progress: bool, run: str, settings: Mapping[str, Any]) -> None:
         self._sampler = sampler
         self._loss = loss
         self._epochs = epochs
@@ -82,13 +97,15 @@ class Monitor:
         self._trains = False  # time counts
         self._core: Any = None
         self._line = _Line(progress)
+        self._mean = (-1, 0.0, 0.0)  # an epoch, the sum of its losses so far, and what they count
         self._sent_before = self._bytes_sent()
         if sampler.rank == 0:
             require_extension("bimetal.monitor() on rank 0")
-            self._core = _made(listen, tensorboard, sampler.counts_in)
+            self._core = _made(listen, tensorboard, sampler.counts_in, run, _as_toml(settings))
             if self.address:
                 self._line.say(f"monitor at {self.address}; watch it with: bimetal top {self.address}")
-                self._line.say(f"page at {self._core.link()} (a link for one browser)")
+                if progress:
+                    self._line.say(f"page at {self.link()} (a link for one browser)")
         if sampler.watch is not None:
             sampler.watch.close()
         sampler.watch = self
@@ -98,6 +115,10 @@ class Monitor:
     def address(self) -> str:
         """Where the pages are, with the real port; empty on other ranks than 0, and where there are none."""
         return self._core.address if self._core else ""
+
+    def link(self) -> str:
+        """Where a browser opens the page, once; another one each time, which ends those before. Empty likewise."""
+        return self._core.link() if self._core else ""
 
     def evaluated(self, loss: float = math.nan, *, data: str = "test", **metrics: float) -> None:
         """Shows figures of an evaluation, as ``monitor.evaluated(loss, accuracy=0.87)``. On other ranks than 0 it does nothing.
@@ -114,7 +135,10 @@ class Monitor:
             self._line.say(self._core.evaluated(self._epoch, float(loss), [(name, float(value)) for name, value in metrics.items()], data))
 
     def close(self) -> None:
-        """Ends the pages, and writes what is left for TensorBoard. The loop may go on without it."""
+        """Ends the pages, and writes what is left for TensorBoard and the record: the run is done. The loop may go on without it."""
+        self._end(None)
+
+    def _end(self, failure: type[BaseException] | None) -> None:
         if self._sampler.watch is self:
             self._sampler.watch = None
         _open.discard(self)
@@ -124,6 +148,8 @@ class Monitor:
             if self._step is not None and self._step.is_there_within(_SECONDS_AT_EXIT):
                 self._show_step()
         self._line.clear()
+        if failure is None or issubclass(failure, KeyboardInterrupt):
+            self._core.end(failure is not None, self._mean[1] / self._mean[2] if self._mean[2] else math.nan)
         self._core.close()
         self._core = None
 
@@ -131,7 +157,7 @@ class Monitor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
-        self.close()
+        self._end(kind)
 
     # What follows is the sampler's.
 
@@ -190,10 +216,13 @@ class Monitor:
         done, self._epoch = step.epoch * steps + -(-step.end // (sampler.global_batch * sampler.accumulate)), step.epoch + 1
         epochs = max(self._epochs or 0, self._epoch)
         counted = sum(figures.loss_weight for figures in ranks)
+        total = sum(figures.loss for figures in ranks)
+        of, before, weight = self._mean if self._mean[0] == step.epoch else (step.epoch, 0.0, 0.0)
+        self._mean = (of, before + total, weight + counted)
         with contextlib.suppress(RuntimeError):  # what the store cannot tell ends no training
             self._set_places(len(ranks))
         line = self._core.step((step.epoch, epochs), (done, epochs * steps), sampler.work_of_step(),
-                               sum(figures.loss for figures in ranks) / counted if counted else math.nan, sampler.shares,
+                               total / counted if counted else math.nan, sampler.shares,
                                [(figures.work, figures.seconds, figures.waited, figures.sent, sampler.alone_rate(rank))
                                 for rank, figures in enumerate(ranks)])
         if step.end == sampler.size and self._line.live:
@@ -273,14 +302,22 @@ def _write(text: str) -> None:
         sys.stdout.flush()
 
 
-def _made(listen: str, tensorboard: str, counts: str) -> Any:
+def _made(listen: str, tensorboard: str, counts: str, run: str, settings: str) -> Any:
     try:
-        return _C.LoopMonitor(listen, tensorboard, socket.gethostname(), counts)
+        return _C.LoopMonitor(listen, tensorboard, socket.gethostname(), counts, run, settings)
     except Error as refused:
         if refused.code != "unauthorized":
             raise
         raise error(f"bimetal.monitor(listen=\"{listen}\"): that is beyond loopback, and there is no token, so that anyone on the network "
                     "could watch: set BIMETAL_TOKEN_FILE or BIMETAL_TOKEN, or leave out listen", "unauthorized") from None
+
+
+def _as_toml(settings: Mapping[str, Any]) -> str:
+    """As a record has its job file. JSON's words for these values are TOML's, too."""
+    try:
+        return "".join(f"{key} = {json.dumps(value, allow_nan=False)}\n" for key, value in settings.items())
+    except (TypeError, ValueError) as bad:
+        raise error(f"settings are to be text, numbers, truths and lists of them: {bad}", "invalid_argument") from bad
 
 
 def _key(rank: int) -> str:
@@ -297,5 +334,6 @@ _open: weakref.WeakSet[Monitor] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
+    failure = getattr(sys, "last_type", None)  # by which the interpreter ends
     for one in list(_open):
-        one.close()
+        one._end(failure)

@@ -98,6 +98,18 @@ def sequence(checkpoint: pathlib.Path) -> int:
         raise error(f"cannot read {path}: {bad}", "system") from bad
 
 
+def read_checked(checkpoint: pathlib.Path) -> dict[str, Any]:
+    """What a checkpoint's state.json says.
+
+    Raises:
+        ValueError: if it, or a file of it, is not what it says.
+        FileNotFoundError: if there is no such checkpoint.
+    """
+    manifest = _read(checkpoint / _MANIFEST)[0]
+    _require_files(checkpoint, manifest)
+    return manifest
+
+
 def adopt(checkpoint: pathlib.Path, place: int) -> None:
     """Makes a job file's checkpoint that came from elsewhere the save number ``place`` of the folder it goes into.
 
@@ -106,9 +118,7 @@ def adopt(checkpoint: pathlib.Path, place: int) -> None:
     """
     path = checkpoint / _MANIFEST
     manifest, text, checksum = _read(path)
-    for name, file in manifest["files"].items():
-        if (checkpoint / name).stat().st_size != file["size"] or _sum_of(checkpoint / name) != file["sha256"]:
-            raise ValueError(f"{name} is not what {_MANIFEST} says")
+    _require_files(checkpoint, manifest)
     text = _SEQUENCE.sub(rf"\g<1>{place}", text, count=1)
     body = _CHECKSUM.fullmatch(_compact(text))
     path.write_text(text.replace(checksum, hashlib.sha256(f"{body[1]}}}".encode()).hexdigest()))
@@ -138,7 +148,15 @@ def _read(path: pathlib.Path) -> tuple[dict[str, Any], str, str]:
     return json.loads(text), text, found[2]
 
 
-def _sum_of(path: pathlib.Path) -> str:
+def _require_files(checkpoint: pathlib.Path, manifest: dict[str, Any]) -> None:
+    for name, file in manifest["files"].items():
+        path = folders.inside(checkpoint, name)
+        if not path.is_file() or path.stat().st_size != file["size"] or sum_of(path) != file["sha256"]:
+            raise ValueError(f"{name} is not what {_MANIFEST} says")
+
+
+def sum_of(path: pathlib.Path) -> str:
+    """A file's SHA-256, in hexadecimal digits."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while piece := file.read(1 << 20):

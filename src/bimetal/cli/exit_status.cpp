@@ -11,6 +11,12 @@
 #include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {
+namespace {
+
+std::mutex output_mutex;
+progress::RankLog* output_log = nullptr;
+
+}  // namespace
 
 int exit_status(ErrorCode code) noexcept {
   // Written out, since scripts rely on the numbers.
@@ -43,14 +49,24 @@ void print_error(const Error& error) {
   print_to_errors(fmt::format("bimetal: error: {}", error.what()));
 }
 
-void show_warnings() {
+void show_warnings(progress::RankLog* log) {
+  {
+    const std::scoped_lock lock(output_mutex);
+    output_log = log;
+  }
   const char* rank = std::getenv("RANK");
   const std::string who = rank ? fmt::format("bimetal: rank {}", rank) : "bimetal";
   set_log_sink(
-      [who](LogLevel level, std::string_view message) {
+      [who, log](LogLevel level, std::string_view message) {
+        if (log != nullptr) log->say(to_string(level), message);
         print_to_errors(fmt::format("{}: {}: {}", who, to_string(level), message));
       },
       std::min(log_level_from_environment().value_or(LogLevel::warning), LogLevel::warning));
+}
+
+void note_output(std::string_view line) {
+  const std::scoped_lock lock(output_mutex);
+  if (output_log != nullptr) output_log->say("output", line);
 }
 
 }  // namespace bimetal::cli

@@ -3,9 +3,11 @@
 // users.
 
 #include <exception>
+#include <string_view>
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/progress/rank_log.h"
 
 namespace bimetal::cli {
 
@@ -24,7 +26,12 @@ Error as_error(const std::exception& exception);
 void print_error(const Error& error);
 
 /// From now on warnings of the library go to standard error, and more with BIMETAL_DEBUG; a rank
-/// says which one it is.
-void show_warnings();
+/// says which one it is. `log`: gets them, too; must outlive this, or be taken back by another
+/// call.
+void show_warnings(progress::RankLog* log = nullptr);
+
+/// A line that this process has printed, for the log of the last call; nothing where it has none.
+/// May be called from any thread.
+void note_output(std::string_view line);
 
 }  // namespace bimetal::cli

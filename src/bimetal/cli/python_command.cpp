@@ -30,20 +30,6 @@ std::string no_python(const std::string& python) {
                      python);
 }
 
-/// Becomes `python -m MODULE ARGUMENTS`; returns by an error alone.
-int become(const std::string& module, const std::vector<std::string>& arguments) {
-  const auto python = launch::python_program();
-  launch::prefer_own_package();
-  ::setenv("BIMETAL_PROGRAM", launch::own_program().c_str(), /*overwrite=*/0);  // to start this one
-  std::vector<std::string> words = {python, "-m", module};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> pointers;
-  for (auto& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  ::execvp(python.c_str(), pointers.data());
-  throw system_error(no_python(python), errno);
-}
-
 /// `before`: what MODULE wants in front of the command's own arguments.
 void add(CLI::App& app, Action& action, const char* name, const char* what,
          const std::string& module, const std::vector<std::string>& before = {}) {
@@ -53,7 +39,7 @@ void add(CLI::App& app, Action& action, const char* name, const char* what,
   command->callback([command, module, before, &action] {
     action = [command, module, words = before]() mutable {
       for (auto& word : command->remaining()) words.push_back(std::move(word));
-      return become(module, words);
+      return become_python(module, words);
     };
   });
 }
@@ -82,6 +68,19 @@ launch::ProcessExit end_of(launch::Process& process) {
 
 }  // namespace
 
+int become_python(const std::string& module, const std::vector<std::string>& arguments) {
+  const auto python = launch::python_program();
+  launch::prefer_own_package();
+  ::setenv("BIMETAL_PROGRAM", launch::own_program().c_str(), /*overwrite=*/0);  // to start this one
+  std::vector<std::string> words = {python, "-m", module};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  for (auto& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  ::execvp(python.c_str(), pointers.data());
+  throw system_error(no_python(python), errno);
+}
+
 std::string ask_python(const std::string& module, const std::string& question) {
   launch::prefer_own_package();
   auto input = launch::Pipe::create(), output = launch::Pipe::create();
@@ -107,7 +106,7 @@ void remember_arguments(std::vector<std::string> arguments) {
 
 void enter_python_for(const job::JobConfig& job) {
   if (!task::is_python_task(job) || task::has_python_task_maker()) return;
-  become("bimetal.program", own_arguments());
+  become_python("bimetal.program", own_arguments());
 }
 
 void add_python_commands(CLI::App& app, Action& action) {

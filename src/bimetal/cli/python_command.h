@@ -1,6 +1,6 @@
 #pragma once
 // What is written in Python, since what it drives is: the subcommands bimetal data, doctor, ray,
-// tune and ensemble, and answers that this program needs.
+// tune and ensemble, other programs' checkpoints, and answers that this program needs.
 
 #include <string>
 #include <vector>
@@ -20,6 +20,9 @@ void remember_arguments(std::vector<std::string> arguments);
 void enter_python_for(const job::JobConfig& job);
 
 void add_python_commands(CLI::App& app, Action& action);
+
+/// Becomes `python -m MODULE ARGUMENTS`; Error(System) if that cannot be run.
+int become_python(const std::string& module, const std::vector<std::string>& arguments);
 
 /// What `python -m MODULE` answers to `question`: it reads that from its standard input, and its
 /// last line is the answer. Error(System) if it cannot be run or ends with another status than 0,

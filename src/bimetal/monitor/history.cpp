@@ -13,6 +13,7 @@
 #include "bimetal/monitor/run_record_json.h"
 #include "bimetal/monitor/unix_time.h"
 #include "bimetal/progress/metric_text.h"
+#include "bimetal/progress/rank_log.h"
 
 namespace bimetal::monitor {
 namespace {
@@ -37,7 +38,9 @@ std::string reason_of(const std::vector<double>& before, const std::vector<doubl
 }
 
 Json json_of(const Event& event) {
-  return {{"at", event.at}, {"step", event.step}, {"kind", event.kind}, {"text", event.text}};
+  Json json = {{"at", event.at}, {"step", event.step}, {"kind", event.kind}, {"text", event.text}};
+  if (!event.who.empty()) json["who"] = event.who;
+  return json;
 }
 
 /// By rank: for each span its phase, micro-batch, begin and end in microseconds.
@@ -76,6 +79,11 @@ Json json_of(const std::vector<Evaluated>& evaluations) {
 
 Json json_of(const std::optional<PlanOfShares>& plan) {
   return plan ? Json{{"shares", plan->shares}, {"alone", plan->alone}} : Json();
+}
+
+Json json_of(const std::optional<progress::Sample>& sample) {
+  return sample ? Json{{"text", sample->text}, {"shape", sample->shape}, {"pixels", sample->pixels}}
+                : Json();
 }
 
 /// From the first event on that is not known.
@@ -196,6 +204,33 @@ void History::on_notice(const std::string& text) {
   add("notice", text);
 }
 
+/// What all ranks notice is there once, in rank 0's words.
+bool History::told(const std::string& notice) const {
+  constexpr std::ptrdiff_t kLately = 50;
+  const auto lately = events_.end() - std::min(kLately, std::ssize(events_));
+  return std::any_of(lately, events_.end(),
+                     [&](const Event& event) { return event.text == notice; });
+}
+
+void History::on_sample(const progress::Sample& sample) {
+  const std::scoped_lock lock(mutex_);
+  sample_ = sample;
+  ++samples_told_;
+  add("sample", sample.text);
+}
+
+void History::on_rank_lines(int worker, const std::string& host,
+                            const std::vector<progress::RankLine>& lines) {
+  const std::scoped_lock lock(mutex_);
+  const auto who = fmt::format("rank {}{}{}", worker, host.empty() ? "" : " on ", host);
+  for (const auto& line : lines) {
+    if (line.kind == "notice" && told(line.text)) continue;
+    lines_.push_back({line.at, step_, line.kind, line.text, who});
+    if (lines_.size() > kMostLines) lines_.pop_front();
+    ++lines_told_;
+  }
+}
+
 void History::on_members(const progress::MembersChange& change) {
   const std::scoped_lock lock(mutex_);
   const auto each = [this](const char* kind, const std::vector<std::string>& who,
@@ -233,22 +268,26 @@ std::string History::to_json(Known& known) const {
   json["evaluations"] = json_of(evaluations_.points());
   json["plan"] = json_of(plan_);
   json["profile"] = profile_ ? json_of(*profile_) : Json();
+  json["sample"] = json_of(sample_);
   json["events"] = events_since(events_, events_told_, 0);
-  known = {events_told_, profiles_told_, evaluations_told_};
+  json["lines"] = events_since(lines_, lines_told_, 0);
+  known = {events_told_, profiles_told_, evaluations_told_, lines_told_, samples_told_};
   return text_of(json);
 }
 
 std::string History::news(Known& known) const {
   const std::scoped_lock lock(mutex_);
   // Whatever else is new is an event, too.
-  if (known.events == events_told_) return "";
-  Json json = {{"events", events_since(events_, events_told_, known.events)}};
+  if (known.events == events_told_ && known.lines == lines_told_) return "";
+  Json json = {{"events", events_since(events_, events_told_, known.events)},
+               {"lines", events_since(lines_, lines_told_, known.lines)}};
   json["plan"] = json_of(plan_);
   if (known.profiles != profiles_told_) json["profile"] = json_of(*profile_);
+  if (known.samples != samples_told_) json["sample"] = json_of(sample_);
   if (known.evaluations != evaluations_told_) {
     json["evaluations"] = json_of(evaluations_.points());
   }
-  known = {events_told_, profiles_told_, evaluations_told_};
+  known = {events_told_, profiles_told_, evaluations_told_, lines_told_, samples_told_};
   return text_of(json);
 }
 

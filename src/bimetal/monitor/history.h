@@ -11,6 +11,7 @@
 
 #include "bimetal/monitor/run_record.h"
 #include "bimetal/progress/observer.h"
+#include "bimetal/progress/sample.h"
 #include "bimetal/progress/thinned.h"
 
 namespace bimetal::monitor {
@@ -21,6 +22,7 @@ struct Event {
   std::int64_t step = 0;
   std::string kind = {};  ///< notice, checkpoint, evaluation, shares, lost, left, joined, phase
   std::string text = {};
+  std::string who = {};  ///< of a rank's log: which
 };
 
 struct Evaluated : EvaluatedAt {
@@ -37,6 +39,7 @@ struct PlanOfShares {
 class History final : public progress::Observer {
  public:
   static constexpr std::size_t kMostEvents = 1000;     ///< older ones are dropped
+  static constexpr std::size_t kMostLines = 1000;      ///< of the ranks' logs, likewise
   static constexpr std::size_t kMostBytes = 2000;      ///< of an event's text
   static constexpr std::size_t kMostWorkers = 64;      ///< with more, no shares are kept
   static constexpr std::size_t kMostSpans = 8000;      ///< of a profile; of later ranks none
@@ -50,11 +53,14 @@ class History final : public progress::Observer {
   void on_rescue(const progress::Rescue& rescue) override;
   void on_profile(const progress::StepTimes& times) override;
   void on_notice(const std::string& text) override;
+  void on_sample(const progress::Sample& sample) override;
+  void on_rank_lines(int worker, const std::string& host,
+                     const std::vector<progress::RankLine>& lines) override;
   void on_members(const progress::MembersChange& change) override;
 
   /// How much of what happened somebody knows.
   struct Known {
-    std::int64_t events = 0, profiles = 0, evaluations = 0;
+    std::int64_t events = 0, profiles = 0, evaluations = 0, lines = 0, samples = 0;
   };
 
   /// All of it, as one JSON object in one line.
@@ -78,6 +84,7 @@ class History final : public progress::Observer {
   };
 
   void add(std::string kind, std::string text);
+  bool told(const std::string& notice) const;
   void note_shares(const progress::Progress& progress);
 
   mutable std::mutex mutex_;
@@ -85,9 +92,12 @@ class History final : public progress::Observer {
   progress::Thinned<Evaluated> evaluations_;
   std::deque<Event> events_;
   std::int64_t events_told_ = 0;  ///< those that were dropped included
+  std::deque<Event> lines_;       ///< of the ranks' logs: no marks on pictures
+  std::int64_t lines_told_ = 0;
   std::optional<PlanOfShares> plan_;
   std::optional<progress::StepTimes> profile_;
-  std::int64_t profiles_told_ = 0, evaluations_told_ = 0;
+  std::optional<progress::Sample> sample_;
+  std::int64_t profiles_told_ = 0, evaluations_told_ = 0, samples_told_ = 0;
   std::int64_t step_ = 0, samples_ = 0;
   double elapsed_s_ = 0, shares_noted_s_ = 0;
   std::vector<std::int64_t> shares_;  ///< as the last event of them had it

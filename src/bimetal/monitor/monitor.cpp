@@ -145,6 +145,15 @@ void Monitor::on_notice(const std::string& text) {
   history_.on_notice(text);
 }
 
+void Monitor::on_sample(const progress::Sample& sample) {
+  history_.on_sample(sample);
+}
+
+void Monitor::on_rank_lines(int worker, const std::string& host,
+                            const std::vector<progress::RankLine>& lines) {
+  history_.on_rank_lines(worker, host, lines);
+}
+
 void Monitor::on_members(const progress::MembersChange& change) {
   recorder_.on_members(change);
   history_.on_members(change);

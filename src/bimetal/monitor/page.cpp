@@ -58,6 +58,7 @@ std::optional<progress::Asked> parse_press(const Json& json) {
   const auto& ask = json["ask"].get_ref<const std::string&>();
   if (ask == "save") return progress::Asked{.save = true};
   if (ask == "stop") return progress::Asked{.stop = true};
+  if (ask == "sample") return progress::Asked{.sample = 1 + randombytes_random()};
   if (const int worker = number("worker", 0, kMostWorkers); ask == "leave" && worker >= 0) {
     return progress::Asked{.leave = worker};
   }
@@ -114,6 +115,7 @@ std::string Page::hello(bool may_press) const {
     can.push_back("stop");
     if (buttons_.leave) can.push_back("leave");
     if (buttons_.profile) can.push_back("profile");
+    if (buttons_.sample) can.push_back("sample");
   }
   json["can"] = can;
   json["runs"] = !run_dir_.empty();
@@ -168,7 +170,8 @@ net::HttpAnswer Page::press(const net::HttpRequest& request, std::string_view bo
   const auto asked = parse_press(json);
   if (!asked) return {400, "text/plain", "no button asks that\n"};
   const bool can = (!asked->save || buttons_.save) && (asked->leave < 0 || buttons_.leave) &&
-                   (asked->profile == 0 || buttons_.profile);
+                   (asked->profile == 0 || buttons_.profile) &&
+                   (asked->sample == 0 || buttons_.sample);
   if (buttons_.requests == nullptr || !can) {
     return {403, "text/plain", "this job cannot be asked that\n"};
   }

@@ -22,6 +22,7 @@ struct Buttons {
   bool save = false;                       ///< the job has a folder for checkpoints
   bool leave = false;                      ///< it goes on when a worker leaves
   bool profile = true;
+  bool sample = false;  ///< the task has a model that one can try
 };
 
 /// Its answers are asked for by one thread.

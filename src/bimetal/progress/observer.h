@@ -14,6 +14,9 @@
 
 namespace bimetal::progress {
 
+struct RankLine;  // rank_log.h
+struct Sample;    // sample.h
+
 /// Where a worker computes.
 struct WorkerPlace {
   std::string host;        ///< its machine
@@ -76,6 +79,11 @@ class Observer {
   virtual void on_leading(bool /*leads*/) {}
   virtual void on_profile(const StepTimes&) {}            ///< of profiled steps
   virtual void on_notice(const std::string& /*text*/) {}  ///< shares capped, worker of no use…
+  /// What the model makes of a sample that was asked for: on rank 0.
+  virtual void on_sample(const Sample&) {}
+  /// What a worker's log has new, also this rank's own: on every rank.
+  virtual void on_rank_lines(int /*worker*/, const std::string& /*host*/,
+                             const std::vector<RankLine>& /*lines*/) {}
   /// Other workers go on; by itself a notice.
   virtual void on_members(const MembersChange& change) {
     for (const auto& line : lines_of(change)) on_notice(line);
@@ -127,6 +135,15 @@ class Observers : public Observer {
   }
   void on_notice(const std::string& text) override {
     for (auto* one : all_) one->on_notice(text);
+  }
+  /// As Observer has it.
+  void on_sample(const Sample& sample) override {
+    for (auto* one : all_) one->on_sample(sample);
+  }
+  /// As Observer has it.
+  void on_rank_lines(int worker, const std::string& host,
+                     const std::vector<RankLine>& lines) override {
+    for (auto* one : all_) one->on_rank_lines(worker, host, lines);
   }
   /// As Observer has it.
   void on_members(const MembersChange& change) override {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <mutex>
 #include <utility>
 
@@ -12,8 +13,9 @@ namespace bimetal::progress {
 
 struct Asked {
   bool save = false, stop = false;
-  int leave = -1;   ///< number of a worker; -1: none
-  int profile = 0;  ///< steps
+  int leave = -1;            ///< number of a worker; -1: none
+  int profile = 0;           ///< steps
+  std::uint64_t sample = 0;  ///< draws one that the model is to be tried with; 0: none
 };
 
 /// May be used from any thread.
@@ -27,6 +29,7 @@ class Requests {
     asked_.save |= more.save;
     asked_.stop |= more.stop;
     if (more.leave >= 0) asked_.leave = more.leave;
+    if (more.sample != 0) asked_.sample = more.sample;
     asked_.profile = std::max(asked_.profile, std::min(more.profile, kMostSteps));
     any_ = true;
   }

@@ -10,26 +10,30 @@
 namespace bimetal::progress {
 namespace {
 
-// The flags' bits, a rank's number in the next twenty, and so many steps: below 2^53.
-constexpr unsigned kDismissBit = 4, kProfileBit = 24;
+// The flags' bits, a rank's number in the next twenty, as many for steps, and one more flag: below
+// 2^53.
+constexpr unsigned kDismissBit = 4, kProfileBit = 24, kTellBit = 44;
 
 double encode(const Wishes& wishes) {
   const std::uint64_t flags =
       wishes.stop + 2U * wishes.save + 4U * wishes.leave + 8U * wishes.change;
   const auto who = static_cast<std::uint64_t>(wishes.dismiss + 1) << kDismissBit;
   const auto steps = static_cast<std::uint64_t>(wishes.profile) << kProfileBit;
-  return static_cast<double>(flags | who | steps);
+  const auto tell = static_cast<std::uint64_t>(wishes.tell) << kTellBit;
+  return static_cast<double>(flags | who | steps | tell);
 }
 
 Wishes decode_wishes(double number) {
   const auto bits = static_cast<std::uint64_t>(number);
-  const std::uint64_t who = (bits >> kDismissBit) & ((1U << (kProfileBit - kDismissBit)) - 1);
+  constexpr std::uint64_t kTwenty = (1U << (kProfileBit - kDismissBit)) - 1;
+  const std::uint64_t who = (bits >> kDismissBit) & kTwenty;
   return {.stop = (bits & 1) != 0,
           .save = (bits & 2) != 0,
           .leave = (bits & 4) != 0,
           .change = (bits & 8) != 0,
           .dismiss = static_cast<int>(who) - 1,
-          .profile = static_cast<int>(bits >> kProfileBit)};
+          .profile = static_cast<int>((bits >> kProfileBit) & kTwenty),
+          .tell = (bits >> kTellBit) != 0};
 }
 
 // Every figure travels as a float64: exact for counts up to 2^53, and one array for the fabric.
@@ -57,6 +61,7 @@ Wishes& Wishes::operator|=(const Wishes& other) {
   change |= other.change;
   dismiss = std::max(dismiss, other.dismiss);
   profile = std::max(profile, other.profile);
+  tell |= other.tell;
   return *this;
 }
 

@@ -38,6 +38,7 @@ struct Wishes {
   bool change = false;  ///< a new epoch of members: somebody waits to come in
   int dismiss = -1;     ///< a rank is to leave, as if it had asked to
   int profile = 0;      ///< so many of the next steps are to be profiled
+  bool tell = false;    ///< its log has lines for those who watch
 
   /// Of those that count as one.
   Wishes& operator|=(const Wishes& other);

@@ -31,9 +31,13 @@ class LoopMonitor {
   using Figures = std::tuple<double, double, double, double, double>;
 
   LoopMonitor(const std::string& listen, const std::string& tensorboard_dir,
-              const std::string& host_name, std::string counts)
+              const std::string& host_name, std::string counts, const std::string& run_dir,
+              const std::string& settings)
       : counts_(std::move(counts)) {
-    monitor::MonitorOptions options{.tensorboard_dir = tensorboard_dir, .host_name = host_name};
+    monitor::MonitorOptions options{.tensorboard_dir = tensorboard_dir,
+                                    .host_name = host_name,
+                                    .run_dir = run_dir,
+                                    .job = settings};
     if (!listen.empty()) {
       options.listen = net::parse_endpoint(listen);
       if (!net::is_loopback(options.listen->host)) {
@@ -101,6 +105,12 @@ class LoopMonitor {
     return line + fmt::format("{} loss {:.4f}", data, loss);
   }
 
+  /// The loop has ended well, or by Ctrl-C, with that loss: for its record. Without this call it
+  /// has failed.
+  void end(bool interrupted, double loss) {
+    if (monitor_) monitor_->end(interrupted, loss);
+  }
+
   void close() {
     const py::gil_scoped_release no_gil;
     monitor_.reset();
@@ -130,8 +140,10 @@ class LoopMonitor {
 
 void bind_monitor(py::module_& module) {
   py::class_<LoopMonitor>(module, "LoopMonitor")
-      .def(py::init<const std::string&, const std::string&, const std::string&, std::string>(),
-           py::arg("listen"), py::arg("tensorboard"), py::arg("host_name"), py::arg("counts"))
+      .def(py::init<const std::string&, const std::string&, const std::string&, std::string,
+                    const std::string&, const std::string&>(),
+           py::arg("listen"), py::arg("tensorboard"), py::arg("host_name"), py::arg("counts"),
+           py::arg("run_dir"), py::arg("settings"))
       .def_property_readonly("address", &LoopMonitor::address)
       .def("link", &LoopMonitor::link)
       .def("set_workers", &LoopMonitor::set_workers, py::arg("host_and_device"))
@@ -141,6 +153,7 @@ void bind_monitor(py::module_& module) {
            py::arg("loss"), py::arg("shares"), py::arg("ranks"))
       .def("evaluated", &LoopMonitor::evaluated, py::arg("epoch"), py::arg("loss"),
            py::arg("metrics"), py::arg("data"))
+      .def("end", &LoopMonitor::end, py::arg("interrupted"), py::arg("loss"))
       .def("close", &LoopMonitor::close);
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/program.h"
 #include "bimetal/python_host/hosted_task.h"
 #include "bimetal/task/catalog/job_task.h"
@@ -30,6 +31,9 @@ PYBIND11_MODULE(_program, module) {
   module.doc() = "The program bimetal, in this process; use it by python -m bimetal.program.";
   module.def("run", bimetal::python_host::run, py::arg("arguments"),
              py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "note_output", [](const std::string& line) { bimetal::cli::note_output(line); },
+      py::arg("line"), py::call_guard<py::gil_scoped_release>());
   module.def("in_a_step", [] { return bimetal::task::current_draws() != nullptr; });
   const auto dropout_by_sample = [](const torch::Tensor& x, double p, std::int64_t layer) {
     return bimetal::task::dropout_by_sample(x, p, layer);

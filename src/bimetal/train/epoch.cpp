@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <span>
 #include <utility>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/c10d/island.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
+#include "bimetal/predict/sample.h"
 #include "bimetal/train/setup.h"
 
 namespace bimetal::train {
@@ -235,6 +237,39 @@ std::shared_ptr<c10d::Island> Epoch::find_island() const {
                      replicas_.in_parts() || stages_.mesh;
   if (apart || job_.fabric.islands == "off") return nullptr;
   return c10d::form_islands(group_, run_.place.device, run_.timeout());
+}
+
+/// By this rank's weights, while the others wait for its next step.
+void Epoch::show_sample(std::uint64_t draw) {
+  if (stage_ || replicas_.in_parts() || job_.zero.level >= 3) {
+    observer_.on_notice(
+        "asked to try a sample, but this rank has not the whole model: save, and use `bimetal "
+        "predict` or `bimetal generate` with the checkpoint");
+    return;
+  }
+  try {
+    const auto& task = *run_.task;
+    const auto judged = task.validation() ? task.validation() : task.evaluation();
+    const auto data = judged ? judged : task.training_unchanged();
+    observer_.on_sample(predict::look_at_sample(task, task.description(), *data, trained_.model(),
+                                                run_.place.device, draw));
+  } catch (
+      const std::exception& error) {  // of a task that wants more than a sample: no reason to end
+    observer_.on_notice(fmt::format("the sample could not be tried: {}", error.what()));
+  }
+  journal_->start_clock();
+}
+
+/// What the ranks' logs have new. A few kilobytes of each, so that no step waits long for it.
+void Epoch::tell_lines() {
+  if (options_.log == nullptr) return;
+  const auto lines = progress::gather_lines(group_, *options_.log, run_.timeout());
+  const bool by_replica = numbers_.size() == lines.size();
+  for (std::size_t rank = 0; rank < lines.size(); ++rank) {
+    if (lines[rank].empty()) continue;
+    observer_.on_rank_lines(by_replica ? numbers_[rank] : static_cast<int>(rank),
+                            by_replica && rank < hosts_.size() ? hosts_[rank] : "", lines[rank]);
+  }
 }
 
 }  // namespace bimetal::train

@@ -116,6 +116,8 @@ class Epoch {
   std::optional<ProfileRequest> profile_request() const;
   void note_change(std::span<const progress::RankFigures> figures);
   void settle_debts();
+  void tell_lines();
+  void show_sample(std::uint64_t draw);
   void share_buffers();
   /// At once, or from copies while the next steps are made.
   enum class Write { now, beside };

@@ -51,6 +51,7 @@ progress::Report Epoch::run_steps() {
     evaluate_now();
     test_now();
   }
+  tell_lines();
   auto report = journal_->report(replicas_.group(), state().step, run_.timeout());
   if (const auto text = replicas_.advice(alone_, report.samples_per_s)) observer_.on_notice(*text);
   report.interrupted = interrupted_;
@@ -88,6 +89,9 @@ bool Epoch::next_step() {
   }
   record(plan, result);
   learn_shares(result.figures);
+  if (std::ranges::any_of(result.figures, [](const auto& rank) { return rank.wishes.tell; })) {
+    tell_lines();
+  }
   note_change(result.figures);
   settle_debts();
   return true;
@@ -99,7 +103,8 @@ progress::Wishes Epoch::wishes() {
       .stop = asks(options_.stop_requested),
       .save = save_due(),
       .leave = options_.members != nullptr && asks(options_.leave_requested),
-      .change = options_.members != nullptr && options_.members->somebody_waits()};
+      .change = options_.members != nullptr && options_.members->somebody_waits(),
+      .tell = options_.log != nullptr && options_.log->due()};
   if (options_.requests != nullptr && group_.rank() == 0) add_requests(wishes);
   return wishes;
 }
@@ -115,6 +120,7 @@ void Epoch::add_requests(progress::Wishes& wishes) {
   } else {
     wishes.save |= asked.save;
   }
+  if (asked.sample != 0) show_sample(asked.sample);
   if (asked.leave < 0) return;
   const auto rank = std::ranges::find(numbers_, asked.leave) - numbers_.begin();
   if (options_.members == nullptr || !run_.whole() || rank == std::ssize(numbers_)) {

@@ -16,6 +16,7 @@
 #include "bimetal/membership/membership.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/observer.h"
+#include "bimetal/progress/rank_log.h"
 #include "bimetal/progress/report.h"
 #include "bimetal/progress/requests.h"
 #include "bimetal/train/profile/profile.h"
@@ -43,6 +44,9 @@ struct TrainerOptions {
   std::vector<net::Endpoint> doors = {};
   /// What people ask of the run; the rank that leads takes it between steps. Must outlive the run.
   progress::Requests* requests = nullptr;
+  /// What this rank says beside its figures: whoever watches rank 0 is told. All ranks have one, or
+  /// none. Must outlive the run.
+  progress::RankLog* log = nullptr;
   data::Fetch fetch = {};                      ///< for data at a URL; empty: that is Unsupported
   std::optional<ProfileRequest> profile = {};  ///< rank 0's counts
 };

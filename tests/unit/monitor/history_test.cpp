@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
+
+#include "bimetal/progress/rank_log.h"
 
 namespace bimetal::monitor {
 namespace {
@@ -93,6 +96,31 @@ TEST(MonitorHistory, WhoeverListensGetsWhatIsNewAlone) {
   // One who has slept for longer than events are kept gets those that are left.
   for (std::size_t i = 0; i < 2 * History::kMostEvents; ++i) history.on_notice("many");
   EXPECT_EQ(Json::parse(history.news(known)).at("events").size(), History::kMostEvents);
+}
+
+TEST(MonitorHistory, LinesOfRanksAreNoEventsAndWhatAllNoticeIsThereOnce) {
+  History history;
+  history.on_notice("shares are capped");
+  History::Known known;
+  history.to_json(known);
+  history.on_rank_lines(1, "pc",
+                        {{.at = 5, .kind = "notice", .text = "shares are capped"},
+                         {.at = 6, .kind = "warning", .text = "slow \xff disk"}});
+  const auto news = Json::parse(history.news(known));
+  EXPECT_TRUE(news.at("events").empty());
+  ASSERT_EQ(news.at("lines").size(), 1U);
+  const auto& line = news.at("lines").at(0);
+  EXPECT_EQ(line.at("who"), "rank 1 on pc");
+  EXPECT_EQ(line.at("kind"), "warning");
+  EXPECT_EQ(line.at("at"), 6);
+  EXPECT_EQ(history.news(known), "");
+  for (int i = 0; i < 2000; ++i) {
+    history.on_rank_lines(2, "", {{.kind = "output", .text = std::to_string(i)}});
+  }
+  const auto all = all_of(history);
+  EXPECT_THAT(kinds_of(all), ElementsAre("notice"));
+  EXPECT_EQ(all.at("lines").size(), History::kMostLines);
+  EXPECT_EQ(all.at("lines").back().at("text"), "1999");
 }
 
 TEST(MonitorHistory, TellsWhySharesChange) {

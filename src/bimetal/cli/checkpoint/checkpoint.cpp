@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,7 @@
 #include "bimetal/checkpoint/inspect.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {
@@ -23,10 +25,15 @@ using checkpoint::Inspected;
 
 constexpr const char* kCheckpointExamples = R"(Examples:
   bimetal checkpoint inspect runs/gpt
-  bimetal checkpoint consolidate runs/gpt/step-00001000 --out whole)";
+  bimetal checkpoint consolidate runs/gpt/step-00001000 --out whole
+  bimetal checkpoint import dcp --out runs/taken, then bimetal train gpt.toml --resume runs/taken
+
+import reads folders of torch.distributed.checkpoint, which are pickles: only of those whom you trust. Of DeepSpeed's
+universal checkpoints it takes tensors alone.)";
 
 struct CheckpointArguments {
-  std::string path, out;
+  std::string path, out, optimizer;
+  std::uint64_t seed = 1;
   bool json = false;
 };
 
@@ -112,11 +119,21 @@ int consolidate_command(const CheckpointArguments& arguments) {
   return kSuccess;
 }
 
+int import_command(const CheckpointArguments& arguments) {
+  std::vector<std::string> words = {"import",      arguments.path, "--out",
+                                    arguments.out, "--seed",       std::to_string(arguments.seed)};
+  if (!arguments.optimizer.empty()) {
+    words.insert(words.end(), {"--optimizer", arguments.optimizer});
+  }
+  return become_python("bimetal.checkpoints", words);
+}
+
 }  // namespace
 
 void add_checkpoint(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<CheckpointArguments>();
-  auto* command = app.add_subcommand("checkpoint", "Look at checkpoints; put slices together");
+  auto* command = app.add_subcommand(
+      "checkpoint", "Look at checkpoints, put slices together, take other programs'");
   command->require_subcommand(1);
   command->footer(kCheckpointExamples);
   auto* inspect =
@@ -132,6 +149,21 @@ void add_checkpoint(CLI::App& app, Action& action) {
   consolidate->add_option("--out", arguments->out, "The checkpoint to write: a new folder")
       ->required()
       ->type_name("DIR");
+  auto* take = command->add_subcommand(
+      "import", "Make a checkpoint of a folder of torch.distributed.checkpoint or DeepSpeed's");
+  take->add_option("path", arguments->path, "A DCP folder, or a universal checkpoint")
+      ->required()
+      ->type_name("PATH");
+  take->add_option("--out", arguments->out, "The checkpoint to write: a new folder")
+      ->required()
+      ->type_name("DIR");
+  take->add_option("--optimizer", arguments->optimizer,
+                   "Whose states these are, where it cannot be told: Adam's are taken for AdamW's")
+      ->check(CLI::IsMember({"sgd", "adam", "adamw", "lars", "lamb"}));
+  take->add_option("--seed", arguments->seed, "train.seed of the job that is to go on")
+      ->capture_default_str();
+  take->callback(
+      [arguments, &action] { action = [arguments] { return import_command(*arguments); }; });
   inspect->callback(
       [arguments, &action] { action = [arguments] { return inspect_command(*arguments); }; });
   consolidate->callback(

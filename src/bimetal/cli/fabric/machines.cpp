@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
@@ -14,13 +17,23 @@ namespace {
 
 constexpr const char* kMachinesExamples = R"(Examples:
   bimetal machines
+  bimetal machines --json
   bimetal machines forget pc
 
 A machine that is forgotten needs a code again. That of either side is enough.)";
 
-int list_machines() {
+std::string json_of_machines(const std::string& own, const std::vector<std::string>& names) {
+  const nlohmann::ordered_json json = {{"name", own}, {"machines", names}};
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+int list_machines(bool as_json) {
   const auto machines = net::Machines::of_user();
   const auto names = machines.names();
+  if (as_json) {
+    write_to(stdout, json_of_machines(machines.own_name(), names));
+    return kSuccess;
+  }
   Terminal terminal;
   for (const auto& name : names) terminal.print(name);
   if (names.empty()) {
@@ -56,8 +69,10 @@ void add_machines(CLI::App& app, Action& action) {
       ->required()
       ->type_name("NAME");
   forget->callback([name, &action] { action = [name] { return forget_machine(*name); }; });
-  command->callback([command, forget, &action] {
-    if (!command->got_subcommand(forget)) action = list_machines;
+  auto as_json = std::make_shared<bool>(false);
+  command->add_flag("--json", *as_json, "Print JSON in place of names");
+  command->callback([command, forget, as_json, &action] {
+    if (!command->got_subcommand(forget)) action = [as_json] { return list_machines(*as_json); };
   });
 }
 

@@ -1,14 +1,17 @@
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "bimetal/cli/command.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/huggingface.h"
+#include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/predict/text_codec.h"
+#include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {
@@ -19,14 +22,21 @@ namespace fs = std::filesystem;
 constexpr const char* kExportExamples = R"(Examples:
   bimetal export runs/fashion_mnist --out weights
   bimetal export runs/gpt/step-00001000 --out models/mine --format huggingface --tokenizer data/texts
+  bimetal export runs/gpt --out models/mine --format huggingface --push me/mine
+  bimetal export runs/gpt --out dcp --format dcp
 
 safetensors writes DIR/model.safetensors, of any model. huggingface writes a new folder of a language model, which
-transformers loads: AutoModelForCausalLM.from_pretrained('DIR').)";
+transformers loads: AutoModelForCausalLM.from_pretrained('DIR'). dcp (torch.distributed.checkpoint) and universal
+(DeepSpeed) also have what the optimizer has learnt; `bimetal checkpoint import` is the way back. --push takes the
+login of `hf auth login`.)";
 
 struct ExportArguments {
-  std::string run, out, tokenizer;
+  std::string run, out, tokenizer, push;
   std::string format = "safetensors";
+  bool hidden = false;
 };
+
+constexpr const char* kCheckpointsModule = "bimetal.checkpoints";
 
 std::string export_safetensors(const ExportArguments& arguments) {
   std::error_code trouble;  // writing tells, too
@@ -50,11 +60,32 @@ std::string export_huggingface(const ExportArguments& arguments) {
   return fmt::format("{}: {} of {}", arguments.out, saved.description.name, saved.path.string());
 }
 
+bool is_of_python(const std::string& format) {
+  return format == "dcp" || format == "universal";
+}
+
+int push(const ExportArguments& arguments) {
+  std::vector<std::string> words = {"push", arguments.out, arguments.push};
+  if (arguments.hidden) words.emplace_back("--private");
+  return become_python(kCheckpointsModule, words);
+}
+
 int export_command(const ExportArguments& arguments) {
+  if (is_of_python(arguments.format)) {
+    if (!arguments.push.empty()) {
+      throw Error(ErrorCode::InvalidArgument,
+                  "a hub has models, not trainings: --push goes with --format safetensors or "
+                  "huggingface");
+    }
+    return become_python(kCheckpointsModule, {"export", arguments.run, "--out", arguments.out,
+                                              "--format", arguments.format});
+  }
   const auto done = arguments.format == "huggingface" ? export_huggingface(arguments)
                                                       : export_safetensors(arguments);
   Terminal().print(done);
-  return kSuccess;
+  if (arguments.push.empty()) return kSuccess;
+  std::fflush(stdout);  // what comes next is another program
+  return push(arguments);
 }
 
 }  // namespace
@@ -67,12 +98,18 @@ void add_export(CLI::App& app, Action& action) {
       ->type_name("RUN");
   command->add_option("--out", arguments->out, "The folder to write")->required()->type_name("DIR");
   command->add_option("--format", arguments->format, "Of what is written")
-      ->check(CLI::IsMember({"safetensors", "huggingface"}))
+      ->check(CLI::IsMember({"safetensors", "huggingface", "dcp", "universal"}))
       ->capture_default_str();
   command
       ->add_option("--tokenizer", arguments->tokenizer,
                    "huggingface: a tokenizer.json, or a folder with one, to put beside the weights")
       ->type_name("FILE");
+  auto* push = command
+                   ->add_option("--push", arguments->push,
+                                "Then bring it to this repository of a Hugging Face hub")
+                   ->type_name("USER/NAME");
+  command->add_flag("--private", arguments->hidden, "Of a repository that is new: not for all")
+      ->needs(push);
   command->footer(kExportExamples);
   command->callback(
       [arguments, &action] { action = [arguments] { return export_command(*arguments); }; });

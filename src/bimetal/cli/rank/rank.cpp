@@ -119,6 +119,7 @@ class TrainingRank {
     how.members = members.get();
     how.requests = &voice_.requests();
     how.doors = doors;
+    how.log = &voice_.log();
     if (!request_.profile.empty() && voice_.terminal()) {
       how.profile = profile_request(request_.profile, request_.profile_trace, *voice_.terminal());
     }

@@ -1,16 +1,23 @@
 #include "bimetal/cli/rank/rank_observer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <asio/ip/host_name.hpp>
+#include <exception>
+#include <filesystem>
 #include <optional>
 #include <string>
 
+#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/clock_text.h"
 #include "bimetal/progress/metric_text.h"
 #include "bimetal/progress/progress_line.h"
+#include "bimetal/progress/sample.h"
 #include "bimetal/progress/together.h"
 
 namespace bimetal::cli {
@@ -67,6 +74,26 @@ void print_if_slower(Terminal& terminal, const progress::Report& report) {
       "(a run by itself would tell for sure); {}",
       fastest->rank, fastest->job_relative, fastest->samples_per_s_alone, report.counts,
       fastest->time));
+}
+
+/// As far as there is a tokenizer beside the data; else their numbers.
+std::string text_of_tokens(const std::string& data, std::int64_t vocabulary,
+                           const std::vector<std::int64_t>& tokens) {
+  try {
+    return TextCodec(tokenizer_of(data, vocabulary), vocabulary).decode(tokens);
+  } catch (const std::exception&) {
+    return fmt::format("tokens {}", fmt::join(tokens, " "));
+  }
+}
+
+/// Of a file of rank 0's: whoever has started ranks on several machines must know on which one it
+/// is.
+std::string place_of(const std::string& path, const std::vector<progress::WorkerPlace>& workers) {
+  const auto here = asio::ip::host_name();
+  const bool elsewhere =
+      std::ranges::any_of(workers, [&](const auto& worker) { return worker.host != here; });
+  if (!elsewhere) return path;
+  return fmt::format("{} on {}", std::filesystem::absolute(path).string(), here);
 }
 
 }  // namespace
@@ -155,6 +182,31 @@ RankVoice::RankVoice(const RankRequest& request, launch::StatusReporter& status,
             status),
       printer_(terminal_, progress::progress_line) {
   if (guest_) tell({&printer_});
+  show_warnings(&log_);
+}
+
+RankVoice::~RankVoice() {
+  show_warnings();
+}
+
+/// What the tokens of a sample say may take Python seconds to tell: beside the training, not in it.
+void RankVoice::on_sample(const progress::Sample& sample) {
+  if (!monitor_) return;
+  if (sample.prompt.empty()) return monitor_->on_sample(sample);
+  reader_ = std::jthread();  // the one before is through
+  reader_ = std::jthread([this, sample = progress::Sample(sample)]() mutable {
+    const auto text = [&](const auto& tokens) {
+      return text_of_tokens(request_.job.data.path, sample.vocabulary, tokens);
+    };
+    sample.text += fmt::format(": {} │ {}", text(sample.prompt), text(sample.tokens));
+    monitor_->on_sample(sample);
+  });
+}
+
+/// Those of a rank that leads are shown as they come.
+void RankVoice::on_notice(const std::string& text) {
+  if (!leads_) log_.say("notice", text);
+  Observers::on_notice(text);
 }
 
 void RankVoice::on_leading(bool leads) {
@@ -165,10 +217,12 @@ void RankVoice::on_leading(bool leads) {
     tell(guest_ ? std::vector<Observer*>{&printer_} : std::vector<Observer*>());
     if (monitor_) monitor_->hand_on();
     end_trackers(RunEnd::moved);
+    reader_ = std::jthread();
     monitor_.reset();
     return;
   }
-  start_monitor(monitor_, request_, {.requests = &requests_, .leave = request_.elastic}, terminal_);
+  start_monitor(monitor_, request_,
+                {.requests = &requests_, .leave = request_.elastic, .sample = true}, terminal_);
   trackers_.emplace(request_, *monitor_, terminal_);
   tell({&lead_, &*monitor_, &*trackers_});
   if (request_.summary) print_if_kept_nowhere(terminal_, request_.job);
@@ -219,7 +273,7 @@ void RankVoice::end(const progress::Report& report) {
   if (!request_.report.empty()) progress::write_report(report, request_.report);
   if (request_.summary) print_end(terminal_, report, lead_.last_checkpoint());
   if (request_.summary && !request_.report.empty()) {
-    terminal_.print(fmt::format("report {}", request_.report));
+    terminal_.print("report " + place_of(request_.report, places_));
   }
   end_trackers(report.interrupted ? RunEnd::interrupted : RunEnd::finished);
   require_printed();

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -66,6 +67,7 @@ class RankVoice final : public progress::Observers {
  public:
   /// Both must outlive it.
   RankVoice(const RankRequest& request, launch::StatusReporter& status, bool guest);
+  ~RankVoice() override;
 
   /// Others can join there: told to whoever has started this rank, and to people while it leads,
   /// unless an engine brings those who come. `said`: people know of it at the start.
@@ -77,12 +79,17 @@ class RankVoice final : public progress::Observers {
   /// nullptr: it shows nothing.
   Terminal* terminal() { return leads_ || guest_ ? &terminal_ : nullptr; }
 
+  /// What this rank says beside its figures.
+  progress::RankLog& log() noexcept { return log_; }
+
   /// What people ask of the run by the page, while this rank leads.
   progress::Requests& requests() noexcept { return requests_; }
 
   void on_leading(bool leads) override;
   void on_workers(const std::vector<progress::WorkerPlace>& places) override;
   void on_rescue(const progress::Rescue& rescue) override;
+  void on_notice(const std::string& text) override;
+  void on_sample(const progress::Sample& sample) override;
 
  private:
   void end_trackers(RunEnd how);
@@ -90,6 +97,7 @@ class RankVoice final : public progress::Observers {
   const RankRequest& request_;
   launch::StatusReporter& status_;
   bool guest_, leads_ = false;
+  progress::RankLog log_;
   Terminal terminal_;
   RankObserver lead_;
   ProgressPrinter printer_;
@@ -98,6 +106,7 @@ class RankVoice final : public progress::Observers {
   std::optional<Trackers> trackers_;  // last: they read the monitor
   std::vector<progress::WorkerPlace> places_;
   std::string door_;
+  std::jthread reader_;  // last: it tells the monitor what a sample's tokens mean
 };
 
 /// Asks for the end when the user does, or when the run's time is up.

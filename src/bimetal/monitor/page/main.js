@@ -4,7 +4,7 @@ const MOST_POINTS = 4000, LATELY_S = 3, MOST_SHARES = 16;
 const COLUMNS = ['step', 'at', 'elapsed_s', 'loss', 'samples_per_s', 'efficiency', 'of_fastest', 'learning_rate', 'loss_scale', 'shares'];
 const MARKED = ['checkpoint', 'evaluation', 'shares', 'lost', 'left', 'joined'];
 
-const job = {hello: {can: [], press: null}, status: null, history: null, profile: null, latency: [], events: [], recent: []};
+const job = {hello: {can: [], press: null}, status: null, history: null, profile: null, latency: [], events: [], lines: [], recent: []};
 let byTime = false, asked = false;
 
 const charts = {};
@@ -93,7 +93,7 @@ function showAll() {
   showMembers(job.events);
   showPlan(job.status, job.history.plan);
   showCharts();
-  showLog(job.events);
+  showLog(job.events, job.lines);
   byId('timeline').hidden = byId('timeline-of').hidden = !job.profile;
   if (job.profile) { showProfiledStep(job.profile, job.status.workers); showTimeline(job.profile, job.status.workers); } else if (job.recent.length > 1) showMeasuredStep(job.recent[0], job.status);
 }
@@ -168,6 +168,7 @@ function letLeave(worker) {
 byId('save').onclick = () => press({ask: 'save'}, 'A checkpoint is saved after this step.');
 byId('stop').onclick = () => sure('Stop the job after this step, with a checkpoint where it has a folder for them?', () => press({ask: 'stop'}, 'The job ends after this step.'));
 byId('profile').onclick = () => { job.profile = null; press({ask: 'profile', steps: 10}, 'The next 10 steps are profiled.'); };
+byId('sample').onclick = () => press({ask: 'sample'}, 'The model is tried with a sample after this step.');
 byId('link').onclick = async () => {
   const made = await press({ask: 'link'}, '');
   if (made) tell(`Open this in the other browser; it works once: ${location.origin}${made.link}`, true);
@@ -180,7 +181,7 @@ function setAxis(time) {
   byId('by-time').setAttribute('aria-pressed', String(time));
   showSoon();
 }
-byId('search').addEventListener('input', () => showLog(job.events));
+byId('search').addEventListener('input', () => showLog(job.events, job.lines));
 document.addEventListener('visibilitychange', showSoon);
 addEventListener('resize', showSoon);
 
@@ -192,21 +193,24 @@ function listen() {
   on('hello', hello => {
     job.hello = hello;
     say(byId('version'), `Bimetal ${hello.version}${hello.can.length && !hello.press ? '. Buttons are for the browser that has opened the link which the job has printed.' : ''}`);
-    for (const name of ['save', 'stop', 'profile']) byId(name).hidden = !hello.press || !hello.can.includes(name);
+    for (const name of ['save', 'stop', 'profile', 'sample']) byId(name).hidden = !hello.press || !hello.can.includes(name);
     byId('link').hidden = !hello.press;
     for (const part of document.querySelectorAll('#runs, [href="#runs"]')) part.hidden = !hello.runs;
     if (hello.runs) loadRuns();
     tell('');
   });
   on('history', history => {
-    Object.assign(job, {history, profile: history.profile, events: history.events, latency: []});
+    Object.assign(job, {history, profile: history.profile, events: history.events, lines: history.lines, latency: []});
     noteLatency(history.profile);
+    showSample(history.sample);
   });
   on('status', onStatus);
   on('news', news => {
     job.events = [...job.events, ...news.events].slice(-1000);
+    job.lines = [...job.lines, ...news.lines].slice(-1000);
     job.history.plan = news.plan;
     if (news.profile) { job.profile = news.profile; noteLatency(news.profile); }
+    if (news.sample) showSample(news.sample);
     if (news.evaluations) job.history.evaluations = news.evaluations;
   });
   source.onerror = () => {

@@ -1,0 +1,74 @@
+"""python -m bimetal.checkpoints: what `bimetal export --format dcp|universal`, `bimetal export --push` and `bimetal checkpoint
+import` start."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+
+from bimetal._errors import EXIT_STATUSES, INTERRUPTED, Error, error
+from bimetal.checkpoints import dcp, push, universal, whole
+
+_FORMATS = {"dcp": dcp, "universal": universal}
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bimetal.checkpoints", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    export = commands.add_parser("export", help="write a checkpoint as another program has them")
+    export.add_argument("run", type=pathlib.Path)
+    export.add_argument("--out", type=pathlib.Path, required=True)
+    export.add_argument("--format", choices=_FORMATS, required=True)
+    taken = commands.add_parser("import", help="make a checkpoint of another program's")
+    taken.add_argument("source", type=pathlib.Path)
+    taken.add_argument("--out", type=pathlib.Path, required=True)
+    taken.add_argument("--optimizer", default="")
+    taken.add_argument("--seed", type=int, default=1)
+    pushed = commands.add_parser("push", help="bring a folder to a hub")
+    pushed.add_argument("folder", type=pathlib.Path)
+    pushed.add_argument("repo")
+    pushed.add_argument("--private", action="store_true")
+    return parser
+
+
+def _export(arguments: argparse.Namespace) -> str:
+    saved = whole.read(arguments.run)
+    _FORMATS[arguments.format].write(saved, arguments.out)
+    return f"{arguments.out}: {len(saved.model)} tensors and the optimizer's states of step {saved.step}"
+
+
+def _import(arguments: argparse.Namespace) -> str:
+    source = arguments.source
+    for module in _FORMATS.values():
+        if module.is_one(source):
+            found = module.read(source, arguments.seed, arguments.optimizer)
+            whole.write(found, arguments.out)
+            return f"{arguments.out}: {len(found.model)} tensors of step {found.step}, optimizer {found.kind}, of {source}"
+    raise error(f"{source} is neither a folder of torch.distributed.checkpoint (it has no .metadata) nor a universal checkpoint of "
+                "DeepSpeed (it has no latest_universal and no zero)", "invalid_argument")
+
+
+def _run(arguments: argparse.Namespace) -> str:
+    if arguments.command == "push":
+        return push.push(arguments.folder, arguments.repo, arguments.private)
+    return _export(arguments) if arguments.command == "export" else _import(arguments)
+
+
+def main() -> int:
+    arguments = _arguments().parse_args()
+    try:
+        print(_run(arguments))
+        return 0
+    except Error as problem:
+        print(f"bimetal: error: {problem}", file=sys.stderr)
+        return EXIT_STATUSES.get(problem.code, 1)
+    except OSError as problem:
+        print(f"bimetal: error: {problem}", file=sys.stderr)
+        return EXIT_STATUSES["system"]
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
