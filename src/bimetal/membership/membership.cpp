@@ -173,9 +173,10 @@ void Membership::fail(const Error& failure) noexcept {
 void Membership::finish() noexcept {
   over_ = true;
   try {
-    show_roll({.epoch = roll_.epoch,
-               .keeper = {},
-               .members = {}});  // who is in this epoch, and missed its end, ends it alone
+    // Who is in this epoch, and missed its end, ends it alone.
+    Roll ended;
+    ended.epoch = roll_.epoch;
+    show_roll(std::move(ended));
     door_.look();
     const auto visitors = door_.visitors();
     if (visitors.empty()) return;
