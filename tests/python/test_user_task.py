@@ -88,6 +88,7 @@ class UserTask(FaultTest):
                     self.assert_same(self.learnt(function, ranks, **settings), expected)
 
     def test_compiled_units_learn_what_torch_learns(self):
+        self.environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder / "compiled")  # torch keeps it for later
         expected = learnt_by_torch(user_tasks.dense)
         for ranks, settings in ((2, {"parallel__balance": [3, 1]}),
                                 (2, {"zero__level": 3, "train__recompute": "all"}),
