@@ -1,5 +1,6 @@
 """Checkpoints from and to torch's DCP folders, and models on their way to a hub. DeepSpeed's side is tests/deepspeed."""
 
+import argparse
 import os
 import pathlib
 import pickle
@@ -184,10 +185,16 @@ class Checkpoints(harness.FaultTest):
 
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "state.pt")
-            torch.save({"param": torch.arange(3.0), "harm": Harm(), "shape": torch.Size([3])}, file)
+            torch.save({"param": torch.arange(3.0), "scaler": argparse.Namespace(scale=2), "shape": torch.Size([3])}, file)
             found = plain_pickle.load(file)
             self.assertTrue(torch.equal(found["param"], torch.arange(3.0)))
             self.assertEqual(found["shape"], torch.Size([3]))
+            self.assertEqual(vars(found["scaler"]), {})
+            for zipped in (True, False):
+                torch.save({"param": torch.arange(3.0), "harm": Harm()}, file, _use_new_zipfile_serialization=zipped)
+                self.assertRaises((pickle.UnpicklingError, ValueError), plain_pickle.load, file)
+            file.write_bytes(pickle.dumps(Harm()))
+            self.assertRaises(ValueError, plain_pickle.load, file)
             self.assertEqual(os.listdir(folder), ["state.pt"])
             pickle.loads(pickle.dumps(Harm()))  # it would have done it
             self.assertIn("harm", os.listdir(folder))

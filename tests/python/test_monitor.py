@@ -146,17 +146,17 @@ class Alone(unittest.TestCase):
         self.assertIsNone(sampler.watch)
         return status
 
-    def run_of(self, folder, name, failure=None, **settings):
+    def run_of(self, folder, run, failure=None, **settings):
         """A loop with a page and a record, which ends well or not; what it has printed, and its record."""
         sampler = bimetal.BalancedBatchSampler(10, 4)
         with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.suppress(KeyboardInterrupt, ZeroDivisionError), \
-                bimetal.page(sampler, loss=lambda: 2.0, epochs=1, run=folder / name, settings=settings) as shown:
+                bimetal.page(sampler, loss=lambda: 2.0, epochs=1, run=folder / run, settings=settings) as shown:
             for _ in sampler:
                 sampler.finish_step(0.01)
             shown.evaluated(0.5, accuracy=0.75)
             if failure:
                 raise failure
-        return output.getvalue(), json.loads((folder / name / "training.json").read_text())
+        return output.getvalue(), json.loads((folder / run / "training.json").read_text())
 
     def test_a_page_has_a_record_that_runs_are_listed_by(self):
         with tempfile.TemporaryDirectory(prefix="bimetal-test-") as scratch:

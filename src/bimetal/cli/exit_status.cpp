@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <mutex>
 #include <string>
 
 #include "bimetal/base/error.h"
@@ -14,7 +15,7 @@ namespace bimetal::cli {
 namespace {
 
 std::mutex output_mutex;
-progress::RankLog* output_log = nullptr;
+Listener listener;
 
 }  // namespace
 
@@ -49,16 +50,16 @@ void print_error(const Error& error) {
   print_to_errors(fmt::format("bimetal: error: {}", error.what()));
 }
 
-void show_warnings(progress::RankLog* log) {
+void show_warnings(const Listener& also) {
   {
     const std::scoped_lock lock(output_mutex);
-    output_log = log;
+    listener = also;
   }
   const char* rank = std::getenv("RANK");
   const std::string who = rank ? fmt::format("bimetal: rank {}", rank) : "bimetal";
   set_log_sink(
-      [who, log](LogLevel level, std::string_view message) {
-        if (log != nullptr) log->say(to_string(level), message);
+      [who, also](LogLevel level, std::string_view message) {
+        if (also) also(to_string(level), message);
         print_to_errors(fmt::format("{}: {}: {}", who, to_string(level), message));
       },
       std::min(log_level_from_environment().value_or(LogLevel::warning), LogLevel::warning));
@@ -66,7 +67,7 @@ void show_warnings(progress::RankLog* log) {
 
 void note_output(std::string_view line) {
   const std::scoped_lock lock(output_mutex);
-  if (output_log != nullptr) output_log->say("output", line);
+  if (listener) listener("output", line);
 }
 
 }  // namespace bimetal::cli

@@ -3,11 +3,11 @@
 // users.
 
 #include <exception>
+#include <functional>
 #include <string_view>
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/signal_watch.h"
-#include "bimetal/progress/rank_log.h"
 
 namespace bimetal::cli {
 
@@ -25,10 +25,12 @@ Error as_error(const std::exception& exception);
 /// Prints "bimetal: error: …" to standard error.
 void print_error(const Error& error);
 
+/// Of a line: warning, error, output…, and its text.
+using Listener = std::function<void(std::string_view kind, std::string_view text)>;
+
 /// From now on warnings of the library go to standard error, and more with BIMETAL_DEBUG; a rank
-/// says which one it is. `log`: gets them, too; must outlive this, or be taken back by another
-/// call.
-void show_warnings(progress::RankLog* log = nullptr);
+/// says which one it is. `also`: gets them, too, until another call takes its place.
+void show_warnings(const Listener& also = {});
 
 /// A line that this process has printed, for the log of the last call; nothing where it has none.
 /// May be called from any thread.

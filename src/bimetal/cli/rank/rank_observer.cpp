@@ -182,7 +182,7 @@ RankVoice::RankVoice(const RankRequest& request, launch::StatusReporter& status,
             status),
       printer_(terminal_, progress::progress_line) {
   if (guest_) tell({&printer_});
-  show_warnings(&log_);
+  show_warnings([this](std::string_view kind, std::string_view text) { log_.say(kind, text); });
 }
 
 RankVoice::~RankVoice() {

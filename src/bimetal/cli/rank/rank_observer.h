@@ -20,6 +20,7 @@
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/local/status_pipe.h"
 #include "bimetal/monitor/monitor.h"
+#include "bimetal/progress/rank_log.h"
 #include "bimetal/progress/report.h"
 #include "bimetal/progress/requests.h"
 
