@@ -216,7 +216,9 @@ def tables(places):
             lines.append(f"| {part.name} | | {' | '.join(told(found[package][part.name][0]) for package in found)} |")
     lines += ["", "| command | from a wheel | with the program, too |", "|---|---|---|"]
     for name in COMMANDS:
-        lines.append(f"| `bimetal {name}` | {told(places.command(name, False))} | {told(places.command(name, True))} |")
+        cells = [places.command(name, with_program) for with_program in (False, True)]
+        cells = [kept(f"`bimetal {name}`", 1 + at) if "needs Ray, which is not installed" in cell else told(cell) for at, cell in enumerate(cells)]
+        lines.append(f"| `bimetal {name}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
