@@ -57,7 +57,7 @@ class Autocast {
 /// thread.
 class Products {
  public:
-  explicit Products(Precision precision);
+  explicit Products(Precision precision);  ///< that of the worker
   ~Products();
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
