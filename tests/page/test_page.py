@@ -342,7 +342,7 @@ class Page(TwoMachines):
         status["workers"] = [{**worker, "rank": rank, "host": f"node{rank // 8}", "share": rank + 1} for rank in range(64)]
         columns = ("step", "at", "elapsed_s", "loss", "samples_per_s", "efficiency", "of_fastest", "learning_rate", "loss_scale")
         history = {"points": {**{name: list(range(1, 2001)) for name in columns}, "shares": [[rank + 1 for rank in range(64)]] * 2000},
-                   "evaluations": [], "events": [],
+                   "evaluations": [], "events": [], "lines": [], "sample": None,
                    "profile": {"first_step": 1, "last_step": 2, "phases": ["data", "forward"], "seconds": [[1, 2]] * 64,
                                "spans": [[[1, -1, 0, 1000]]] * 64, "latency_s": [0.001 * (rank // 8) for rank in range(64)]},
                    "plan": {"shares": [1] * 64, "alone": [1] * 64}}

@@ -4,6 +4,7 @@ what users are told where their code does not fit."""
 import os
 import pathlib
 import re
+import shutil
 import signal
 import sys
 import unittest
@@ -88,7 +89,6 @@ class UserTask(FaultTest):
                     self.assert_same(self.learnt(function, ranks, **settings), expected)
 
     def test_compiled_units_learn_what_torch_learns(self):
-        self.environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder / "compiled")  # torch keeps it for later
         expected = learnt_by_torch(user_tasks.dense)
         for ranks, settings in ((2, {"parallel__balance": [3, 1]}),
                                 (2, {"zero__level": 3, "train__recompute": "all"}),
@@ -97,6 +97,8 @@ class UserTask(FaultTest):
                 self.assert_same(self.learnt("compiled", ranks, ALIKE, model__compile=True, parallel__timeout_s=900, **settings), expected)
         job = self.train(self.write_task("compiled")).done(harness.INVALID_ARGUMENT)
         self.assertIn("this layer is not compiled", job.err)
+        for folder in self.temporary.glob("torchinductor_*"):  # torch's cache of what is compiled
+            shutil.rmtree(folder)
 
     def test_its_dropout_depends_on_the_sample_alone(self):
         settings = {"train__global_batch": 24}
