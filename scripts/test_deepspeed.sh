@@ -15,8 +15,9 @@ if ! "$environment/bin/python" -c "import importlib.metadata as m, sys; sys.exit
   echo "$below" >"$above/below.pth"
   # torch stays what it is, and nothing is compiled: its kernels are for other optimizers than torch's.
   torch=$(.venv/bin/python -c 'import torch; print(torch.__version__)')
+  "$environment/bin/python" -m pip install --quiet --disable-pip-version-check setuptools wheel  # what its sources are built by
   DS_BUILD_OPS=0 "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation \
-    setuptools "torch==$torch" "deepspeed==$DEEPSPEED_VERSION"
+    "torch==$torch" "deepspeed==$DEEPSPEED_VERSION"
 fi
 
 set +e
