@@ -11,7 +11,7 @@ APT_PACKAGES=(g++ cmake ninja-build ccache mold git python3-dev python3-venv
   libasio-dev libsodium-dev libfmt-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   zlib1g-dev libjpeg-dev libpng-dev libgtest-dev libgmock-dev dataset-fashion-mnist)
 # Both kinds of MPI: nothing else can stand in for them.
-APT_TEST_PACKAGES=(openmpi-bin mpich)
+APT_TEST_PACKAGES=(openmpi-bin mpich iptables)
 # What reads our files back with their own library and draws the README's picture; what the Python package,
 # searches, and data at a URL are used with.
 PIP_TEST_PACKAGES=(safetensors tensorboard matplotlib transformers accelerate peft lightning "optuna>=4" "fsspec[http]")
