@@ -9,9 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import checkpoint
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict, set_model_state_dict, set_optimizer_state_dict
-from torch.distributed.tensor import DTensor
 
 from bimetal._errors import Error, error
 
@@ -27,7 +24,7 @@ class Shards:
 
     def __init__(self, model: Any, optimizer: torch.optim.Optimizer | None, folder: str | os.PathLike) -> None:
         self._model, self._optimizer, self._folder = model, optimizer, os.path.abspath(folder)
-        self._of_torch = isinstance(model, nn.Module) and any(isinstance(one, DTensor) for one in model.parameters())
+        self._of_torch = isinstance(model, nn.Module) and _fsdp().is_one(model)
         if self._of_torch and optimizer is None:
             raise error("state.keep() of a model of fully_shard needs its optimizer, too: state.keep(model, folder, optimizer=optimizer)",
                         "invalid_argument")
@@ -45,9 +42,7 @@ class Shards:
             return
         self.remove([number])  # of an earlier run
         dist.barrier()
-        checkpoint.save(get_model_state_dict(self._model), checkpoint_id=os.path.join(path, "model"))
-        if self._optimizer.state:  # to ask for states is to make them, which is a step
-            checkpoint.save(get_optimizer_state_dict(self._model, self._optimizer), checkpoint_id=os.path.join(path, "optimizer"))
+        _fsdp().save(self._model, self._optimizer, path)
 
     def load(self, number: int) -> None:
         """What was saved then, in this epoch's shards. Collective."""
@@ -56,14 +51,7 @@ class Shards:
             if not self._of_torch:
                 self._model.load_checkpoint(path)
                 return
-            model = get_model_state_dict(self._model)
-            checkpoint.load(model, checkpoint_id=os.path.join(path, "model"))
-            set_model_state_dict(self._model, model)
-            learnt = os.path.join(path, "optimizer")
-            if os.path.isdir(learnt):
-                states = get_optimizer_state_dict(self._model, self._optimizer)
-                checkpoint.load(states, checkpoint_id=learnt)
-                set_optimizer_state_dict(self._model, self._optimizer, states)
+            _fsdp().load(self._model, self._optimizer, path)
         except Exception as failure:
             reads = self._of_torch or dist.get_rank() == 0
             if not reads or os.path.isdir(path) or isinstance(failure, Error) and failure.code in ("peer_lost", "aborted", "timeout"):
@@ -79,3 +67,8 @@ class Shards:
 
     def _path(self, number: int) -> str:
         return os.path.join(self._folder, f"commit-{number}")
+
+
+def _fsdp() -> Any:
+    from bimetal.elastic import fsdp
+    return fsdp
