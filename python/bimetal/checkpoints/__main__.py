@@ -7,8 +7,9 @@ import argparse
 import pathlib
 import sys
 
-from bimetal._errors import EXIT_STATUSES, INTERRUPTED, Error, error
+from bimetal._errors import error
 from bimetal.checkpoints import dcp, push, universal, whole
+from bimetal.command import ending
 
 _FORMATS = {"dcp": dcp, "universal": universal}
 
@@ -57,17 +58,12 @@ def _run(arguments: argparse.Namespace) -> str:
 
 def main() -> int:
     arguments = _arguments().parse_args()
-    try:
+
+    def command() -> int:
         print(_run(arguments))
         return 0
-    except Error as problem:
-        print(f"bimetal: error: {problem}", file=sys.stderr)
-        return EXIT_STATUSES.get(problem.code, 1)
-    except OSError as problem:
-        print(f"bimetal: error: {problem}", file=sys.stderr)
-        return EXIT_STATUSES["system"]
-    except KeyboardInterrupt:
-        return INTERRUPTED
+
+    return ending.status_of(command)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ import argparse
 import sys
 
 from bimetal import _build
-from bimetal._errors import EXIT_STATUSES, INTERRUPTED, Error
-from bimetal.command import doctor, lite, program, token
+from bimetal.command import doctor, ending, lite, program, token
 
 _LITES = {"launch": "start a command as the ranks of a job", "bench": "measure the links between ranks", "top": "watch a job",
           "machines": "list the machines that were let in by a code, or forget one"}
@@ -32,24 +31,19 @@ def main(words: list[str] | None = None) -> int:
         if name in lite.COMMANDS:
             commands.add_parser(name, help=what)  # main() hands them on before they are parsed here
     words = sys.argv[1:] if words is None else words
-    try:
-        if words and _is_the_programs(words):
-            return program.run(words)
-        arguments, unknown = parser.parse_known_args(words)
-        if not unknown:
-            return arguments.run(arguments)
-        if arguments.command != "token":
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-        program.find(f"`bimetal token` knows no {unknown[0]} without the program")
+    return ending.status_of(lambda: _run(parser, words))
+
+
+def _run(parser: argparse.ArgumentParser, words: list[str]) -> int:
+    if words and _is_the_programs(words):
         return program.run(words)
-    except Error as problem:
-        print(f"bimetal: error: {problem}", file=sys.stderr)
-        return EXIT_STATUSES.get(problem.code, 1)
-    except OSError as problem:
-        print(f"bimetal: error: {problem}", file=sys.stderr)
-        return EXIT_STATUSES["system"]
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    arguments, unknown = parser.parse_known_args(words)
+    if not unknown:
+        return arguments.run(arguments)
+    if arguments.command != "token":
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    program.find(f"`bimetal token` knows no {unknown[0]} without the program")
+    return program.run(words)
 
 
 def _is_the_programs(words: list[str]) -> bool:
