@@ -169,6 +169,11 @@ class FieldReader {
   WireReader in_;
 };
 
+/// Bytes as a store or a pipe takes them.
+inline std::string as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 /// The bytes of a message by its fields(), or of several as one.
 template <typename... Parts>
 std::vector<std::byte> write_fields(const Parts&... parts) {

@@ -8,15 +8,11 @@
 namespace bimetal::membership {
 namespace {
 
-std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 /// As text, which is empty where there is none.
 std::string text_of(const std::optional<Error>& error) {
   WireWriter out;
   if (error) write_error(out, *error);
-  return text_of(out.bytes());
+  return as_text(out.bytes());
 }
 
 std::optional<Error> error_in(const std::string& text) {
@@ -42,7 +38,7 @@ const Member* Roll::find(std::uint64_t id) const {
 }
 
 std::string encode_roll(const Roll& roll) {
-  return text_of(write_fields(roll));
+  return as_text(write_fields(roll));
 }
 
 Roll decode_roll(std::string_view bytes) {
@@ -50,7 +46,7 @@ Roll decode_roll(std::string_view bytes) {
 }
 
 std::string encode_knock(const Knock& knock) {
-  return text_of(
+  return as_text(
       write_fields(knock.who, knock.lost, knock.release, knock.job, text_of(knock.failure)));
 }
 
@@ -64,7 +60,7 @@ Knock decode_knock(std::string_view bytes) {
 }
 
 std::string encode_answer(const Answer& answer) {
-  return text_of(
+  return as_text(
       write_fields(answer.verdict, answer.rank, answer.roll, answer.prefix, text_of(answer.error)));
 }
 

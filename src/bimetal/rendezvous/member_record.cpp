@@ -17,10 +17,6 @@ namespace bimetal::rendezvous {
 
 namespace {
 
-std::string text_of(const std::vector<std::byte>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 template <typename Wire>
 void fields(Wire& wire, MemberRecord& member) {
   wire(member.world_size, member.host, member.process, member.encrypted);
@@ -33,7 +29,7 @@ void fields(Wire& wire, MemberRecord& member) {
 std::string encode_member(MemberRecord member) {
   FieldWriter out;
   fields(out, member);
-  return text_of(std::move(out).take());
+  return as_text(std::move(out).take());
 }
 
 MemberRecord decode_member(std::string_view bytes) {
@@ -50,7 +46,7 @@ MemberRecord decode_member(std::string_view bytes) {
 std::string encode_members(const std::map<int, MemberRecord>& members) {
   FieldWriter out;
   for (const auto& [rank, member] : members) out(encode_member(member));
-  return text_of(std::move(out).take());
+  return as_text(std::move(out).take());
 }
 
 std::vector<MemberRecord> decode_members(std::string_view bytes, int size) {

@@ -10,10 +10,6 @@ namespace {
 constexpr std::size_t kMessageHeader = 9;
 constexpr std::uint32_t kLongestMessage = 16 << 20;
 
-std::string text_of(const std::vector<std::byte>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
@@ -42,7 +38,7 @@ void fields(Wire& wire, RankEnd& end) {
 }
 
 std::string encode_message(const Message& message) {
-  return text_of(write_fields(message.kind, message.rank, message.text));
+  return as_text(write_fields(message.kind, message.rank, message.text));
 }
 
 std::optional<Message> MessageReader::next() {
@@ -61,7 +57,7 @@ std::optional<Message> MessageReader::next() {
 }
 
 std::string encode_hello(const AgentHello& hello) {
-  return text_of(write_fields(hello.version, hello.host_name, hello.address));
+  return as_text(write_fields(hello.version, hello.host_name, hello.address));
 }
 
 /// Other versions may say more after these three: it is not looked at.
@@ -73,7 +69,7 @@ AgentHello decode_hello(std::string_view text) {
 }
 
 std::string encode_job(const AgentJob& job) {
-  return text_of(write_fields(job));
+  return as_text(write_fields(job));
 }
 
 AgentJob decode_job(std::string_view text) {
@@ -83,7 +79,7 @@ AgentJob decode_job(std::string_view text) {
 }
 
 std::string encode_end(const RankEnd& end) {
-  return text_of(write_fields(end));
+  return as_text(write_fields(end));
 }
 
 RankEnd decode_end(std::string_view text) {
@@ -93,7 +89,7 @@ RankEnd decode_end(std::string_view text) {
 std::string encode_error(const Error& error) {
   WireWriter out;
   write_error(out, error);
-  return text_of(out.bytes());
+  return as_text(out.bytes());
 }
 
 Error decode_error(std::string_view text) {
@@ -101,7 +97,7 @@ Error decode_error(std::string_view text) {
 }
 
 std::string encode_number(std::int64_t number) {
-  return text_of(write_fields(number));
+  return as_text(write_fields(number));
 }
 
 std::int64_t decode_number(std::string_view text) {
