@@ -10,6 +10,7 @@ import json
 import logging
 import pathlib
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from bimetal.checkpoints.whole import Whole
 _METADATA = ".metadata"
 _OPTIMIZERS, _MODELS = ("optim", "optimizer", "optimizers"), ("model", "state_dict", "module")
 _OWN = "bimetal"  # a key of ours: where the training was
-_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 Path = tuple[str | int, ...]
 
@@ -57,8 +58,8 @@ def read(folder: pathlib.Path, seed: int, kind: str = "") -> Whole:
     values = _read_all(folder)
     own = values.pop((_OWN,), None)
     learnt, groups, rest = _split(values)
-    model = {name: value.clone() for path, value in rest.items()
-             if isinstance(value, torch.Tensor) and (name := _named(path, _model_root(list(rest))))}
+    rooted = _model_root(rest)
+    model = {name: value.clone() for path, value in rest.items() if isinstance(value, torch.Tensor) and (name := _named(path, rooted))}
     if not model:
         raise error(f"{folder} has no tensors of a model", "invalid_argument")
     found = Whole(model, learnt)
@@ -154,7 +155,7 @@ def _below(path: Path, keys: tuple[str, ...]) -> Path | None:
     return None
 
 
-def _model_root(paths: list[Path]) -> bool:
+def _model_root(paths: Iterable[Path]) -> bool:
     """Whether the model's tensors lie below a key of their own. Of a bare ``model.state_dict()`` all do not."""
     return any(_below(path, _MODELS) is not None for path in paths)
 
@@ -167,7 +168,7 @@ def _named(path: Path, rooted: bool) -> str:
 
 def _plain(name: str) -> str:
     """Without what wrappers have put into it."""
-    for wrapper in _WRAPPERS[1:]:
+    for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
     return name
 

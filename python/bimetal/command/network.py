@@ -20,7 +20,7 @@ _WITHOUT_LINK = "65534"  # ARPHRD_NONE, as tun devices and WireGuard's have it
 _HEARD, _SECONDS = 0x2, 3.0
 _DISCARD, _ROUTER_SECONDS = 9, 1.0
 _MIRRORED = r"""in PowerShell: Add-Content $HOME\.wslconfig "[wsl2]`nnetworkingMode=mirrored"; wsl --shutdown"""
-_ANYWHERE = ("198.51.100.1", _DISCARD)  # of no machine (RFC 5737): asks for the default route
+ANYWHERE = ("198.51.100.1", _DISCARD)  # of no machine (RFC 5737): asks for the default route
 
 
 def of_this_machine(own: Iterable[tuple[str, str]]) -> list[str]:
@@ -28,8 +28,8 @@ def of_this_machine(own: Iterable[tuple[str, str]]) -> list[str]:
     if sys.platform != "linux":
         return []
     own = list(own)
-    problems = [wsl_nat()] if wsl_nat() else []
-    way = _own_towards(*_ANYWHERE)
+    problems = [found for found in (wsl_nat(),) if found]
+    way = _own_towards(*ANYWHERE)
     taken = next((name for address, name in own if address == way and is_tunnel(name)), None)
     rest = sorted({name for _, name in own if not is_tunnel(name)})
     if taken and rest and not os.environ.get("BIMETAL_INTERFACE"):

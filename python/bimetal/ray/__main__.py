@@ -12,11 +12,11 @@ import socket
 import sys
 
 from bimetal._errors import EXIT_STATUSES, Error
+from bimetal.command import network
 from bimetal.ray import run_node, share, token_file
 from bimetal.ray.result import error
 
 _REACH_SECONDS = 10.0
-_ANYWHERE = ("198.51.100.1", 9)  # of no machine (RFC 5737): the way there is the default route
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -88,7 +88,7 @@ def _offered(arguments: argparse.Namespace) -> list[str]:
 
 def _up(arguments: argparse.Namespace) -> None:
     if arguments.host is None and arguments.share:
-        arguments.host = run_node.own_address_towards(*_ANYWHERE)
+        arguments.host = run_node.own_address_towards(*network.ANYWHERE)
     if arguments.host is None or run_node.is_loopback(arguments.host):
         arguments.host = run_node.loopback_address()
     if arguments.share:
