@@ -62,13 +62,14 @@ std::string python_program() {
   if (const auto named = environment_variable("BIMETAL_PYTHON"); named && !named->empty()) {
     return *named;
   }
-  const auto own = own_folder().parent_path() / ".venv" / kOfEnvironment;
-  return fs::exists(own) ? utf8_of_path(own) : kPython;
+  const auto own = utf8_of_path(own_folder().parent_path() / ".venv" / kOfEnvironment);
+  return is_executable(own) ? own : kPython;
 }
 
 void prefer_own_package() {
   const auto package = own_folder() / "python";
-  if (!fs::exists(package / "bimetal")) return;
+  std::error_code none;  // what this user may not look into is not there for them
+  if (!fs::exists(package / "bimetal", none)) return;
   auto folders = utf8_of_path(package);
   if (const auto before = environment_variable("PYTHONPATH"); before && !before->empty()) {
     folders += kBetweenFolders + *before;
@@ -78,7 +79,8 @@ void prefer_own_package() {
 
 std::vector<std::string> runnable(std::vector<std::string> command) {
   auto& program = command.at(0);
-  if (program.ends_with(".py") && fs::exists(path_of_utf8(program))) {
+  std::error_code none;
+  if (program.ends_with(".py") && fs::exists(path_of_utf8(program), none)) {
     prefer_own_package();
     command.insert(command.begin(), find_program(python_program()));
   } else {
