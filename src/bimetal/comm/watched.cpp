@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -30,8 +31,9 @@ enum Standing : std::int64_t { through = 0, busy = 1, gave_up = 2 };
 /// keep out of the way of the collectives that the work may issue.
 class Rounds {
  public:
-  Rounds(Group group, milliseconds timeout)
+  Rounds(Group group, milliseconds timeout, std::function<void()> call_off)
       : group_(std::move(group)),
+        call_off_(std::move(call_off)),
         timeout_(timeout),
         patience_(group_.rank() == 0 ? timeout : timeout + timeout / 2),
         interval_(std::min(timeout / 4, milliseconds(250))),
@@ -62,6 +64,7 @@ class Rounds {
     }
   } catch (const std::exception&) {
     failed_ = std::current_exception();
+    if (call_off_) call_off_();
   }
 
   Standing next_standing() {
@@ -101,6 +104,7 @@ class Rounds {
   }
 
   Group group_;
+  const std::function<void()> call_off_;
   const milliseconds timeout_;
   /// Longest wait for a message. The others wait longer than rank 0, so that it is rank 0 that
   /// names the silent one.
@@ -132,9 +136,9 @@ class Rounds {
 }  // namespace
 
 void do_watched(Group group, milliseconds timeout, const std::string& doing,
-                const std::function<void()>& work) {
+                const std::function<void()>& work, std::function<void()> call_off) {
   if (group.size() == 1) return work();
-  Rounds rounds(std::move(group), timeout);
+  Rounds rounds(std::move(group), timeout, std::move(call_off));
   try {
     work();
   } catch (...) {

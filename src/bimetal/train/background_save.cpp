@@ -9,9 +9,15 @@ void BackgroundSave::end_group() {
   if (group_) end();
 }
 
+std::function<void()> BackgroundSave::calling_off() const {
+  return [group = group_]() mutable {
+    if (group) group.abort("the checkpoint that was being saved is called off");
+  };
+}
+
 void BackgroundSave::end() {
   if (!writing_.valid()) return;
-  if (group_) group_.abort("the checkpoint that was being saved is called off");
+  calling_off()();
   writing_.wait();
   writing_ = {};
   group_ = {};

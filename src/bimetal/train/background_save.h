@@ -36,6 +36,10 @@ class BackgroundSave {
   /// Waits for it. The checkpoint, unless look() has given it.
   std::optional<SavedCheckpoint> finish();
 
+  /// Ends the group of the save that is under way, on all ranks; finish() throws then. From any
+  /// thread, while this object changes or is gone.
+  std::function<void()> calling_off() const;
+
   /// As the group ends: what needs it is called off, on all ranks.
   void end_group();
 

@@ -337,8 +337,9 @@ void Epoch::tell_saved(const std::optional<SavedCheckpoint>& saved) {
 /// All ranks wait together for those that write.
 void Epoch::finish_save() {
   if (job_.checkpoint.dir.empty()) return;
-  comm::do_watched(group_, run_.timeout(), "a checkpoint was being saved",
-                   [&] { tell_saved(run_.saving.finish()); });
+  comm::do_watched(
+      group_, run_.timeout(), "a checkpoint was being saved",
+      [&] { tell_saved(run_.saving.finish()); }, run_.saving.calling_off());
 }
 
 void Epoch::save(Write write) {

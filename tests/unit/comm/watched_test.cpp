@@ -57,6 +57,24 @@ TEST(DoWatched, ARankOfWhichNothingIsHeardIsNamedByAll) {
   }
 }
 
+/// As a checkpoint does that is written beside the steps.
+TEST(DoWatched, WorkThatWaitsForAnotherGroupIsCalledOff) {
+  std::atomic<bool> found = false;
+  bimetal::testing::run_ranks(2, [&](int rank, Group group) {
+    auto other = group.subgroup({0, 1});
+    if (rank == 1) {
+      while (!found) std::this_thread::sleep_for(10ms);
+      return;
+    }
+    expect_error(ErrorCode::Timeout, {"something long was going on"}, [&] {
+      do_watched(
+          group, 400ms, kDoing, [&] { other.barrier(Deadline::after(60s)).wait(); },
+          [other]() mutable { other.abort("it is called off"); });
+    });
+    found = true;
+  });
+}
+
 TEST(DoWatched, OneThatGivesUpEndsNoWatchOfTheOthers) {
   std::atomic<int> found = 0;
   bimetal::testing::run_ranks(4, [&](int rank, Group group) {
