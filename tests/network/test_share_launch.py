@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """`bimetal launch --share` on one host and `bimetal join` on another: a script that both have, a code, and nothing else."""
 
-import re
+import unittest
 
-import harness
 import job_on_hosts
-from test_share import WRONG, OnTwoHosts
+import harness
+import responders
+from test_share import WRONG, OnTwoHosts, OnTwoHostsThatSee
 
 # What a rank says of itself; then it takes part in a sum, or does what its first argument asks of one of them.
 SCRIPT = """
@@ -32,7 +33,7 @@ elif what == "wait" or (what == "last" and rank == int(who)) or what == "fail":
 """
 
 
-class LaunchShared(OnTwoHosts):
+class WithScript(OnTwoHosts):
     def setUp(self):
         super().setUp()
         self.folders = [self.folder / name for name in ("mac", "pc")]
@@ -49,11 +50,17 @@ class LaunchShared(OnTwoHosts):
         more = {"BIMETAL_CODE": code} if code else {}
         return self.on(1, "join", *([host] if host else []), *arguments, environment=self.variables(1, **more), folder=self.folders[1])
 
+    def variables(self, host, **more):
+        # The two have memory in common, which machines do not; and torch leaves a folder behind.
+        return super().variables(host, BIMETAL_ISLAND=f"host{host}", TORCHINDUCTOR_CACHE_DIR=str(self.folder / "inductor"), **more)
+
     def both(self, *script, arguments=(), here=()):
         host = self.launch(*arguments, script=("train.py", *script))
         guest = self.come(*here, code=self.code(host))
         return host, guest
 
+
+class LaunchShared(WithScript):
     def test_a_script_on_two_machines(self):
         host, guest = self.both(arguments=("-n", "1", "--world-size", "3"), here=("-n", "2"))
         for job in (host, guest):
@@ -77,7 +84,7 @@ class LaunchShared(OnTwoHosts):
         (self.folders[1] / "train.py").rename(self.folders[1] / "other.py")
         self.assert_one_message(self.come(code=self.code(host)), harness.INVALID_ARGUMENT, "runs train.py, which is not in",
                                 "bimetal join 10.199.0.1 -- COMMAND")
-        self.assert_one_message(self.come("-n", "2"), harness.INVALID_ARGUMENT, "waits for 1 more", "offer fewer", "--world-size 3")
+        self.assert_one_message(self.come("-n", "2", "--", "other.py"), harness.INVALID_ARGUMENT, "waits for 1 more", "offer fewer", "--world-size 3")
         guest = self.come("--", "other.py", "end")
         for job in (host, guest):
             job.done()
@@ -140,6 +147,17 @@ class LaunchShared(OnTwoHosts):
         self.assert_one_message(self.come("-n", "2", code=self.code(train)), harness.INVALID_ARGUMENT, "job file", "--worker")
         train.interrupt()
         train.wait()
+
+
+@unittest.skipIf(responders.why_not(), responders.why_not())
+class LaunchSeen(WithScript, OnTwoHostsThatSee):
+    def test_no_address_is_typed(self):
+        host = self.launch(script=("train.py", "end"))
+        guest = self.come(code=self.code(host), host=None)
+        for job in (host, guest):
+            job.done()
+        self.assertRegex(guest.out, r"1  train\.py  on mac  1 worker  10\.199\.0\.1")
+        self.assertIn("[1] rank 1/2", guest.out)
 
 
 if __name__ == "__main__":
