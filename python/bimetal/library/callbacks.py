@@ -3,7 +3,8 @@
 Calls must come in one order on all ranks, and when a call ends is not the same on all. So these callbacks run one after the other, in the
 order in which they were attached, on a thread of this process. The calls that they make go through a group of the same ranks beside the
 one that they name (process_group.py), whose order is that of the callbacks, whatever the program calls meanwhile. So nobody waits for a
-call in order to attach a callback to it.
+call in order to attach a callback to it, but for futures of tensors on a device: there the one who attaches waits until the callback has
+run, as no device has shown yet what its streams make of the other way.
 """
 
 from __future__ import annotations
@@ -73,9 +74,7 @@ class OrderedFuture(torch.futures.Future):
         return super().wait()
 
     def then(self, callback: Callable[[Any], Any]) -> Any:
-        if only_computes(callback):
-            return super().then(callback)
-        if self._at_once():
+        if only_computes(callback) or self._at_once():
             return super().then(callback)
         after = OrderedFuture(self._devices)
 
@@ -86,6 +85,8 @@ class OrderedFuture(torch.futures.Future):
             except Exception as problem:  # noqa: BLE001 (whoever waits gets it)
                 after.fail(problem)
         running.add(run)
+        if self._devices:
+            after.finish()
         return after
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
@@ -93,10 +94,15 @@ class OrderedFuture(torch.futures.Future):
             super().add_done_callback(callback)
             return
 
+        over = threading.Event()
+
         def run() -> None:
             self.finish()
             super(OrderedFuture, self).add_done_callback(callback)
+            over.set()
         running.add(run)
+        if self._devices:
+            over.wait()
 
     def _at_once(self) -> bool:
         """Within a callback, of what can be waited for there: all ranks come here in the same order, too."""
