@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """`bimetal launch --share` on one host and `bimetal join` on another: a script that both have, a code, and nothing else."""
 
+import os
+import signal
+import time
 import unittest
 
 import job_on_hosts
@@ -84,7 +87,8 @@ class LaunchShared(WithScript):
         (self.folders[1] / "train.py").rename(self.folders[1] / "other.py")
         self.assert_one_message(self.come(code=self.code(host)), harness.INVALID_ARGUMENT, "runs train.py, which is not in",
                                 "bimetal join 10.199.0.1 -- COMMAND")
-        self.assert_one_message(self.come("-n", "2", "--", "other.py"), harness.INVALID_ARGUMENT, "waits for 1 more", "offer fewer", "--world-size 3")
+        self.assert_one_message(self.come("-n", "2", "--", "other.py"), harness.INVALID_ARGUMENT, "waits for 1 more", "offer fewer",
+                                "--world-size 3")
         guest = self.come("--", "other.py", "end")
         for job in (host, guest):
             job.done()
@@ -126,6 +130,21 @@ class LaunchShared(WithScript):
         guest.interrupt()
         for job in (host, guest):
             self.assertEqual(job.wait().status, 130, job.err)
+
+    def test_a_machine_that_is_silent_is_lost_and_one_that_is_done_is_not(self):
+        host, guest = self.both("last", "0", arguments=("--silence", "3"))
+        guest.done()
+        time.sleep(6)
+        self.assertIsNone(host.process.poll(), host.err)
+        host.interrupt()
+        self.assertEqual(host.wait().status, 130, host.err)
+        host, guest = self.launch("--silence", "3", script=("train.py", "wait")), self.come()
+        for job in (host, guest):
+            job.wait_for_output("node")
+        os.kill(guest.pid, signal.SIGSTOP)
+        self.assert_one_message(host, harness.PEER_LOST, "lost machine", "ranks 1-1")
+        os.kill(guest.pid, signal.SIGCONT)
+        self.assertNotEqual(guest.wait().status, 0)
 
     def test_a_first_machine_that_is_gone(self):
         host, guest = self.both("wait")

@@ -97,9 +97,11 @@ class OrderedFuture(torch.futures.Future):
         over = threading.Event()
 
         def run() -> None:
-            self.finish()
-            super(OrderedFuture, self).add_done_callback(callback)
-            over.set()
+            try:
+                self.finish()
+                super(OrderedFuture, self).add_done_callback(callback)
+            finally:
+                over.set()
         running.add(run)
         if self._devices:
             over.wait()

@@ -31,9 +31,10 @@ using std::chrono::milliseconds;
 constexpr const char* kMeetingPoint = "launch/meeting_point";
 constexpr const char* kReady = "launch/ready";  // machines but the first
 constexpr const char* kGo = "launch/go";
-constexpr const char* kBeat = "launch/beat/";  // and the machine's number
+// And the machine's number.
+constexpr const char *kBeat = "launch/beat/", *kOver = "launch/over/";
 
-constexpr milliseconds kLookAroundEvery{100}, kBeatEvery{1000};
+constexpr milliseconds kLookAroundEvery{100}, kBeatEvery{300};
 /// The first machine gives up before.
 constexpr double kMostUntilStart_s = 24 * 3600;
 constexpr std::chrono::seconds kForTheReason{5};
@@ -97,6 +98,15 @@ class ByStore final : public launch::OtherLaunchers {
     }
   }
 
+  /// Another machine than the first, whose ranks have ended: it beats no more.
+  void end() {
+    try {
+      store_.set(kOver + std::to_string(plan_.own), "1", in_time());
+    } catch (const Error&) {
+      // The first machine is gone, or misses this one in a while.
+    }
+  }
+
   /// The first machine, whose ranks have ended well: for all others to end, too, since they need
   /// the store. Why the job has failed there; Aborted if the user does not wait.
   std::optional<Error> wait_for_others() {
@@ -141,9 +151,8 @@ class ByStore final : public launch::OtherLaunchers {
     next_beat_ = Deadline::after(kBeatEvery);
   }
 
-  /// A machine that has left beats no more.
   void require_beats() {
-    if (!next_beat_.expired() || board_.everyone_left()) return;
+    if (!next_beat_.expired()) return;
     next_beat_ = Deadline::after(kBeatEvery);
     for (std::size_t machine = 1; machine < plan_.hosts.size(); ++machine) {
       const auto count = store_.add(kBeat + std::to_string(machine), 0, in_time());
@@ -151,6 +160,7 @@ class ByStore final : public launch::OtherLaunchers {
       if (count != seen) since = Deadline::Clock::now();
       seen = count;
       if (count == 0 || Deadline::Clock::now() - since < plan_.silence) continue;
+      if (store_.try_get(kOver + std::to_string(machine), in_time())) continue;
       const auto& lost = plan_.hosts[machine];
       throw Error(ErrorCode::PeerLost,
                   fmt::format("lost machine {} (ranks {}-{}): no word from it for {} s", lost.name,
@@ -269,7 +279,9 @@ int join_launch(JobToJoin& job, const JoinOptions& options, launch::SignalWatch&
     if (!master) return interrupted();
     plan.master_host = master->host;
     plan.master_port = master->port;
-    return run_own_ranks(plan, others, signals);
+    const int status = run_own_ranks(plan, others, signals);
+    others.end();
+    return status;
   } catch (const Error& error) {
     others.fail(error);
     throw;
