@@ -126,11 +126,11 @@ class _Running:
         self._lock = threading.Lock()
         self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._ident = 0
+        self.ident = 0  # of the thread; 0 before the first callback
 
     def here(self) -> bool:
         """Whether the caller is a callback."""
-        return self._ident == threading.get_ident()
+        return self.ident != 0 and self.ident == threading.get_ident()
 
     def add(self, run: Callable[[], None]) -> None:
         with self._lock:
@@ -154,7 +154,7 @@ class _Running:
             thread.join(2.0)
 
     def _serve(self) -> None:
-        self._ident = threading.get_ident()
+        self.ident = threading.get_ident()
         while (run := self._todo.get()) is not None:
             try:
                 run()

@@ -159,7 +159,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> LibraryWork:
         tensor = only(tensors)
-        if self._waits_at_once(opts) and not profiler._is_profiler_enabled and not running.here():
+        if self._waits_at_once(opts) and not profiler._is_profiler_enabled and not (running.ident and running.here()):
             kind, reduction = plain_type_of(tensor), reduction_of(operation_of(opts), tensor.dtype)
             if kind and reduction.plain:
                 return self._all_reduce_plainly(tensor, kind, reduction.number, opts)
