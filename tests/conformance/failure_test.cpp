@@ -139,6 +139,21 @@ TEST_P(Failure, AFailedSubgroupLeavesItsParentAlone) {
   });
 }
 
+TEST_P(Failure, ASubgroupWaitsForItsMembersAsLongAsItIsTold) {
+  on_ranks([&](int rank, Group world) {
+    if (rank == 0) {
+      const auto begun = Deadline::Clock::now();
+      const auto error = error_of([&] {
+        world.subgroup({0, 1}, world.new_subgroup_id(), milliseconds(200));
+      });
+      EXPECT_EQ(error.code(), ErrorCode::Timeout) << error.what();
+      EXPECT_EQ(error.rank(), 1) << error.what();
+      EXPECT_LT(Deadline::Clock::now() - begun, comm::GroupOptions().timeout / 2);
+    }
+    world.barrier(Deadline::after(kLong)).wait();  // and the world goes on
+  });
+}
+
 // No deadline comes into it: whoever waits for a rank that has left hears of it.
 TEST_P(Failure, ARankThatLeavesIsMissed) {
   on_ranks([&](int rank, Group group) {

@@ -38,9 +38,15 @@ class CleanEnvironment:
         return subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python",
                                self.place / "bin" / "python", *words], cwd=self.folder, capture_output=True, text=True, timeout=SECONDS)
 
-    def run(self, *words, environment=None):
+    def run(self, *words, environment=None, seconds=SECONDS):
         """A command of the environment, by its name or path."""
+        return subprocess.run(self.command(*words), **self.process(environment), timeout=seconds)
+
+    def command(self, *words):
+        return [str(self.place / "bin" / words[0]), *map(str, words[1:])]
+
+    def process(self, environment=None):
+        """How it is started: options of subprocess.Popen()."""
         ours = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "BIMETAL", "LD_LIBRARY"))}
         ours |= {"INSTALLED": str(self.packages), "OMP_NUM_THREADS": "1", **(environment or {})}
-        return subprocess.run([str(self.place / "bin" / words[0]), *map(str, words[1:])], cwd=self.folder, env=ours,
-                              capture_output=True, text=True, timeout=SECONDS)
+        return {"cwd": self.folder, "env": ours, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

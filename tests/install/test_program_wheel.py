@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 import unittest
 import zipfile
 
@@ -15,6 +16,7 @@ from clean_environment import CleanEnvironment
 
 ROOT = pathlib.Path(__file__).parents[2]
 TORCH = ".".join(torch.__version__.split(".")[:2])
+DEMO_SECONDS = 900  # a very busy machine
 TRAIN = ["train", str(ROOT / "examples" / "fashion_mnist.toml"), "--worker", "cpu:threads=1", "--worker",
          "cpu:threads=1,speed=0.5", "--set", "train.steps=12", "--set", "train.evaluate=false", "--set", "train.global_batch=64"]
 
@@ -64,6 +66,15 @@ class Program(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         report = json.loads((self.installed.folder / "report.json").read_text())
         self.assertEqual(sum(worker["samples"] for worker in report["workers"]), 12 * 64)
+
+    def test_from_pip_to_the_end_of_the_demo(self):
+        """What somebody sees first, but for torch's download."""
+        begun = time.monotonic()
+        fresh = CleanEnvironment(type(self), wheel("bimetal-*-manylinux2014_x86_64.whl"), self.wheel)
+        done = fresh.run("bimetal", "demo", "--quick", seconds=DEMO_SECONDS)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"(?s)How fast is .* alone\?.*balanced.*test accuracy")
+        print(f"an environment, pip install of both wheels, the demo to its end: {time.monotonic() - begun:.1f} s")
 
     def test_launch_and_token_have_all_of_their_options(self):
         (self.installed.folder / "rank.py").write_text("import os; print(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")

@@ -8,15 +8,18 @@ The libraries in the wheels for other systems meet ranks of this one in tests/po
 import email
 import pathlib
 import platform
+import re
 import socket
+import subprocess
 import sys
 import threading
 import time
 import unittest
 import zipfile
 
+import readme
 import torch
-from clean_environment import CleanEnvironment
+from clean_environment import SECONDS, CleanEnvironment
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIST = ROOT / "dist"
@@ -117,6 +120,38 @@ class Installed(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(done.stdout.count("of False"), 2, done.stdout)
 
+    def test_the_readmes_examples(self):
+        programs = readme.programs()
+        self.assertTrue(programs)
+        for program in programs:
+            (self.installed.folder / "shown.py").write_text(program)
+            done = self.installed.run("bimetal", "launch", "-n", "2", "shown.py")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(sorted(done.stdout.splitlines()), [f"[{rank}] {readme.BATCHES}" for rank in range(2)])
+
+    def test_launch_shared_by_a_code(self):
+        """Of this machine's own two users, each with an environment in which nothing but the wheel is."""
+        other = CleanEnvironment(type(self), wheel_for("manylinux2014_x86_64"))
+        for one in (self.installed, other):
+            (one.folder / "first.py").write_text(FIRST)
+            (one.folder / "config").mkdir(exist_ok=True)
+        host = subprocess.Popen(self.installed.command("bimetal", "launch", "--share", "--listen", "127.0.0.1:0", "first.py"),
+                                **self.installed.process({"XDG_CONFIG_HOME": str(self.installed.folder / "config")}))
+        self.addCleanup(host.kill)
+        said = ""
+        while "within two minutes" not in said:
+            line = host.stderr.readline()
+            self.assertTrue(line, said)
+            said += line
+        place = re.search(r"run: bimetal join (\S+)", said)[1]
+        code = re.search(r"within two minutes: ([a-z-]+)", said)[1]
+        guest = other.run("bimetal", "join", place, environment={"BIMETAL_CODE": code, "XDG_CONFIG_HOME": str(other.folder / "config")})
+        self.assertEqual(guest.returncode, 0, guest.stdout + guest.stderr)
+        out, errors = host.communicate(timeout=SECONDS)
+        self.assertEqual(host.returncode, 0, out + said + errors)
+        self.assertEqual(out, "[0] sum 3.0\n")
+        self.assertIn("[1] sum 3.0\n", guest.stdout)
+
     def test_launch_on_named_hosts(self):
         (self.installed.folder / "first.py").write_text(FIRST)
         done = self.installed.run("bimetal", "launch", "-H", "localhost:2", "--",
@@ -156,7 +191,7 @@ class Installed(unittest.TestCase):
         self.assertIn(f"no monitor can be reached at {address}", done.stderr)
 
     def test_what_is_the_programs_it_says(self):
-        done = self.installed.run("bimetal", "join", "127.0.0.1:1", environment={"PATH": "/usr/bin:/bin"})
+        done = self.installed.run("bimetal", "train", "job.toml", environment={"PATH": "/usr/bin:/bin"})
         self.assertEqual(done.returncode, 3, done.stdout)
         self.assertIn("bimetal[train]", done.stderr)
 

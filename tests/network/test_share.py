@@ -122,8 +122,7 @@ class Share(OnTwoHosts):
         self.assert_one_message(job, harness.UNSUPPORTED, "bimetal join HOST")
 
 
-@unittest.skipIf(responders.why_not(), responders.why_not())
-class Discovery(OnTwoHosts):
+class OnTwoHostsThatSee(OnTwoHosts):
     def setUp(self):
         super().setUp()
         self.responders = []
@@ -135,6 +134,9 @@ class Discovery(OnTwoHosts):
     def variables(self, host, **more):
         return super().variables(host, **{**self.responders[host].environment, **more})
 
+
+@unittest.skipIf(responders.why_not(), responders.why_not())
+class Discovery(OnTwoHostsThatSee):
     def test_no_address_is_typed(self):
         job = self.share(train__steps=300)
         begun = time.monotonic()

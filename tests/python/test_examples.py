@@ -3,12 +3,15 @@
 import difflib
 import pathlib
 import re
+import sys
 import tempfile
-import textwrap
 import unittest
 
 import ranks
 from programs import EXAMPLES, ROOT, outputs, run
+
+sys.path.append(str(ROOT / "tests" / "install"))
+import readme  # noqa: E402
 
 
 class Examples(unittest.TestCase):
@@ -18,16 +21,11 @@ class Examples(unittest.TestCase):
                 self.assertIn("epoch 1: loss", run(f"python/{script}", "--samples", 2000, "--epochs", 2))
 
     def test_the_readme_shows_a_loop_that_runs(self):
-        shown = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
-        with tempfile.TemporaryDirectory() as folder:
-            script = pathlib.Path(folder, "shown.py")
-            script.write_text(textwrap.dedent("""
-                import torch
-                dataset = torch.utils.data.TensorDataset(torch.randn(600, 8), torch.randint(3, (600,)))
-                model, criterion = torch.nn.Linear(8, 3), torch.nn.CrossEntropyLoss()
-                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-                """) + shown + "print('batches', len(sampler))\ndist.destroy_process_group()\n")
-            self.assertIn("batches 3", run(script))
+        for program in readme.programs():
+            with tempfile.TemporaryDirectory() as folder:
+                script = pathlib.Path(folder, "shown.py")
+                script.write_text(program)
+                self.assertIn(readme.BATCHES, run(script))
 
     @ranks.needs("accelerate")
     def test_accelerate(self):

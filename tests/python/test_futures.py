@@ -103,6 +103,35 @@ def ways_to_wait():
     assert [part[0].item() for part in parts] == [sum_of(place, size) for place in range(3)]
 
 
+def attaching_waits_for_nobody():
+    """The others call when the first rank has attached all of its callbacks, and no earlier."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    store = dist.distributed_c10d._get_default_store()
+
+    def chain():
+        future = dist.all_reduce(torch.full((1000,), float(rank)), async_op=True).get_future()
+        future = future.then(lambda f: dist.all_reduce(f.value()[0] + 1, async_op=True).get_future().wait()[0])
+        return future.then(lambda f: f.value()[0].item())
+    if rank > 0:
+        store.wait(["attached"], SOON)
+    futures = [chain() for _ in range(3)]
+    if rank == 0:
+        assert not any(future.done() for future in futures)
+        store.set("attached", "yes")
+    assert [future.wait() for future in futures] == [(sum_of(0, size) + 1) * size] * 3
+
+    def late(future):
+        return later.wait()
+    first, second = (dist.all_reduce(torch.ones(3), async_op=True).get_future() for _ in range(2))
+    gate = dist.all_reduce(torch.ones(3), async_op=True).get_future().then(lambda f: store.wait([f"go {rank}"], SOON))
+    waits = first.then(late)
+    later = second.then(lambda f: 1)
+    store.set(f"go {rank}", "yes")
+    gate.wait()
+    raises(RuntimeError, waits.wait, "attached after it")
+    assert later.wait() == 1
+
+
 def callbacks_of_messages():
     """A message's callbacks hold nothing up: its sender may make other calls first."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -133,7 +162,10 @@ def errors_in_callbacks():
         return dist.all_reduce(torch.ones(1000 + dist.get_rank()), async_op=True).get_future().wait()
     future = dist.all_reduce(torch.ones(100_000), async_op=True).get_future().then(unlike)
     raises(RuntimeError, future.wait, "1000 float32", "1001 float32", "[call_mismatch")
-    refused(dist.barrier, "call_mismatch")
+    # The calls of callbacks have failed for good, those of the program have not.
+    future = dist.all_reduce(torch.ones(10), async_op=True).get_future().then(lambda f: dist.barrier())
+    raises(RuntimeError, future.wait, "1000 float32", "[call_mismatch")
+    dist.barrier()
 
 
 def end_after_a_callback_alone(way):
@@ -202,6 +234,9 @@ class Futures(unittest.TestCase):
     def test_ways_to_wait(self):
         ranks.on_ranks(2, ways_to_wait)
         ranks.on_ranks(1, ways_to_wait)
+
+    def test_attaching(self):
+        ranks.on_ranks(3, attaching_waits_for_nobody)
 
     def test_messages(self):
         ranks.on_ranks(2, callbacks_of_messages)

@@ -2,6 +2,8 @@
 
 import datetime
 import gc
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -227,6 +229,15 @@ class Library(unittest.TestCase):
 
     def said(self, program):
         return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120).stdout
+
+    @unittest.skipUnless(os.environ.get("BIMETAL"), "which program? BIMETAL=PATH")
+    def test_a_workers_keys_are_the_programs(self):
+        """BIMETAL_WORKER and --worker are written alike, also where there is no program to read them."""
+        asked = subprocess.run([os.environ["BIMETAL"], "join", "127.0.0.1:1", "--worker", "cpu:cores=2"], capture_output=True,
+                               text=True, timeout=60)
+        said = (asked.stderr, str(ranks.raises(bimetal.Error, lambda: bimetal.device("cpu:cores=2"), "cores")))
+        keys = [re.search(r"keys: ([a-z_, ]+)\)", text)[1] for text in said]
+        self.assertEqual(keys[0], keys[1], said)
 
     def test_what_needs_the_extension_says_so(self):
         calls = ("pipeline.stages(module)", "tensor.parts(module)", "zero.shard(module)",

@@ -11,7 +11,7 @@ from bimetal import _build
 from bimetal.command import doctor, ending, lite, program, token
 
 _LITES = {"launch": "start a command as the ranks of a job", "bench": "measure the links between ranks", "top": "watch a job",
-          "machines": "list the machines that were let in by a code, or forget one"}
+          "join": "bring ranks to a script that another machine shares", "machines": "list the machines that were let in by a code, or forget one"}
 
 
 def _more() -> str:

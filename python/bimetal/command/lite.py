@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 AGENT = "launch-agent"  # which a launcher on another machine starts here
-COMMANDS = ("bench", "launch", *(() if sys.platform == "win32" else ("machines",)), AGENT, "top")
+COMMANDS = ("bench", "launch", *(() if sys.platform == "win32" else ("join", "machines")), AGENT, "top")
 _NAME = "bimetal_lite.exe" if sys.platform == "win32" else "bimetal_lite"
 _PLACES = (pathlib.Path(__file__).parents[1] / _NAME, pathlib.Path(__file__).parents[3] / "capi" / _NAME)
 PROGRAM = next((path for path in _PLACES if path.is_file()), _PLACES[0])

@@ -111,13 +111,18 @@ def neighbours(interface: str) -> dict[str, bool]:
     return {field[0]: bool(int(field[2], 16) & _HEARD) for field in fields if field[5] == interface}
 
 
-def _own_towards(host: str, port: int) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, port))  # sends nothing
-        except OSError:
-            return ""
+def own_towards(host: str, port: int) -> str:
+    """This machine's address on the way to another. OSError if no network leads there."""
+    family, _, _, _, peer = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(peer)  # sends nothing
         return str(probe.getsockname()[0])
+
+
+def _own_towards(host: str, port: int) -> str:
+    with contextlib.suppress(OSError):
+        return own_towards(host, port)
+    return ""
 
 
 def _in_network(peer: str, address: str, interface: str) -> bool:

@@ -51,18 +51,6 @@ class Epoch:
         return self.members[rank].door.rpartition(":")[0]
 
 
-def _port_of_door() -> int:
-    """The machine's first rank has BIMETAL_DOOR_PORT, the next one the port behind it, and so on; 0: any. So have newcomers, whose
-    machine may have such ranks already."""
-    text = os.environ.get("BIMETAL_DOOR_PORT", "")
-    if not text or os.environ.get("BIMETAL_DOOR"):
-        return 0
-    local_rank = os.environ.get("LOCAL_RANK", "0")
-    if not text.isdigit() or not 0 < int(text) + int(local_rank) < 65536:
-        raise error(f"BIMETAL_DOOR_PORT is '{text}', which gives local rank {local_rank} no port", "invalid_argument")
-    return int(text) + int(local_rank)
-
-
 class Members:
     """This process's place among the members of a job. Use from one thread at a time.
 
@@ -80,14 +68,12 @@ class Members:
                  timeout: float = 300.0) -> None:
         self._handle = self._group = 0
         self._process = os.getpid()
-        address = os.environ.get("BIMETAL_ADDRESS") or text_of(lib.address, towards.encode() if towards else None)
-        port = _port_of_door()
-        self.address = address
+        door = text_of(lib.door, towards.encode() if towards else None)
+        self.address = door.rpartition(":")[0].strip("[]")
         self._gives_up = False
         self._wait = Wait(lambda _: int(self._gives_up))
         self._options = MemberOptions(
-            ctypes.sizeof(MemberOptions), f"{f'[{address}]' if ':' in address else address}:{port}".encode(),
-            socket.gethostname().encode(), os.environ.get("BIMETAL_WORKER", "python").encode(), job.encode(), keeper.encode(), least,
+            ctypes.sizeof(MemberOptions), door.encode(), socket.gethostname().encode(), os.environ.get("BIMETAL_WORKER", "python").encode(), job.encode(), keeper.encode(), least,
             most, int(patience * 1000), int(timeout * 1000), self._wait, None)
         self._timeout_ms = int(timeout * 1000)
         self._handle = made(lib.members_new, ctypes.byref(self._options))

@@ -50,7 +50,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "server_new": (_I, [_S, _P]), "server_port": (_I, [_P]), "server_free": (None, [_P]),
     "store_connect": (_I, [_S, _L, _P]), "answer_set": (None, [_P, _S, _L]), "store_of_calls": (_I, [_P, _P]),
     "store_free": (None, [_P]), "store_set": (_I, [_P, _S, _S, _L, _L]), "store_get": (_I, [_P, _S, _L, _P, _P]),
-    "store_add": (_I, [_P, _S, _L, _L, _P]), "store_try_get": (_I, [_P, _S, _L, _P, _P]), "address": (_I, [_S, _P]), "own_addresses": (_I, [_P]), "token": (_I, [_P]),
+    "store_add": (_I, [_P, _S, _L, _L, _P]), "store_try_get": (_I, [_P, _S, _L, _P, _P]), "address": (_I, [_S, _P]), "door": (_I, [_S, _P]), "own_addresses": (_I, [_P]), "token": (_I, [_P]),
     "end_with_launcher": (_I, []),
     "folder_new": (_I, [_S, _P]), "folder_path": (_I, [_P, _P]), "folder_move": (_I, [_P]), "folder_free": (None, [_P]),
     "remove_leftovers": (_I, [_S, _S]), "sync_path": (_I, [_S]), "write_file": (_I, [_S, _S, _L]),

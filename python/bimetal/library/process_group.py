@@ -14,6 +14,7 @@ from torch.autograd import profiler
 
 from bimetal import _C
 from bimetal.library.by_store import Splitting, monitored_barrier
+from bimetal.library.callbacks import running
 from bimetal.library.interface import check, error, failure, lib, numbers, text_of
 from bimetal.library.reductions import BitwiseReduction, SparseReduction
 from bimetal.library.tensors import (
@@ -68,6 +69,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
         self._sequence = 0
         self._coalescing: list[LibraryWork] | None = None
         self._pending: dict[int, LibraryWork] = {}
+        self._of_callbacks: LibraryProcessGroup | None = None
 
     def __del__(self) -> None:
         # A forked child has the group without its threads: to end it would wait for them.
@@ -115,6 +117,8 @@ class LibraryProcessGroup(dist.ProcessGroup):
 
     def abort(self) -> None:
         """Ends what is in flight, here and on the other ranks."""
+        if self._of_callbacks is not None:
+            self._of_callbacks.abort()
         check(lib.group_abort(self._handle, b"the process group was aborted"))
 
     def shutdown(self) -> None:
@@ -135,8 +139,12 @@ class LibraryProcessGroup(dist.ProcessGroup):
         return _C.ProcessGroup(self._handle, self._timeout.total_seconds())
 
     def close(self, seconds: float) -> None:
-        if os.getpid() == self._process:
-            lib.group_close(self._handle, int(seconds * 1000))
+        if os.getpid() != self._process:
+            return
+        running.settle(seconds)
+        if self._of_callbacks is not None:
+            self._of_callbacks.close(seconds)
+        lib.group_close(self._handle, int(seconds * 1000))
 
     def flight_recorder(self) -> str:
         return text_of(lib.group_flight_recorder, self._handle)
@@ -151,7 +159,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> LibraryWork:
         tensor = only(tensors)
-        if self._waits_at_once(opts) and not profiler._is_profiler_enabled:
+        if self._waits_at_once(opts) and not profiler._is_profiler_enabled and not (running.ident and running.here()):
             kind, reduction = plain_type_of(tensor), reduction_of(operation_of(opts), tensor.dtype)
             if kind and reduction.plain:
                 return self._all_reduce_plainly(tensor, kind, reduction.number, opts)
@@ -388,6 +396,21 @@ class LibraryProcessGroup(dist.ProcessGroup):
         return work
 
     def _begin(self, host: HostTensors, outputs: list[torch.Tensor], calls: Sequence[_Begin], opts: Any, message: bool) -> LibraryWork:
+        if running.here() and not message:
+            work = self._for_callbacks()._begin_here(host, outputs, calls, opts, message)
+            if self._coalescing is not None:
+                self._coalescing.append(work)
+            return work
+        return self._begin_here(host, outputs, calls, opts, message)
+
+    def _for_callbacks(self) -> LibraryProcessGroup:
+        """The same ranks with an order of their own: that of the calls in callbacks. Collective in those at first."""
+        if self._of_callbacks is None:
+            self._of_callbacks = self.split_group(range(self._size), self._timeout, f"{self._name}:callbacks")
+            assert self._of_callbacks is not None
+        return self._of_callbacks
+
+    def _begin_here(self, host: HostTensors, outputs: list[torch.Tensor], calls: Sequence[_Begin], opts: Any, message: bool) -> LibraryWork:
         within = milliseconds_of(opts) or self._within  # the core's own is that of the whole world
         if self._pending:
             look_at(self._pending)
@@ -406,6 +429,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
                 work = OVER
             else:
                 work = LibraryWork(host, outputs, self._pending, begun)
+                work.is_message = message
                 work.begun()
         except BaseException as problem:  # a signal's, too, which may come before the core's work is among them
             if place is not None and place.value and place.value not in begun:

@@ -1,9 +1,7 @@
 """Calls in flight, and their futures.
 
-A future's callbacks may make calls of their own, and calls must come in one order on all ranks. So whoever attaches a
-callback waits for the call first, unless the callback is known to make none: the callback then runs at once, in the
-caller's thread, as it does where futures are done from the start. The futures that nobody waits for are completed at the
-end of the backward in which the reducer of DDP has asked for them, all others by a thread of this process.
+callbacks.py says when a future's callbacks run. The futures that nobody waits for are completed at the end of the backward in
+which the reducer of DDP has asked for them, all others by a thread of this process.
 
 DDP's reducer asks for a bucket's future during the backward and waits for it when all has been computed, in a callback that it
 has given torch's engine after the last bucket. One that is queued when the future is asked for comes before that one and in the
@@ -26,6 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from bimetal.library.callbacks import OrderedFuture, running
 from bimetal.library.interface import OK, PENDING, at_once, check, error, failure, lib, made
 from bimetal.library.tensors import HostTensors
 
@@ -73,16 +72,13 @@ def run_at_end(caller: FrameType | None, action: Callable[[], object], instead: 
 
 _SLICE_MS = 500  # of a wait, between which Python handles signals
 
-# Modules whose callbacks only compute.
-_ONLY_COMPUTE = {"torch.distributed.algorithms.ddp_comm_hooks.default_hooks", "bimetal.balance.hook"}
-
-
 class LibraryWork(dist.Work):
     """A call of a process group: one or several of the core's, and the memory that they use.
 
     ``pending`` are the works of the group that are under way, which it leaves by itself.
     """
 
+    is_message = False  # to one rank: its callbacks have an order there alone, and who attaches one waits
     _owns = True
     _ending = False
     _ended = False
@@ -230,24 +226,6 @@ class LibraryWork(dist.Work):
         future.settled()
 
 
-class _Failed:
-    """What a future has in the place of results that failed to come. Of such futures torch tells Python alone. Its reducer, in
-    C++, looks for tensors in what it finds, by pickling that, and takes the first one unseen: it is told here. So does a future
-    of a device's tensors when it is completed, which would keep of an error no more than its text: it finds none."""
-
-    def __init__(self, problem: BaseException, completes: bool) -> None:
-        self._problem, self._completes = problem, completes
-
-    def tell(self) -> Any:
-        raise self._problem.with_traceback(None)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        if self._completes:
-            self._completes = False
-            return tuple, ()
-        return self.tell()
-
-
 class SeveralWorks(LibraryWork):
     """Works that were made as one, whose calls it uses."""
 
@@ -277,45 +255,31 @@ class _Over(LibraryWork):
 OVER = _Over(HostTensors(), [], {}, [])
 
 
-class LibraryFuture(torch.futures.Future):
-    """Of a work. Chains of callbacks have the order of the calls, since none is left for later that makes some."""
+class LibraryFuture(OrderedFuture):
+    """Of a work."""
 
     def __init__(self, work: LibraryWork, devices: list[torch.device]) -> None:
-        super().__init__(devices=devices)
-        self._of_device = bool(devices)
+        super().__init__(devices)
         self._work: LibraryWork | None = work
-
-    def fail(self, problem: BaseException) -> None:
-        self._set_unwrap_func(_Failed.tell)  # which torch's set_exception() is made of, too
-        self.set_result(_Failed(problem, self._of_device))
+        self._of_message = work.is_message
 
     def settled(self) -> None:
         self._work = None  # else both would be there until the next collection of garbage
 
-    def wait(self) -> Any:
-        self._finish()
-        return super().wait()
+    def finish(self) -> None:
+        work = self._work
+        if work is not None:
+            work.finish()
 
     def done(self) -> bool:
         work = self._work
         return (work is None or work.is_completed()) and super().done()
 
-    def then(self, callback: Callable[[Any], Any]) -> Any:
-        self._before(callback)
-        return super().then(callback)
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        self._before(callback)
-        super().add_done_callback(callback)
-
-    def _before(self, callback: Callable[[Any], Any]) -> None:
-        if getattr(callback, "__module__", None) not in _ONLY_COMPUTE:
-            self._finish()
-
-    def _finish(self) -> None:
-        work = self._work
-        if work is not None:
-            work.finish()
+    def _at_once(self) -> bool:
+        if not self._of_message:
+            return super()._at_once()
+        self.finish()
+        return True
 
 
 class _Completion:
@@ -367,7 +331,9 @@ class _Completion:
 _completion = _Completion()
 
 
-stop_completing = _completion.stop
+def stop_completing() -> None:
+    running.stop()
+    _completion.stop()
 
 
 def look_at(pending: dict[int, LibraryWork]) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import bimetal
 from bimetal._devices import accelerators
+from bimetal.command import network
 from bimetal.ray import node as node_process
 from bimetal.ray import token_file
 from bimetal.ray.result import error
@@ -56,10 +57,7 @@ def is_loopback(host: str) -> bool:
 def own_address_towards(host: str, port: int) -> str:
     """This machine's address on the way to another. bimetal.Error if no network leads there."""
     try:
-        family, _, _, _, peer = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(peer)  # sends nothing
-            return probe.getsockname()[0]
+        return network.own_towards(host, port)
     except OSError as bad:
         raise error(f"no network leads to {host}: {bad}", "system") from bad
 

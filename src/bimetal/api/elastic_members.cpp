@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <asio/ip/host_name.hpp>
-#include <charconv>
-#include <cstdlib>
-#include <limits>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -21,35 +19,11 @@
 namespace bimetal::api {
 namespace {
 
-constexpr const char* kPortVariable = "BIMETAL_DOOR_PORT";
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-/// Where the others reach this process.
-std::string own_address(const Start& start) {
-  if (auto own = variable("BIMETAL_ADDRESS"); !own.empty()) return own;
-  if (!start.doors.empty()) return net::address_towards(membership::doors_in(start.doors).front());
-  if (!start.rank || start.rank->on_one_machine()) return "127.0.0.1";
-  return net::address_towards(start.rank->master);
-}
-
-/// The machine's first rank has that of the variable, the next one the port behind it; 0: any. So
-/// have newcomers, whose machine may have such ranks already.
-std::uint16_t port_of_door(const Start& start) {
-  const auto text = variable(kPortVariable);
-  if (text.empty() || !start.doors.empty()) return 0;
-  int port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  const bool whole = error == std::errc() && end == text.data() + text.size() && port > 0;
-  const auto own = std::int64_t{port} + (start.rank ? start.rank->local_rank : 0);
-  if (!whole || own > std::numeric_limits<std::uint16_t>::max()) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("{} is '{}', which gives this rank no port", kPortVariable, text));
-  }
-  return static_cast<std::uint16_t>(own);
+/// Somebody whom the others reach; nobody where they are all on this machine.
+std::optional<net::Endpoint> somebody(const Start& start) {
+  if (!start.doors.empty()) return membership::doors_in(start.doors).front();
+  if (!start.rank || start.rank->on_one_machine()) return std::nullopt;
+  return start.rank->master;
 }
 
 }  // namespace
@@ -71,8 +45,10 @@ membership::Options member_options(const Start& start, const ElasticOptions& opt
                 "`mpirun … bimetal launch --mpi --elastic -- PROGRAM` (docs/elastic.md)");
   }
   membership::Options how;
-  how.listen = own_address(start);
-  how.port = port_of_door(start);
+  const int local_rank = start.rank ? start.rank->local_rank : 0;
+  const auto door = membership::door_of_process(somebody(start), local_rank, !start.doors.empty());
+  how.listen = door.host;
+  how.port = door.port;
   how.token = start.token;
   how.host = asio::ip::host_name();
   how.worker = start.worker_text;

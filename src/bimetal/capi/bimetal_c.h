@@ -109,6 +109,12 @@ BIMETAL_C int32_t bimetal_store_try_get(bimetal_store* store, const char* key, i
  * call. */
 BIMETAL_C int32_t bimetal_address(const char* server, const char** address);
 
+/* "HOST:PORT" for bimetal_member_options.door, as this process's environment says
+ * (membership/door.h); `towards`: "HOST:PORT" of somebody whom the other members reach, or NULL.
+ * With BIMETAL_DOOR the process comes to members that are there; LOCAL_RANK counts ranks of its
+ * machine. Likewise. */
+BIMETAL_C int32_t bimetal_door(const char* towards, const char** door);
+
 /* "ADDRESS INTERFACE" of every interface that is up, a line each; likewise. */
 BIMETAL_C int32_t bimetal_own_addresses(const char** lines);
 

@@ -44,6 +44,18 @@ std::int32_t guarded(Call&& call) noexcept {
 /// Error(InvalidArgument) where an argument is missing.
 void require(const void* argument, const char* what);
 
+/// The structure that a caller gives. Error(InvalidArgument) where it is missing, or an older and
+/// shorter one.
+template <typename Structure>
+const Structure& required(const Structure* given, const char* name) {
+  require(given, name);
+  if (given->struct_size < sizeof(Structure)) {
+    throw Error(ErrorCode::InvalidArgument,
+                std::string("struct_size of ") + name + " is too small: it is to be its sizeof");
+  }
+  return *given;
+}
+
 /// Keeps the text for this thread until the next, and returns where it stands.
 const std::string& keep_text(std::string text);
 

@@ -11,9 +11,6 @@ using namespace bimetal;
 namespace {
 
 comm::Group meet_as(const bimetal_meeting& asked) {
-  if (asked.struct_size < sizeof(bimetal_meeting)) {
-    throw Error(ErrorCode::InvalidArgument, "struct_size of bimetal_meeting is too small");
-  }
   capi::require(asked.store, "the store");
   capi::require(asked.name, "the group's name");
   comm::Meeting meeting{.rank = asked.rank,
@@ -36,9 +33,8 @@ extern "C" {
 
 std::int32_t bimetal_group_meet(const bimetal_meeting* meeting, bimetal_group** group) {
   return capi::guarded([&] {
-    capi::require(meeting, "the meeting");
     capi::require(group, "the place for the group");
-    *group = new bimetal_group{meet_as(*meeting)};
+    *group = new bimetal_group{meet_as(capi::required(meeting, "bimetal_meeting"))};
   });
 }
 

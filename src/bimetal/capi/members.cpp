@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <span>
@@ -12,6 +13,7 @@
 
 #include "bimetal/base/json_string.h"
 #include "bimetal/capi/boundary.h"
+#include "bimetal/membership/door.h"
 #include "bimetal/membership/membership.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/tcp/peer_timeout.h"
@@ -41,9 +43,6 @@ Error error_of(std::int32_t status, const char* text, std::int32_t rank = -1) {
 }
 
 membership::Options options_of(const bimetal_member_options& asked) {
-  if (asked.struct_size < sizeof(bimetal_member_options)) {
-    throw Error(ErrorCode::InvalidArgument, "struct_size of bimetal_member_options is too small");
-  }
   capi::require(asked.door, "the member's door");
   const auto door = net::parse_endpoint(asked.door);
   const auto timeout = capi::milliseconds(asked.timeout_ms);
@@ -101,11 +100,23 @@ std::string json_of(std::span<const membership::Member> members) {
 
 extern "C" {
 
+std::int32_t bimetal_door(const char* towards, const char** door) {
+  return capi::guarded([&] {
+    std::optional<net::Endpoint> somebody;
+    if (towards != nullptr) somebody = net::parse_endpoint(towards);
+    const char* local = std::getenv("LOCAL_RANK");
+    const bool comes_later = !text_of(std::getenv("BIMETAL_DOOR")).empty();
+    *door = capi::keep_text(net::to_string(membership::door_of_process(
+                                somebody, local == nullptr ? 0 : std::atoi(local), comes_later)))
+                .c_str();
+  });
+}
+
 std::int32_t bimetal_members_new(const bimetal_member_options* options, bimetal_members** members) {
   return capi::guarded([&] {
-    capi::require(options, "the options");
     capi::require(members, "the place for the members");
-    *members = new bimetal_members{membership::Membership(options_of(*options))};
+    *members = new bimetal_members{
+        membership::Membership(options_of(capi::required(options, "bimetal_member_options")))};
   });
 }
 

@@ -98,14 +98,11 @@ void bimetal_answer_set(bimetal_answer* answer, const void* value, std::int64_t 
 
 std::int32_t bimetal_store_of_calls(const bimetal_store_calls* calls, bimetal_store** store) {
   return capi::guarded([&] {
-    capi::require(calls, "the store's calls");
     capi::require(store, "the place for the store");
-    if (calls->struct_size < sizeof(bimetal_store_calls)) {
-      throw Error(ErrorCode::InvalidArgument, "struct_size of bimetal_store_calls is too small");
-    }
-    capi::require(calls->name, "the store's name");
-    capi::require(calls->address, "the address of this process");
-    *store = new bimetal_store{std::make_unique<capi::CalledStore>(*calls)};
+    const auto& given = capi::required(calls, "bimetal_store_calls");
+    capi::require(given.name, "the store's name");
+    capi::require(given.address, "the address of this process");
+    *store = new bimetal_store{std::make_unique<capi::CalledStore>(given)};
   });
 }
 

@@ -81,14 +81,6 @@ std::vector<std::string> choose_workers_or_none(const std::vector<std::string>& 
   return none ? std::vector<std::string>() : choose_workers(from_command_line, job);
 }
 
-void add_encrypt(CLI::App& command, const std::string& group) {
-  command
-      .add_flag_callback(
-          "--encrypt", [] { ::setenv("BIMETAL_ENCRYPTION", "on", 1); },
-          "Encrypt all connections of the job; the same on every machine")
-      ->group(group);
-}
-
 job::JobConfig read_job(const std::string& file, const std::vector<std::string>& set) {
   return job::load_job(file, set, show_notice);
 }

@@ -35,9 +35,6 @@ std::vector<std::string> choose_workers(const std::vector<std::string>& from_com
 std::vector<std::string> choose_workers_or_none(const std::vector<std::string>& from_command_line,
                                                 const job::JobConfig& job);
 
-/// The flag --encrypt: sets BIMETAL_ENCRYPTION for this process and the ranks that it starts.
-void add_encrypt(CLI::App& command, const std::string& group);
-
 /// How many ranks a job will have; 0 where that is not known.
 using RanksOf = std::function<int(const job::JobConfig& job)>;
 

@@ -79,7 +79,8 @@ Group Group::subgroup(const std::vector<int>& ranks) {
   return subgroup(ranks, static_cast<std::uint32_t>(row(ranks.front()).back()));
 }
 
-Group Group::subgroup(const std::vector<int>& ranks, std::uint32_t id) {
+Group Group::subgroup(const std::vector<int>& ranks, std::uint32_t id,
+                      std::optional<std::chrono::milliseconds> timeout) {
   auto& group = impl();
   check_subgroup(ranks, size());
   if (std::ranges::find(ranks, rank()) == ranks.end()) {
@@ -89,7 +90,9 @@ Group Group::subgroup(const std::vector<int>& ranks, std::uint32_t id) {
   }
   std::vector<int> members;
   for (const int member : ranks) members.push_back(group.core().world_rank(member));
-  auto made = std::make_shared<Impl>(group.fabric(), id, std::move(members), group.options());
+  auto options = group.options();
+  options.timeout = timeout.value_or(options.timeout);
+  auto made = std::make_shared<Impl>(group.fabric(), id, std::move(members), std::move(options));
   made->find_shared_memory();
   return Group(std::move(made));
 }

@@ -139,8 +139,10 @@ class Group {
   /// The same for the members alone: only they call it, all with the same list and the same `id`,
   /// which one of them took from new_subgroup_id() and gave to the others by some other way. For
   /// callers such as torch, which asks none but the members. Lists that differ are not found out.
-  /// Error(InvalidArgument) on a rank that is not in the list.
-  Group subgroup(const std::vector<int>& ranks, std::uint32_t id);
+  /// `timeout`: of the new group, as GroupOptions has it, and for its members to come; this group's
+  /// by default. Error(InvalidArgument) on a rank that is not in the list.
+  Group subgroup(const std::vector<int>& ranks, std::uint32_t id,
+                 std::optional<std::chrono::milliseconds> timeout = {});
 
   /// A number that this function gives on no other rank and in no other call of the job.
   std::uint32_t new_subgroup_id();

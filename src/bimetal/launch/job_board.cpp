@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <asio/ip/host_name.hpp>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <type_traits>
 
 #include "bimetal/base/error.h"
@@ -18,6 +20,7 @@ using Json = nlohmann::json;
 // All keys begin with "board/": ranks use others in the same store.
 constexpr const char* kOffer = "board/offer";
 constexpr const char* kClaimed = "board/claimed";
+constexpr const char* kRanksFrom = "board/ranks/";  // and the machine's first rank
 constexpr const char* kClaimedServers = "board/claimed_servers";
 constexpr const char* kStarted = "board/started";
 constexpr const char* kWithdrawn = "board/withdrawn";
@@ -38,17 +41,20 @@ constexpr int kMostInVain = 2;
 void JobBoard::offer(const JobOffer& offer, int workers) {
   store_.add(kClaimed, workers, soon());
   store_.add(kPresent, 1, soon());
+  note_ranks(0, workers);
   const Json json = {{"version", offer.version},
                      {"request", offer.request},
                      {"world_size", offer.world_size},
-                     {"servers_here", offer.servers_here}};
+                     {"servers_here", offer.servers_here},
+                     {"command", offer.command}};
   store_.set(kOffer, json.dump(), soon());
 }
 
 JobOffer JobBoard::read_offer(Deadline deadline) {
   try {
     const auto json = Json::parse(store_.get(kOffer, deadline));
-    return {json.at("version"), json.at("request"), json.at("world_size"), json.at("servers_here")};
+    return {json.at("version"), json.at("request"), json.at("world_size"), json.at("servers_here"),
+            json.value("command", std::vector<std::string>())};
   } catch (const Json::exception& error) {
     throw Error(ErrorCode::CorruptData,
                 fmt::format("the job offered by the host makes no sense: {}", error.what()));
@@ -58,14 +64,39 @@ JobOffer JobBoard::read_offer(Deadline deadline) {
 int JobBoard::claim(int workers, int world_size) {
   const auto after = store_.add(kClaimed, workers, soon());
   if (after <= world_size) {
+    const auto first = static_cast<int>(after) - workers;
     store_.add(kPresent, 1, soon());
-    return static_cast<int>(after) - workers;
+    note_ranks(first, workers);
+    return first;
   }
-  const auto before = store_.add(kClaimed, -workers, soon());
+  const auto before = static_cast<int>(store_.add(kClaimed, -workers, soon()));
+  const int free = world_size - before;
   throw Error(ErrorCode::InvalidArgument,
-              fmt::format("the job is full: {} of its {} joined, and this machine "
-                          "offers {}; start it with a larger --world-size",
-                          before, counted(world_size, "worker has", "workers have"), workers));
+              fmt::format("{} of the job's {} joined, so that it waits for {}, and this machine "
+                          "offers {}: {}start it there with --world-size {}, or join an elastic "
+                          "job once it trains, when it takes any number",
+                          before, counted(world_size, "worker has", "workers have"),
+                          free > 0 ? fmt::format("{} more", free) : "nobody", workers,
+                          free > 0 ? "offer fewer (one --worker for each, or -n), " : "",
+                          before + workers));
+}
+
+void JobBoard::note_ranks(int first, int count) {
+  store_.set(fmt::format("{}{}", kRanksFrom, first),
+             fmt::format("{} {}", count, asio::ip::host_name()), soon());
+}
+
+std::vector<HostRanks> JobBoard::machines(int world_size) {
+  std::vector<HostRanks> machines;
+  for (int first = 0; first < world_size; first += machines.back().count) {
+    const auto text = store_.get(fmt::format("{}{}", kRanksFrom, first), soon());
+    auto& machine = machines.emplace_back(HostRanks{.name = {}, .first_rank = first, .count = 0});
+    std::istringstream(text) >> machine.count >> machine.name;
+    if (machine.count > 0) continue;
+    throw Error(ErrorCode::CorruptData,
+                fmt::format("the machine of rank {} says that it has '{}' ranks", first, text));
+  }
+  return machines;
 }
 
 int JobBoard::claim_later(int workers) {

@@ -7,9 +7,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/launch/ssh/host_list.h"
 #include "bimetal/rendezvous/store.h"
 
 namespace bimetal::launch {
@@ -44,6 +46,8 @@ struct JobOffer {
   std::string request;   ///< what each rank is to do, the whole job in it
   int world_size = 0;    ///< ranks over all machines
   int servers_here = 0;  ///< parameter servers that the host runs
+  /// Of `bimetal launch`: what its ranks run there; `request` is empty then.
+  std::vector<std::string> command = {};
 };
 
 /// A view of the store; `store` must outlive it. Calls end within seconds, and once the job has
@@ -59,8 +63,11 @@ class JobBoard {
   JobOffer read_offer(Deadline deadline);
 
   /// Takes the next `workers` rank numbers and returns the first of them. Error(InvalidArgument)
-  /// when fewer are free.
+  /// when fewer are free: it says how many are, and what can be done.
   int claim(int workers, int world_size);
+
+  /// Which ranks each machine has claimed, in their order: once all have been.
+  std::vector<HostRanks> machines(int world_size);
 
   /// The same for workers that come to a job which trains already, whatever its size.
   int claim_later(int workers);
@@ -102,6 +109,8 @@ class JobBoard {
   bool everyone_left();
 
  private:
+  void note_ranks(int first, int count);
+
   JobStore& store_;
 };
 

@@ -3,14 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <limits>
 
 #include "bimetal/base/error.h"
+#include "bimetal/comm/meet/meet.h"
 
 namespace bimetal::membership {
 namespace {
 
 constexpr const char* kKnocks = "door/knocks";
 constexpr const char* kMeets = "door/meets";
+
+constexpr const char* kPortVariable = "BIMETAL_DOOR_PORT";
 
 /// How long a visitor waits for its answer before it shows again that it waits.
 constexpr std::chrono::milliseconds kBeatEvery{100};
@@ -125,6 +131,31 @@ std::vector<net::Endpoint> doors_in(std::string_view text) {
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return doors;
+}
+
+net::Endpoint door_of_process(const std::optional<net::Endpoint>& towards, int local_rank,
+                              bool comes_later) {
+  net::Endpoint door;
+  if (const char* own = std::getenv("BIMETAL_ADDRESS"); own != nullptr && *own != '\0') {
+    door.host = own;
+  } else {
+    door.host = comes_later && towards ? net::address_towards(*towards)
+                                       : comm::address_for_meeting(towards);
+  }
+  const char* text = std::getenv(kPortVariable);
+  if (text == nullptr || *text == '\0' || comes_later) return door;
+  const std::string_view digits = text;
+  int first = 0;
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), first);
+  const auto port = std::int64_t{first} + local_rank;
+  if (error != std::errc() || end != digits.end() || first <= 0 ||
+      port > std::numeric_limits<std::uint16_t>::max()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{} is '{}', which gives local rank {} no port", kPortVariable, text,
+                            local_rank));
+  }
+  door.port = static_cast<std::uint16_t>(port);
+  return door;
 }
 
 void show(rendezvous::Store& store, const Roll& roll) {

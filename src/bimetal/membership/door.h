@@ -77,6 +77,15 @@ Answer knock_at(rendezvous::Store& store, const Knock& knock, std::chrono::milli
 /// "HOST:PORT,HOST:PORT…". Errors: those of net::parse_endpoint.
 std::vector<net::Endpoint> doors_in(std::string_view text);
 
+/// Where this process is to have its door, by its environment. The host is BIMETAL_ADDRESS, or else
+/// the address on the way to `towards` (nobody: comm::address_for_meeting()); who `comes_later`,
+/// to members that are there already, is not taken for a rank of one machine. The port is
+/// BIMETAL_DOOR_PORT for the machine's first rank, the next ones behind it for those that follow;
+/// 0, any, without that, and for newcomers, whose machine may have such ranks already.
+/// Error(InvalidArgument) for a port that makes no sense.
+net::Endpoint door_of_process(const std::optional<net::Endpoint>& towards, int local_rank,
+                              bool comes_later);
+
 /// Where a store shows who is in this epoch, once there is one.
 inline constexpr const char* kRollKey = "door/roll";
 

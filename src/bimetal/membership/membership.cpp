@@ -325,10 +325,22 @@ std::optional<comm::Group> Membership::preside(Round& round) {
           return std::nullopt;  // somebody was lost meanwhile
         }
     }
-    if (round.until.expired()) throw meeting.shortage(options_.least);
+    if (round.until.expired()) give_up(failure_.value_or(meeting.shortage(options_.least)));
     round.wait();
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+}
+
+/// Those who have come end for the same reason, instead of missing this member, too.
+void Membership::give_up(const Error& why) {
+  const auto visitors = door_.visitors();
+  for (const auto& [number, visitor] : visitors) {
+    const bool belongs = roll_.find(visitor.knock.who.id) != nullptr;
+    door_.answer(number, belongs ? Answer{.verdict = Verdict::failed, .error = why}
+                                 : Answer{.verdict = Verdict::elsewhere});
+  }
+  if (!visitors.empty()) std::this_thread::sleep_for(kToRead);
+  throw Error(why);
 }
 
 void Membership::show_roll(const Roll& roll) {

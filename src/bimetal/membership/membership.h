@@ -122,6 +122,7 @@ class Membership {
   std::optional<comm::Group> attend(const Member& host, Round& round);
   bool are_enough(Meeting& meeting) const;
   std::optional<comm::Group> preside(Round& round);
+  [[noreturn]] void give_up(const Error& why);
   void show_roll(const Roll& roll);
   void look_at_board();
   std::optional<Roll> roll_behind(const net::Endpoint& door) const;

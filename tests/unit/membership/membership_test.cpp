@@ -232,6 +232,21 @@ TEST(Membership, FewerThanTheLeastAreAnErrorThatSaysWhoIsMissing) {
               ::testing::AllOf(HasSubstr("min_workers asks for 2"), HasSubstr("host0")));
 }
 
+TEST(Membership, WhoWaitsWithALeaderThatGivesUpDoesNotTakeItForLost) {
+  Members members(3, [](Options& options) {
+    options.least = 3;
+    // The leader's time is over first.
+    options.patience = options.host == "host0" ? 300ms : 20s;
+  });
+  members.lose(2);
+  auto leader = members.next(0), other = members.next(1);
+  const auto shortage =
+      ::testing::AllOf(HasSubstr("2 of 3 members are there"), HasSubstr("host2"),
+                       ::testing::Not(HasSubstr("host0")), ::testing::Not(HasSubstr("host1")));
+  EXPECT_THAT(failure_of(std::move(leader)), shortage);
+  EXPECT_THAT(failure_of(std::move(other)), shortage);
+}
+
 TEST(Membership, AFailureOfOneIsToldToAll) {
   Members members(3);
   auto one = members.next(0), other = members.next(2);

@@ -14,7 +14,12 @@
 #include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/fabric/launch_plan.h"
 #include "bimetal/cli/fabric/launch_task.h"
+#ifndef _WIN32
+#include "bimetal/cli/start/host_meeting.h"
+#include "bimetal/cli/start/shared_launch.h"
+#endif
 #include "bimetal/cli/terminal.h"
 #include "bimetal/launch/agent/agent_message.h"
 #include "bimetal/launch/ssh/host_launcher.h"
@@ -30,6 +35,7 @@ MASTER_ADDR and MASTER_PORT as under torchrun, and the job's token in BIMETAL_TO
 Examples:
   bimetal launch -n 2 train.py --epochs 3
   bimetal launch -n 4 -- python train.py
+  bimetal launch --share train.py             (on the other machine, where train.py is: bimetal join)
   bimetal launch -H pc1:2,pc2:2 -- bimetal train job.toml
   bimetal launch -n 4 --elastic=2 --restart 3 -- bimetal train job.toml
   bimetal launch -H localhost:1,me@mac.local:1 --remote-bimetal /opt/bimetal/bin/bimetal -- python3 train.py
@@ -55,6 +61,9 @@ struct LaunchArguments {
   int master_port = 0;
   bool no_prefix = false;
   Starter starter;
+#ifndef _WIN32
+  HostOptions host;
+#endif
   int elastic = 0, restarts = 0;  ///< least number of members; 0: as the command is
   double grace_s = 10, start_timeout_s = 60, silence_s = 60;
   std::vector<std::string> command;
@@ -82,14 +91,12 @@ std::vector<launch::HostRanks> hosts_of(const LaunchArguments& arguments) {
 bool is_job_setting(std::string_view name) {
   return name.starts_with("BIMETAL_") && !name.starts_with("BIMETAL_TOKEN") &&
          !name.ends_with("_FD") && name != "BIMETAL_STORE" && name != "BIMETAL_REQUEST" &&
-         name != launch::kBoardVariable && name != launch::kDoorVariable;
+         name != "BIMETAL_CODE" && name != launch::kBoardVariable && name != launch::kDoorVariable;
 }
 
-launch::NamedValues environment_of(const LaunchArguments& arguments) {
+/// What --env asks for.
+launch::NamedValues more_environment(const LaunchArguments& arguments) {
   launch::NamedValues values;
-  for (auto& variable : launch::own_environment()) {
-    if (is_job_setting(variable.first)) values.push_back(std::move(variable));
-  }
   for (const auto& wish : arguments.environment) {
     const auto equals = wish.find('=');
     const auto name = wish.substr(0, equals);
@@ -116,42 +123,35 @@ net::Token token_of_job() {
   return own.empty() ? net::Token::generate() : own;
 }
 
-launch::HostsPlan plan_of_hosts(const LaunchArguments& arguments) {
-  launch::HostsPlan plan;
-  plan.hosts = hosts_of(arguments);
+/// Without hosts and token.
+launch::HostsPlan plan_of(const LaunchArguments& arguments) {
+  auto plan = plan_from_here();
   plan.command = arguments.command;
   plan.directory_is_needed = !arguments.directory.empty();
-  plan.directory = plan.directory_is_needed ? arguments.directory
-                                            : utf8_of_path(std::filesystem::current_path());
-  plan.environment = environment_of(arguments);
-  plan.token = token_of_job();
+  if (plan.directory_is_needed) plan.directory = arguments.directory;
+  const auto more = more_environment(arguments);
+  plan.environment.insert(plan.environment.end(), more.begin(), more.end());
   plan.master_host = arguments.master_host;
   plan.master_port = static_cast<std::uint16_t>(arguments.master_port);
   plan.ssh = arguments.ssh;
-  plan.version = release();
   plan.prefixed = !arguments.no_prefix;
   plan.elastic = arguments.elastic > 0;
   plan.restarts = arguments.restarts;
   plan.start_timeout = milliseconds_of(arguments.start_timeout_s);
   plan.grace = milliseconds_of(arguments.grace_s);
   plan.silence = milliseconds_of(arguments.silence_s);
-  plan.note = [](const std::string& text) { print_to_errors("bimetal: " + text); };
   return plan;
 }
 
-int told_status(const launch::HostsResult& result, int ranks) {
-  if (result.interrupted) {
-    print_to_errors(result.killed ? "bimetal: the ranks were killed" : "bimetal: interrupted");
-    return kInterrupted;
-  }
-  if (!result.failure) return kSuccess;
-  const auto& [rank, host, pid, exit, misses_module] = *result.failure;
-  print_to_errors(fmt::format("bimetal: error: rank {} on {} (pid {}) {}{}{}", rank, host, pid,
-                              launch::how_it_ended(exit),
-                              ranks > 1 && !result.elastic ? "; the other ranks were stopped" : "",
-                              misses_module ? kOtherPython : ""));
-  return exit.signal != 0 ? 128 + exit.signal : exit.status;
+#ifndef _WIN32
+/// With machines whose users let each other in.
+int share_launch(const LaunchArguments& arguments) {
+  // Settings such as that ranks encrypt are the plan's.
+  const int ranks = arguments.ranks.value_or(arguments.ranks_each.value_or(1));
+  world_size_of(arguments.host, ranks);
+  return share_launch(plan_of(arguments), ranks, arguments.host);
 }
+#endif
 
 int launch_command(const LaunchArguments& arguments) {
   if (arguments.command.empty()) {
@@ -167,7 +167,12 @@ int launch_command(const LaunchArguments& arguments) {
     launch::set_environment_variable(launch::kElasticVariable, std::to_string(arguments.elastic));
   }
   if (const auto status = follow_starter(arguments.starter, arguments.command)) return *status;
-  const auto plan = plan_of_hosts(arguments);
+#ifndef _WIN32
+  if (arguments.host.expects_others()) return share_launch(arguments);
+#endif
+  auto plan = plan_of(arguments);
+  plan.hosts = hosts_of(arguments);
+  plan.token = token_of_job();
   launch::SignalWatch signals;
   return told_status(launch::run_on_hosts(plan, signals),
                      plan.hosts.back().first_rank + plan.hosts.back().count);
@@ -208,8 +213,16 @@ void add_place_options(CLI::App& command, LaunchArguments& arguments) {
                                   "Start lost ranks of such a job again, N times in all")
                       ->type_name("N")
                       ->check(CLI::PositiveNumber);
-  add_starter_options(command, arguments.starter,
-                      {ranks, hosts, file, ranks_each, hosts_used, restart});
+  std::vector<CLI::Option*> places = {ranks, hosts, file, ranks_each, hosts_used, restart};
+#ifndef _WIN32
+  add_host_options(command, arguments.host);
+  for (const auto* name : {"--share", "--listen"}) {
+    auto* option = command.get_option(name);
+    for (auto* other : {hosts, file, hosts_used}) option->excludes(other);
+    places.push_back(option);
+  }
+#endif
+  add_starter_options(command, arguments.starter, places);
 }
 
 void add_host_options(CLI::App& command, LaunchArguments& arguments) {
@@ -284,6 +297,31 @@ bool takes_next(const CLI::App& launch, const std::string& word) {
 }
 
 }  // namespace
+
+launch::HostsPlan plan_from_here() {
+  launch::HostsPlan plan;
+  plan.directory = utf8_of_path(std::filesystem::current_path());
+  for (auto& variable : launch::own_environment()) {
+    if (is_job_setting(variable.first)) plan.environment.push_back(std::move(variable));
+  }
+  plan.version = release();
+  plan.note = [](const std::string& text) { print_to_errors("bimetal: " + text); };
+  return plan;
+}
+
+int told_status(const launch::HostsResult& result, int ranks) {
+  if (result.interrupted) {
+    print_to_errors(result.killed ? "bimetal: the ranks were killed" : "bimetal: interrupted");
+    return kInterrupted;
+  }
+  if (!result.failure) return kSuccess;
+  const auto& [rank, host, pid, exit, misses_module] = *result.failure;
+  print_to_errors(fmt::format("bimetal: error: rank {} on {} (pid {}) {}{}{}", rank, host, pid,
+                              launch::how_it_ended(exit),
+                              ranks > 1 && !result.elastic ? "; the other ranks were stopped" : "",
+                              misses_module ? kOtherPython : ""));
+  return exit.signal != 0 ? 128 + exit.signal : exit.status;
+}
 
 void add_launch(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<LaunchArguments>();

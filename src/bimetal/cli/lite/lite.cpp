@@ -7,6 +7,9 @@
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/lite/entry.h"
+#ifndef _WIN32
+#include "bimetal/cli/start/shared_launch.h"
+#endif
 #include "bimetal/launch/meet.h"
 
 namespace bimetal::cli {
@@ -28,6 +31,7 @@ int parse_and_run(std::vector<std::string> words) {
   add_bench(app, action, meet_without_torch);
   add_top(app, action);
 #ifndef _WIN32
+  add_join_launch(app, action);
   add_machines(app, action);
   add_pair(app, action);
 #endif

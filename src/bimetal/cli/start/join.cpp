@@ -15,7 +15,8 @@
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/start/run_job.h"
-#include "bimetal/cli/start/share.h"
+#include "bimetal/cli/start/shared_launch.h"
+#include "bimetal/cli/start/way_in.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/parallel/server/directory/directory.h"
@@ -28,29 +29,17 @@ namespace {
 constexpr const char* kJoinExamples = R"(Examples:
   bimetal join                                                         (shows jobs of train --share)
   bimetal join mac.local                                                            (train --share)
+  bimetal join mac.local -n 2               (launch --share train.py: runs train.py of this folder)
   bimetal join 192.168.1.5:29400 --token-file token
   bimetal join mac.local:29400 --token-file token --worker cuda:0 --worker cuda:1
   bimetal join mac.local:29400 --token-file token --server                          (no worker)
   bimetal join mac.local:29400 --token-file token --server --worker cpu:threads=3   (both))";
 
-struct JoinArguments {
-  std::string host, token_file, data_path, resume;
+struct JoinArguments : JoinOptions {
+  std::string data_path, resume;
   std::vector<std::string> workers;
-  double join_timeout_s = 60;
   bool server = false;
 };
-
-Deadline deadline_after(double seconds) {
-  return Deadline::after(milliseconds_of(seconds));
-}
-
-void require_same_version(const launch::JobOffer& offer, const std::string& host) {
-  if (offer.version == release()) return;
-  throw Error(
-      ErrorCode::ProtocolMismatch,
-      fmt::format("{} runs Bimetal {} and this machine {}; install the same version on both", host,
-                  offer.version, release()));
-}
 
 /// What ranks are to do, as this machine does it: paths may differ here.
 RankRequest request_here(const launch::JobOffer& offer, const JoinArguments& arguments) {
@@ -70,46 +59,6 @@ void require_data_path(const std::string& path) {
                           path));
 }
 
-/// Waits for the host's sign. False if the user gave up.
-bool wait_for_start(launch::JobBoard& board, launch::SignalWatch& signals,
-                    const JoinArguments& arguments, double timeout_s) {
-  const auto deadline = deadline_after(timeout_s);
-  while (!board.started()) {
-    if (signals.stop_requests() > 0) {
-      board.withdraw(own_host_name());
-      return false;
-    }
-    if (board.withdrawn()) {
-      throw Error(ErrorCode::Aborted,
-                  fmt::format("{} gave up before the job began", arguments.host));
-    }
-    if (deadline.expired()) {
-      board.withdraw(own_host_name());
-      throw Error(ErrorCode::Timeout,
-                  fmt::format("the job of {} did not begin within {:g} s: workers are missing",
-                              arguments.host, timeout_s));
-    }
-    signals.pause(std::chrono::milliseconds(100));
-  }
-  return true;
-}
-
-/// Says goodbye to the host, however the job ends.
-class Leaving {
- public:
-  explicit Leaving(launch::JobBoard& board) : board_(board) {}
-  ~Leaving() {
-    try {
-      board_.leave();
-    } catch (const std::exception&) {
-      // The host is gone already.
-    }
-  }
-
- private:
-  launch::JobBoard& board_;
-};
-
 /// One of the job's parameter servers is to run here.
 void take_server(LocalRanks& ranks, launch::JobBoard& board, const launch::JobOffer& offer,
                  const net::Endpoint& host, const JoinArguments& arguments) {
@@ -126,28 +75,6 @@ std::string as_what(const LocalRanks& ranks) {
   if (ranks.servers.empty()) return "";
   return fmt::format(" as parameter server {}{}", ranks.servers[0],
                      ranks.workers.empty() ? "" : " and with workers");
-}
-
-/// A job that is not there may be one that is there no more: who waits for it is told so early.
-std::unique_ptr<rendezvous::Store> find_job(const net::Endpoint& host, const net::Token& token,
-                                            Deadline deadline, const std::string& name,
-                                            Terminal& terminal) {
-  constexpr std::chrono::seconds kUntilTold{2};
-  if (deadline.remaining() > kUntilTold) {
-    try {
-      return rendezvous::connect_store(host, token, Deadline::after(kUntilTold));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::Timeout) throw;
-      terminal.print(
-          fmt::format("nobody answers at {} yet: the job has not begun, or has ended", name));
-    }
-  }
-  try {
-    return rendezvous::connect_store(host, token, deadline);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::Timeout) throw;
-    throw Error(error.code(), fmt::format("{}; or the job of {} has ended", error.what(), name));
-  }
 }
 
 constexpr std::chrono::milliseconds kLookForItEvery{200};
@@ -224,32 +151,23 @@ int GuestWatch::run(launch::LaunchPlan plan, launch::SignalWatch& signals) {
   return kSuccess;
 }
 
-/// Where the job's store is, and how one is let in there.
-struct WayIn {
-  net::Endpoint store;
-  net::Token token;
-};
-
-/// Without a token the job's machine is asked to let this one in. Without a machine, `arguments`
-/// gets the one that the user chooses.
-WayIn find_way_in(JoinArguments& arguments, Deadline deadline, Terminal& terminal) {
-  std::vector<net::Endpoint> places;
-  if (arguments.host.empty()) {
-    const auto job = choose_job(terminal);
-    arguments.host = job.machine;
-    for (const auto& address : job.addresses) places.push_back({address, job.port});
-  } else {
-    places.push_back(parse_host(arguments.host));
-    terminal.print(fmt::format("connecting to {}", arguments.host));
-    const auto token = read_token(arguments.token_file);
-    if (!token.empty()) return {places.front(), token};
+/// Options that mean nothing for the job that was found are a mistake.
+void require_fit(const JoinArguments& arguments, bool launched) {
+  const bool of_launch = arguments.ranks || !arguments.command.empty();
+  const bool of_job_file =
+      !arguments.workers.empty() || !arguments.data_path.empty() || arguments.server;
+  if (launched && of_job_file) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{} runs a script by `bimetal launch`: -n N says how many ranks come "
+                            "from here; leave --worker, --data-path and --server out",
+                            arguments.host));
   }
-  const auto admission = ask_to_be_let_in(places, arguments.host, deadline);
-  if (!admission) return {places.front(), {}};
-  encrypt_unless_told(admission->grant.encrypted);
-  terminal.print(fmt::format("{} lets this machine in{}", admission->host,
-                             admission->remembered ? "" : ": the two remember each other"));
-  return {admission->store, admission->grant.token};
+  if (!launched && of_launch) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("the job of {} is trained by a job file: --worker, repeated, says what "
+                            "comes from here; leave -n and COMMAND out",
+                            arguments.host));
+  }
 }
 
 int join_command(JoinArguments arguments) {
@@ -259,52 +177,50 @@ int join_command(JoinArguments arguments) {
                            ? std::vector<std::string>()
                            : choose_workers(arguments.workers, {});
   Terminal terminal;
-  const auto deadline = deadline_after(arguments.join_timeout_s);
-  const auto [host, token] = find_way_in(arguments, deadline, terminal);
-  launch::JobStore store(find_job(host, token, deadline, arguments.host, terminal));
-  launch::JobBoard board(store);
-  const auto offer = board.read_offer(deadline);
+  JobToJoin found(arguments, terminal);
+  auto& board = found.board;
   // Not before: while it looks for the job it has nothing to give back, and Ctrl-C may just end it.
   launch::SignalWatch signals;
-  require_same_version(offer, arguments.host);
+  require_fit(arguments, found.is_launch());
+  if (found.is_launch()) return join_launch(found, arguments, signals);
 
-  LocalRanks ranks{request_here(offer, arguments), workers};
+  LocalRanks ranks{request_here(found.offer, arguments), workers};
   const auto& job = ranks.request.job;
   const auto work = ranks.request.work;
-  if (arguments.server) take_server(ranks, board, offer, host, arguments);
+  if (arguments.server) take_server(ranks, board, found.offer, found.way.store, arguments);
   const bool comes_later = work == Work::train && ranks.request.elastic && board.started();
-  if (comes_later) ranks.request.door = net::to_string(host);
+  if (comes_later) ranks.request.door = net::to_string(found.way.store);
   auto plan = plan_of(ranks);
-  plan.world_size = offer.world_size;
-  plan.store = host;
-  plan.token = token;
+  plan.world_size = found.offer.world_size;
+  plan.store = found.way.store;
+  plan.token = found.way.token;
   if (has_servers(ranks.request)) {
     plan.world_size = static_cast<int>(plan.ranks.size());
-    terminal.print(fmt::format("joining {}{}; the job's progress is shown there", arguments.host,
-                               as_what(ranks)));
+    terminal.print(
+        fmt::format("joining {}{}; the job's progress is shown there", found.name, as_what(ranks)));
     if (ranks.servers.empty()) {
-      return GuestWatch(store, arguments.host, job.servers.replicas > 1).run(plan, signals);
+      return GuestWatch(found.store, found.name, job.servers.replicas > 1).run(plan, signals);
     }
     const Leaving leaving(board);
-    tell_of_failed_ranks(plan, ranks, store);
+    tell_of_failed_ranks(plan, ranks, found.store);
     return run_shared_job(plan, ranks.request, board, signals);
   }
   if (comes_later) {
     plan.first_rank = board.claim_later(static_cast<int>(workers.size()));
     plan.world_size = plan.first_rank + static_cast<int>(workers.size());
     const Leaving leaving(board);
-    terminal.print(fmt::format("joining {}, which trains already", arguments.host));
+    terminal.print(fmt::format("joining {}, which trains already", found.name));
     return run_shared_job(plan, ranks.request, board, signals);
   }
-  plan.first_rank = board.claim(static_cast<int>(workers.size()), offer.world_size);
+  plan.first_rank = board.claim(static_cast<int>(workers.size()), found.offer.world_size);
   const Leaving leaving(board);
-  terminal.print(fmt::format("joined {} as rank {} of {}{}", arguments.host, plan.first_rank,
-                             offer.world_size,
+  terminal.print(fmt::format("joined {} as rank {} of {}{}", found.name, plan.first_rank,
+                             found.offer.world_size,
                              work == Work::plan ? "; the plan is shown there" : ""));
-  if (!wait_for_start(board, signals, arguments, job.cluster.join_timeout_s)) {
+  if (!wait_for_start(found, signals, job.cluster.join_timeout_s)) {
     return conclude({.interrupted = true});
   }
-  tell_of_failed_ranks(plan, ranks, store);
+  tell_of_failed_ranks(plan, ranks, found.store);
   return run_shared_job(plan, ranks.request, board, signals);
 }
 
@@ -313,16 +229,7 @@ int join_command(JoinArguments arguments) {
 void add_join(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<JoinArguments>();
   auto* command = app.add_subcommand("join", "Join a job that waits on another machine");
-  command
-      ->add_option(
-          "host", arguments->host,
-          "The machine on which the job was started with --share or --listen; the port may "
-          "be left out with --share")
-      ->type_name("HOST[:PORT]");
-  command
-      ->add_option("--token-file", arguments->token_file,
-                   "The job's shared secret, if it was not started with --share")
-      ->type_name("FILE");
+  add_join_options(*command, *arguments);
   add_workers(*command, arguments->workers,
               "A worker of this machine; may be repeated (default: one on the best device; with "
               "--server none)");
@@ -339,11 +246,6 @@ void add_join(CLI::App& app, Action& action) {
                    "The checkpoint that the job goes on from, as this machine's server sees it")
       ->type_name("DIR")
       ->needs(server);
-  add_encrypt(*command, "OPTIONS");
-  command->add_option("--join-timeout", arguments->join_timeout_s, "How long to look for the job")
-      ->type_name("SECONDS")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
   command->footer(kJoinExamples);
   command->callback(
       [arguments, &action] { action = [arguments] { return join_command(*arguments); }; });

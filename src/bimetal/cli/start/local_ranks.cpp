@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <asio/ip/host_name.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -151,10 +150,6 @@ void tell_of_failed_ranks(launch::LaunchPlan& plan, const LocalRanks& ranks,
       // The store is gone, and with it whoever would look.
     }
   };
-}
-
-std::string own_host_name() {
-  return asio::ip::host_name();
 }
 
 }  // namespace bimetal::cli

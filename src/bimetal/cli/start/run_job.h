@@ -38,9 +38,6 @@ launch::LaunchPlan plan_of(const LocalRanks& ranks);
 void tell_of_failed_ranks(launch::LaunchPlan& plan, const LocalRanks& ranks,
                           rendezvous::Store& store);
 
-/// This machine's name, for messages on the others.
-std::string own_host_name();
-
 /// Runs a job that is on this machine alone to its end and returns the exit status; nothing of it
 /// is left running. Throws Error with the cause if it failed. A request to stop that came before is
 /// heeded, too. Without `token` one is made.
@@ -62,9 +59,6 @@ void announce_stop(const RankRequest& request);
 
 // The machine on which a job of several was started serves the store, waits for the others, and
 // runs the first ranks (host.cpp).
-
-/// --share, --listen, --world-size, --token-file and --encrypt.
-void add_host_options(CLI::App& command, HostOptions& options);
 
 /// Error(InvalidArgument) for an option that needs others, in a job that is on this machine alone.
 void refuse_without_others(const HostOptions& options);

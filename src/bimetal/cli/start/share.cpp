@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <asio/ip/host_name.hpp>
 #include <charconv>
 #include <cstdio>
 #include <iostream>
@@ -85,6 +86,10 @@ std::optional<std::string> type_code(const std::string& host, const std::string&
 }
 
 }  // namespace
+
+std::string own_host_name() {
+  return asio::ip::host_name();
+}
 
 void encrypt_unless_told(bool encrypted) {
   ::setenv("BIMETAL_ENCRYPTION", encrypted ? "on" : "off", 0);

@@ -30,6 +30,9 @@ struct HostOptions {
 /// Where a shared job is found unless the user says otherwise.
 inline constexpr std::uint16_t kSharePort = 29400;
 
+/// This machine's name, for messages on the others.
+std::string own_host_name();
+
 /// Connections of the job are encrypted from now on, unless BIMETAL_ENCRYPTION says otherwise.
 void encrypt_unless_told(bool encrypted = true);
 

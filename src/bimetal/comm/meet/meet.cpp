@@ -108,7 +108,7 @@ Group share_or_connect(rendezvous::Store& store, const Meeting& meeting,
   }
   std::uint32_t number = 0;
   std::from_chars(word.data(), word.data() + word.size(), number);
-  return world->subgroup({meeting.members.begin(), meeting.members.end()}, number);
+  return world->subgroup({meeting.members.begin(), meeting.members.end()}, number, options.timeout);
 }
 
 }  // namespace

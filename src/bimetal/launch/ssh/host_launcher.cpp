@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kHostsLookEvery{200};
+constexpr milliseconds kHostsLookEvery{200}, kLookElsewhereEvery{400};
 /// Once a rank has failed, each host is asked whether it is there: a cable may be the cause.
 constexpr milliseconds kAskEvery{500}, kToAnswer{2'000}, kSuspended{1'000};
 /// For ranks to end that have been killed.
@@ -43,17 +43,19 @@ class HostLauncher {
   ~HostLauncher() { printer_.print(); }
 
   HostsResult run() {
-    result_.interrupted = !hosts_.get_ready([this] { turn(); });
+    result_.interrupted = !hosts_.get_ready([this] { turn(); }) || !others_are_ready();
     if (!result_.interrupted) {
       hosts_.start();
       while (hosts_.running() > 0) {
         turn();
         follow_losses();
         hand_on_stop_requests();
+        heed_others();
         limit_the_wait();
       }
     }
     print_the_rest();
+    prefer_cause_elsewhere();
     result_.elastic = elastic_;
     if (elastic_ && ended_well_) {
       result_.failure.reset();
@@ -121,6 +123,10 @@ class HostLauncher {
     if (!failed || result_.interrupted) return;
     if (elastic_) return note_lost(host, {rank, host.ranks.name, end.pid, end.exit});
     const bool first = !result_.failure && !lost_;
+    if (first && plan_.others != nullptr) {
+      plan_.others->fail({ErrorCode::PeerLost, fmt::format("rank {} (pid {}) {}", rank, end.pid,
+                                                           how_it_ended(end.exit))});
+    }
     // A killed one is the cause, even if another's complaint about its loss arrived first.
     const bool cause = result_.failure && !killing_ && is_fatal(end.exit.signal) &&
                        !is_fatal(result_.failure->exit.signal);
@@ -230,7 +236,38 @@ class HostLauncher {
         Deadline::after(asks_ ? std::min(kAskEvery, plan_.silence / 4) : plan_.silence / 4);
   }
 
+  // ---- other launchers
+
+  bool others_are_ready() { return plan_.others == nullptr || plan_.others->meet(hosts_.master()); }
+
+  void heed_others() {
+    if (plan_.others == nullptr || result_.interrupted || lost_ || !next_look_elsewhere_.expired())
+      return;
+    next_look_elsewhere_ = Deadline::after(kLookElsewhereEvery);
+    const auto why = plan_.others->failure();
+    if (!why) return;
+    if (why->code() == ErrorCode::Aborted) return stop(SIGINT, why->what(), 0);
+    lost_ = why;
+    end_the_others();
+  }
+
+  /// What has failed here, too, may follow from what was told first.
+  void prefer_cause_elsewhere() {
+    if (plan_.others == nullptr || result_.interrupted || !result_.failure) return;
+    lost_ = plan_.others->failure();
+    if (lost_) result_.failure.reset();
+  }
+
   // ---- ending
+
+  /// `requests`: how many of this machine's user it has taken.
+  void stop(int signal, std::string_view why, int requests) {
+    result_.interrupted = true;
+    requests_heard_ = requests;
+    first_end_.reset();
+    hosts_.say_to_all(AgentMessage::signal, signal);
+    plan_.note(fmt::format("{}; Ctrl-C again kills them", why));
+  }
 
   void end_the_others() {
     if (kill_at_) return;
@@ -249,14 +286,14 @@ class HostLauncher {
   void hand_on_stop_requests() {
     const int requests = signals_.stop_requests();
     if (requests >= 1 && !result_.interrupted) {
-      result_.interrupted = true;
-      first_end_.reset();
       // A terminal that goes away is no reason that programs expect.
-      const int signal = signals_.first_signal() == SIGINT ? SIGINT : SIGTERM;
-      hosts_.say_to_all(AgentMessage::signal, signal);
-      plan_.note("stopping the ranks; Ctrl-C again kills them");
+      stop(signals_.first_signal() == SIGINT ? SIGINT : SIGTERM, "stopping the ranks", 1);
+      // Ranks of an elastic job may leave it.
+      if (plan_.others != nullptr && (!elastic_ || plan_.own == 0)) {
+        plan_.others->fail({ErrorCode::Aborted, "the ranks are stopped by Ctrl-C there"});
+      }
     }
-    if (requests >= 2 && !result_.killed) {
+    if (requests > requests_heard_ && result_.interrupted && !result_.killed) {
       result_.killed = true;
       kill_all();
       // Whoever does not read what is there must not keep the user waiting.
@@ -307,9 +344,9 @@ class HostLauncher {
   std::optional<Error> lost_;
   bool elastic_, ended_well_ = false;
   std::vector<Loss> losses_;
-  int restarts_ = 0;
+  int restarts_ = 0, requests_heard_ = 0;
   std::optional<Deadline> first_end_, kill_at_, killing_;
-  Deadline next_beat_ = Deadline::after({});
+  Deadline next_beat_ = Deadline::after({}), next_look_elsewhere_ = Deadline::after({});
   bool asks_ = false;  ///< hosts have to answer: a rank has failed
   Deadline::Clock::time_point last_turn_ = Deadline::Clock::now();
   HostsResult result_;

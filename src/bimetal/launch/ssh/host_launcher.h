@@ -7,17 +7,38 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/base/error.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/rank_variables.h"
 #include "bimetal/launch/ssh/host_list.h"
 #include "bimetal/launch/ssh/ssh_command.h"
+#include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
 
 namespace bimetal::launch {
 
+/// Launchers of the same job on other machines, which start the ranks there themselves. They may
+/// wait for others; errors are the store's by which they do.
+class OtherLaunchers {
+ public:
+  virtual ~OtherLaunchers() = default;
+
+  /// Ranks can start here; the first machine's are to be met at `master`. Returns when those of all
+  /// machines can; false if the user gave up.
+  virtual bool meet(const net::Endpoint& master) = 0;
+
+  /// Why the job has ended elsewhere: Aborted at the user's request. Asked now and then.
+  virtual std::optional<Error> failure() = 0;
+
+  /// The job has ended here. If it had elsewhere before, failure() says that.
+  virtual void fail(const Error& why) = 0;
+};
+
 struct HostsPlan {
   std::vector<HostRanks> hosts;      ///< at least one; those that are this machine need no ssh
+  OtherLaunchers* others = nullptr;  ///< of all `hosts` but one, which is this machine
+  std::size_t own = 0;               ///< with `others`: number of that one
   std::vector<std::string> command;  ///< of every rank; command[0] is looked for on each host
   std::string directory;             ///< to start in
   bool directory_is_needed = false;  ///< else the home folder where a host does not have it

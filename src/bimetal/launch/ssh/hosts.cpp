@@ -67,6 +67,11 @@ std::string meeting_address(const std::vector<MeetingHost>& hosts) {
 }
 
 Hosts::Hosts(const HostsPlan& plan, SignalWatch& signals) : plan_(plan), signals_(signals) {
+  if (plan_.others != nullptr) {
+    const auto& ranks = plan_.hosts.at(plan_.own);
+    hosts_.push_back({ranks, std::make_unique<HostConnection>(ranks.name, true, plan_.ssh)});
+    return;
+  }
   for (const auto& ranks : plan_.hosts) {
     const bool here = ranks.name.find('@') == std::string::npos && is_this_machine(ranks.name);
     hosts_.push_back({ranks, std::make_unique<HostConnection>(ranks.name, here, plan_.ssh)});
@@ -102,10 +107,10 @@ bool Hosts::get_ready(const std::function<void()>& turn) {
   send_jobs();
   if (!wait_for("get ready", deadline, turn, [](const Host& host) { return host.ready; }))
     return false;
-  for (std::size_t i = 1; i < hosts_.size(); ++i) {
-    hosts_[i].connection->say({AgentMessage::reach, -1, net::to_string(master_)});
+  for (auto& host : hosts_) {
+    host.reached = is_first(host);
+    if (!host.reached) host.connection->say({AgentMessage::reach, -1, net::to_string(master_)});
   }
-  hosts_.front().reached = true;
   return wait_for("reach the first host", deadline, turn,
                   [](const Host& host) { return host.reached; });
 }
@@ -138,9 +143,10 @@ void Hosts::send_jobs() {
   }
   master_ = {plan_.master_host.empty() ? meeting_address(meeting_hosts) : plan_.master_host,
              plan_.master_port};
+  here.resize(plan_.hosts.size(), true);  // other launchers' are none of this one's
   const auto jobs = jobs_of_hosts(plan_, master_, here);
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
-    hosts_[i].connection->say({AgentMessage::job, -1, encode_job(jobs[i])});
+    hosts_[i].connection->say({AgentMessage::job, -1, encode_job(jobs[plan_.own + i])});
   }
 }
 
@@ -149,10 +155,9 @@ void Hosts::start() {
     host.running = host.ranks.count;
     host.connection->say({AgentMessage::start, -1, encode_number(master_.port)});
   }
-  if (hosts_.size() == 1) return;
+  if (plan_.hosts.size() == 1) return;
   std::string who;
-  for (const auto& host : hosts_) {
-    const auto& ranks = host.ranks;
+  for (const auto& ranks : plan_.hosts) {
     who += fmt::format("{}{} {}-{}", who.empty() ? "" : ", ", ranks.name, ranks.first_rank,
                        ranks.first_rank + ranks.count - 1);
   }
@@ -174,7 +179,7 @@ bool Hosts::take(Host& host, const Message& message) {
     case AgentMessage::hello: greet(host, decode_hello(message.text)); return true;
     case AgentMessage::ready:
       host.ready = true;
-      if (&host == &hosts_.front()) {
+      if (is_first(host)) {
         master_.port = static_cast<std::uint16_t>(decode_number(message.text));
       }
       return true;

@@ -45,6 +45,7 @@ class Hosts {
   int running() const;  ///< ranks
   void say_to_all(AgentMessage kind, std::int64_t number);
   std::vector<Host>& list() { return hosts_; }
+  const net::Endpoint& master() const { return master_; }  ///< once they are ready
 
   template <typename Condition>
   bool all(const Condition& condition) const {
@@ -59,6 +60,8 @@ class Hosts {
                 bool (*done)(const Host&));
   void send_jobs();
   void greet(Host& host, AgentHello hello);
+  /// Whether the ranks meet there.
+  bool is_first(const Host& host) const { return host.ranks.first_rank == 0; }
 
   const HostsPlan& plan_;
   SignalWatch& signals_;
