@@ -86,11 +86,35 @@ class Reference(FaultTest):
                          [("running", 3, 0.25), ("lost", 3, 0.25), ("done", 3, None), ("unknown", 12, None)])
         self.assert_one_message(self.start("runs", self.folder / "nowhere"), harness.INVALID_ARGUMENT, "nowhere")
 
-    def test_checkpoints_as_json(self):
-        self.train(self.write_job(train__epochs=1), workers=("cpu:threads=1",)).done()
-        found = json.loads(self.said("checkpoint", "inspect", self.checkpoints, "--json"))
+    def json_of(self, *arguments):
+        """Standard output has nothing else."""
+        return json.loads(self.said(*arguments, "--json"))
+
+    def test_what_prints_a_result_prints_it_as_json(self):
+        self.environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder / "torch")  # which it makes where Python writes folders of DCP
+        report = self.folder / "run.json"
+        for workers in (("cpu:threads=1",), ("cpu:threads=1", "cpu:threads=1")):
+            words = [word for worker in workers for word in ("--worker", worker)]
+            job_file = self.write_job(train__epochs=1, train__evaluate=True)
+            job = self.start("train", job_file, *words, "--report", report, "--json").done()
+            trained = json.loads(job.out)
+            self.assertEqual(trained, json.loads(report.read_text()))
+            self.assertEqual((trained["steps"], trained["world_size"]), (16, len(workers)))
+            self.assertIn("trained 16 steps", job.err)
+            evaluated = self.json_of("evaluate", job_file, "--checkpoint", self.checkpoints, *words)
+            self.assertEqual(evaluated["ensemble"]["test_accuracy"], trained["test_accuracy"])
+        kept = str(self.checkpoints / "step-00000016")
+        found = self.json_of("checkpoint", "inspect", self.checkpoints)
         self.assertEqual((found[0]["step"], found[0]["flaw"]), (16, ""))
         self.assertIn("model.safetensors", [file["name"] for file in found[0]["files"]])
+        self.assertEqual(self.json_of("checkpoint", "consolidate", kept, "--out", self.folder / "whole"),
+                         {"path": str(self.folder / "whole"), "checkpoint": kept})
+        exported = self.json_of("export", self.checkpoints, "--out", self.folder / "weights")
+        self.assertEqual(exported, {"path": str(self.folder / "weights" / "model.safetensors"), "checkpoint": kept, "tensors": found[0]["tensors"]})
+        in_python = self.json_of("export", self.checkpoints, "--out", self.folder / "dcp", "--format", "dcp")
+        self.assertEqual(in_python, {"path": str(self.folder / "dcp"), "tensors": found[0]["tensors"], "step": 16})
+        back = self.json_of("checkpoint", "import", self.folder / "dcp", "--out", self.folder / "back")
+        self.assertEqual((back["step"], back["optimizer"]), (16, found[0]["optimizer"]))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/net/endpoint.h"
@@ -271,6 +272,7 @@ void RankVoice::end(const progress::Report& report) {
   }
   monitor_->end(report.interrupted, report.train_loss);
   if (!request_.report.empty()) progress::write_report(report, request_.report);
+  if (request_.json) print_json_text(progress::to_json(report));
   if (request_.summary) print_end(terminal_, report, lead_.last_checkpoint());
   if (request_.summary && !request_.report.empty()) {
     terminal_.print("report " + place_of(request_.report, places_));

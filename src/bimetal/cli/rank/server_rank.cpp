@@ -8,6 +8,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/progress.h"
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/rank/rank_observer.h"
@@ -118,6 +119,7 @@ int serve(const launch::RankEnvironment& env, const RankRequest& request,
   terminal.clear();
   if (monitor) monitor->end(report.interrupted, report.train_loss);
   if (!request.report.empty()) progress::write_report(report, request.report);
+  if (request.json) print_json_text(progress::to_json(report));
   if (request.summary) print_end(terminal, report, observer.last_checkpoint());
   if (request.summary && !request.report.empty()) {
     terminal.print(fmt::format("report {}", request.report));
