@@ -31,9 +31,10 @@ class Reference(FaultTest):
 
         self.assertLessEqual({"train", "join", "launch", "top", "ray"}, completed("bimetal")(""))
         self.assertNotIn("rank", completed("bimetal")(""))
-        for command in ("train", "launch", "top"):
+        for command in ("train", "launch", "top", "doctor", "tune"):  # the last two are Python's
             self.assertEqual(completed("bimetal", command)("--"), self.options_of(command))
         self.assertEqual(completed("bimetal", "checkpoint")("ins"), {"inspect"})
+        self.assertEqual(completed("bimetal", "data")("tok"), {"tokenize"})
 
     def test_zsh_and_fish(self):
         for shell in ("zsh", "fish"):
@@ -46,7 +47,7 @@ class Reference(FaultTest):
     def test_manual_pages(self):
         pages = self.folder / "man1"
         self.assertRegex(self.said("man", pages), rf"^\d+ manual pages in {pages}")
-        for command in ("train", "launch", "plan"):
+        for command in ("train", "launch", "plan", "doctor", "ensemble"):
             page = (pages / f"bimetal-{command}.1").read_text().replace("\\-", "-")
             for option in self.options_of(command):
                 self.assertIn(option, page)

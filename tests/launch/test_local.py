@@ -64,6 +64,14 @@ class Local(LaunchTest):
         self.assertEqual(job.status, 128 + 9, job.err)
         self.assertIn("rank 1 on localhost", job.err)
 
+    def test_the_summary_says_where_the_report_is(self):
+        job_file = self.write_job(train__steps=5)
+        job = self.launch("-n", 2, "--", BIMETAL, "train", job_file, "--report", "run.json", "--worker", "cpu:threads=1", "--worker",
+                          "cpu:threads=1").done()
+        kept = self.checkpoints / "step-00000005"
+        self.assertRegex(job.err.splitlines()[-1], rf"^bimetal: 2 ranks ended after \d+:\d\d; report {self.folder}/run.json, checkpoint {kept}$")
+        self.assertEqual(self.launch("-n", 2, "--", "true").done().err, "")
+
     def test_ctrl_c_reaches_all(self):
         job = self.launch("-n", 2, script="trap 'echo interrupted; exit 0' INT; " + WAIT_FOR_SIGNALS)
         self.wait_for_ready(job, 2)

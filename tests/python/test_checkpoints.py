@@ -1,6 +1,7 @@
 """Checkpoints from and to torch's DCP folders, and models on their way to a hub. DeepSpeed's side is tests/deepspeed."""
 
 import argparse
+import json
 import os
 import pathlib
 import pickle

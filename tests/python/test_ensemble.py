@@ -1,5 +1,7 @@
 """`bimetal ensemble`: members trained in parallel, and what they predict together, computed again here."""
 
+import json
+
 import torch
 from safetensors.torch import load_file
 

@@ -16,7 +16,7 @@ namespace bimetal::cli {
 namespace {
 
 constexpr const char* kVariable = "BIMETAL_JSON_FD";  // of the ranks that this process starts
-constexpr int kFree = 50;  // those before may have another use in a rank
+constexpr int kFree = 50;                             // those before may have another use in a rank
 
 std::FILE*& kept() {
   static std::FILE* output = nullptr;

@@ -10,6 +10,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/quantity.h"
 #include "bimetal/base/release.h"
 #include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/cli/command.h"
@@ -19,6 +20,7 @@
 #include "bimetal/launch/agent/agent_message.h"
 #include "bimetal/launch/ssh/host_launcher.h"
 #include "bimetal/launch/system/environment.h"
+#include "bimetal/progress/clock_text.h"
 
 namespace bimetal::cli {
 namespace {
@@ -139,6 +141,19 @@ launch::HostsPlan plan_of_hosts(const LaunchArguments& arguments) {
   return plan;
 }
 
+/// Of a job that has told where its figures are, or that has lost ranks.
+void print_end_of_ranks(const launch::HostsResult& result, int ranks, std::size_t hosts,
+                        double elapsed_s) {
+  if (result.left.empty() && result.lost == 0) return;
+  auto text = fmt::format("bimetal: {}{} ended after {}", counted(ranks, "rank", "ranks"),
+                          hosts > 1 ? fmt::format(" on {} hosts", hosts) : "",
+                          progress::clock_text(elapsed_s));
+  if (result.lost > 0) text += fmt::format(", {} lost", result.lost);
+  if (result.restarts > 0) text += fmt::format(", {} started again", result.restarts);
+  if (!result.left.empty()) text += "; " + result.left;
+  print_to_errors(text);
+}
+
 int told_status(const launch::HostsResult& result, int ranks) {
   if (result.interrupted) {
     print_to_errors(result.killed ? "bimetal: the ranks were killed" : "bimetal: interrupted");
@@ -169,8 +184,11 @@ int launch_command(const LaunchArguments& arguments) {
   if (const auto status = follow_starter(arguments.starter, arguments.command)) return *status;
   const auto plan = plan_of_hosts(arguments);
   launch::SignalWatch signals;
-  return told_status(launch::run_on_hosts(plan, signals),
-                     plan.hosts.back().first_rank + plan.hosts.back().count);
+  const int ranks = plan.hosts.back().first_rank + plan.hosts.back().count;
+  const Stopwatch watch;
+  const auto result = launch::run_on_hosts(plan, signals);
+  print_end_of_ranks(result, ranks, plan.hosts.size(), watch.seconds());
+  return told_status(result, ranks);
 }
 
 void add_place_options(CLI::App& command, LaunchArguments& arguments) {

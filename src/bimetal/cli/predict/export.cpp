@@ -94,8 +94,8 @@ int export_command(const ExportArguments& arguments) {
                   "a hub has models, not trainings: --push goes with --format safetensors or "
                   "huggingface");
     }
-    return in_python(arguments, {"export", arguments.run, "--out", arguments.out, "--format",
-                                 arguments.format});
+    return in_python(
+        arguments, {"export", arguments.run, "--out", arguments.out, "--format", arguments.format});
   }
   const auto done = arguments.format == "huggingface" ? export_huggingface(arguments)
                                                       : export_safetensors(arguments);

@@ -14,6 +14,7 @@
 #include "bimetal/cli/json_output.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/terminal.h"
+#include "bimetal/launch/last_words.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/clock_text.h"
 #include "bimetal/progress/metric_text.h"
@@ -256,6 +257,18 @@ void RankVoice::end_trackers(RunEnd how) {
   if (trackers_) trackers_->end(how);
 }
 
+/// For `bimetal launch`, which tells them when all ranks have ended.
+void RankVoice::leave_last_words() const {
+  std::vector<std::string> words;
+  const auto add = [&](const char* what, const std::string& path) {
+    if (path.empty()) return;
+    words.push_back(fmt::format("{} {}", what, std::filesystem::absolute(path).string()));
+  };
+  add("report", request_.report);
+  add("checkpoint", lead_.last_checkpoint());
+  launch::leave_last_words(fmt::format("{}", fmt::join(words, ", ")));
+}
+
 void RankVoice::end(const progress::Report& report) {
   if (report.left) status_.left();
   if (!leads_ && !guest_) return;
@@ -277,6 +290,7 @@ void RankVoice::end(const progress::Report& report) {
   if (request_.summary && !request_.report.empty()) {
     terminal_.print("report " + place_of(request_.report, places_));
   }
+  leave_last_words();
   end_trackers(report.interrupted ? RunEnd::interrupted : RunEnd::finished);
   require_printed();
 }
