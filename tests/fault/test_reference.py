@@ -16,7 +16,7 @@ class Reference(FaultTest):
         return self.start(*arguments).done().out
 
     def options_of(self, command):
-        lines = re.findall(r"(?m)^  (-\S+(?:, +-\S+)*)", self.said(command, "--help"))
+        lines = re.findall(r"(?m)^  (-\S+(?:,? +-\S+)*)", self.said(command, "--help"))
         return {name for line in lines for name in re.findall(r"--[\w-]+", line)}
 
     def test_bash(self):

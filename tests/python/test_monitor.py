@@ -88,7 +88,7 @@ class Watched(unittest.TestCase):
             pathlib.Path(folder, "end").touch()
             self.assertEqual(job.wait(120), [0, 0], job.text())
             self.assertEqual([job.value(rank) for rank in range(2)], [address, ""])
-            output = job.output(0)
+            output, other_output = (job.output(rank) for rank in range(2))
             scalars = b"".join(file.read_bytes() for file in pathlib.Path(folder, "scalars").iterdir())
         self.assertEqual([status["epochs"], status["steps"], status["counts"]], [10_000, 10_000 * STEPS, "samples"])
         self.assertEqual(status["loss"], 1.25, "the mean over all samples, of which the first rank has three in four")
@@ -117,8 +117,8 @@ class Watched(unittest.TestCase):
             self.assertFalse(any("care" in text for kind, text in said if kind == "output"), said)
             self.assertFalse(any("step" in text for _, text in said), "the line of progress is no log")
             for _, text in said:  # the terminal has it as before
-                self.assertIn(text.partition(" (")[0].removeprefix("UserWarning: "), job.output(rank))
-        self.assertNotIn("step", job.output(1))
+                self.assertIn(text.partition(" (")[0].removeprefix("UserWarning: "), (output, other_output)[rank])
+        self.assertNotIn("step", other_output)
         for tag in (b"loss", b"efficiency", b"share/rank_1", b"test_accuracy"):
             self.assertIn(tag, scalars)
 

@@ -161,6 +161,12 @@ int told_status(const launch::HostsResult& result, int ranks) {
   }
   if (!result.failure) return kSuccess;
   const auto& [rank, host, pid, exit, misses_module] = *result.failure;
+  if (exit.signal == 0 && exit.status == kInterrupted) {
+    print_to_errors(fmt::format(
+        "bimetal: interrupted: rank {} on {} (pid {}) has ended as it was asked to", rank, host,
+        pid));
+    return kInterrupted;
+  }
   print_to_errors(fmt::format("bimetal: error: rank {} on {} (pid {}) {}{}{}", rank, host, pid,
                               launch::how_it_ended(exit),
                               ranks > 1 && !result.elastic ? "; the other ranks were stopped" : "",
