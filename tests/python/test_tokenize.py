@@ -66,8 +66,8 @@ class Tokenizing(unittest.TestCase):
         return said
 
     def test_what_was_made_as_json(self):
-        status, out, _ = self.run_command(self.write("a", "abcd"), "--tokenizer", "bytes", "--test-fraction", 0.25, "--json", "--out", self.out)
-        self.assertEqual((status, json.loads(out)), (0, {"path": str(self.out), "train_tokens": 3, "train_documents": 1, "test_tokens": 1,
+        status, out, _ = self.run_command(self.write("a", "abcd"), "--tokenizer", "bytes", "--json", "--out", self.out)
+        self.assertEqual((status, json.loads(out)), (0, {"path": str(self.out), "train_tokens": 4, "train_documents": 1, "test_tokens": 0,
                                                          "vocabulary": 256}))
 
     def test_bytes_are_their_own_tokens(self):
