@@ -5,9 +5,9 @@ One worker on one thread trains steps of about 5 ms (--hidden, --batch). In turn
 the page's events, as browsers do, for --seconds, and nobody does. A step's time is that of the job's own clock, which counts training
 alone, from the job's status at a window's begin and end. Printed are the medians and their ratio (1: listeners cost nothing).
 
-With --memory STEPS it is rank 0's memory in a run of so many steps: what is the process's own (RssAnon), a tenth of the time after its
-begin and at its end, with a page that one listener follows, and of a job without one beside it. page_costs_mb is their difference in the
-end.
+With --memory STEPS it is rank 0's memory in a run of so many steps: what is the process's own (RssAnon, VmSwap), a tenth of the time after its
+begin, a tenth before its end, and at most, with a page that one listener follows, and of a job without one beside it. page_costs_mb is
+their difference.
 
     .venv/bin/python bench/page.py                      about a minute
     .venv/bin/python bench/page.py --memory 1000000     a quarter of an hour
@@ -106,10 +106,10 @@ def rank_below(starter):
 
 
 def own_memory(pid):
-    """Bytes; None when it has ended."""
+    """Bytes, those that are swapped out included; None when it has ended."""
     with contextlib.suppress(OSError):
-        if found := re.search(r"RssAnon:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text()):
-            return 1024 * int(found[1])
+        if found := re.findall(r"(?:RssAnon|VmSwap):\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text()):
+            return 1024 * sum(map(int, found))
     return None
 
 
@@ -151,7 +151,7 @@ def memory_of(args, folder, monitor):
             if (now := own_memory(rank)) is not None:
                 seen.append(now / 1e6)
             time.sleep(0.2)
-    early, late = statistics.median(seen[len(seen) // 10:][:5]), statistics.median(seen[-6:-1])
+    early, late = (statistics.median(seen[int(part * len(seen)):][:5]) for part in (0.1, 0.9))  # in the end it frees its data
     return {"early_mb": round(early, 1), "late_mb": round(late, 1), "growth_mb": round(late - early, 1), "most_mb": round(max(seen), 1)}
 
 
@@ -174,7 +174,7 @@ def main():
             with concurrent.futures.ThreadPoolExecutor() as both:
                 runs = {way: both.submit(memory_of, args, folder, monitor) for way, monitor in monitors.items()}
             found = {way: run.result() for way, run in runs.items()}
-            found["page_costs_mb"] = round(found["page"]["late_mb"] - found["none"]["late_mb"], 1)
+            found["page_costs_mb"] = {at: round(found["page"][f"{at}_mb"] - found["none"][f"{at}_mb"], 1) for at in ("late", "most")}
         else:
             with running(args, folder, write_job(args, folder, {"listen": "127.0.0.1:0", "page": "on"})) as (_, address):
                 found = measure(args, address)
