@@ -104,6 +104,8 @@ class Reference(FaultTest):
             self.assertIn("trained 16 steps", job.err)
             evaluated = self.json_of("evaluate", job_file, "--checkpoint", self.checkpoints, *words)
             self.assertEqual(evaluated["ensemble"]["test_accuracy"], trained["test_accuracy"])
+        servers = self.start("train", self.write_job(train__steps=4, parallel__mode="server", checkpoint__dir=""), *words, "--json").done()
+        self.assertEqual(json.loads(servers.out)["steps"], 4)
         kept = str(self.checkpoints / "step-00000016")
         found = self.json_of("checkpoint", "inspect", self.checkpoints)
         self.assertEqual((found[0]["step"], found[0]["flaw"]), (16, ""))
