@@ -225,6 +225,9 @@ class LoopMonitor:
         """For a browser, once; empty where there are no pages."""
 
     def set_workers(self, host_and_device: list[tuple[str, str]]) -> None: ...
+    def lines(self, rank: int, host: str, said: list[tuple[float, str, str]]) -> None:
+        """What a rank has said: Unix time, kind and text of each line."""
+
     def start(self) -> None:
         """Time counts from here on."""
 

@@ -92,6 +92,27 @@ class Buttons(FaultTest):
         browser.press(ask="stop")
         job.done(harness.INTERRUPTED)
 
+    def test_workers_of_parameter_servers_are_heard_and_their_job_saves_and_stops(self):
+        job = self.train(self.write_job(parallel__mode="server", checkpoint__every_steps=0), "--page", environment={"BIMETAL_DEBUG": "info"})
+        browser, who = Browser(job), set()
+
+        def heard(data):
+            who.update(line["who"] for line in data.get("lines", ()))
+            return len(who) == 2
+
+        self.assertEqual(browser.hello["can"], ["save", "stop"])
+        if not heard(browser.told("history")):
+            browser.told("news", heard)
+        self.assertEqual(who, {f"rank {worker} on {socket.gethostname()}" for worker in (0, 1)})
+        before = self.saved_steps()
+        browser.press(ask="save")
+        harness.wait_until(lambda: self.saved_steps() != before, "a checkpoint", job)
+        browser.event("saved in")
+        browser.press(ask="stop")
+        job.done(harness.INTERRUPTED)
+        self.assertIn("asked to stop: the job ends after this step", job.out)
+        self.assert_saved_where_it_stopped(job)
+
     def test_the_model_is_tried_with_a_sample_and_training_goes_on_as_if_it_were_not(self):
         ends = []
         for name in ("asked", "alone"):

@@ -55,6 +55,7 @@ class ElasticLaunch(ElasticRanks):
         job.wait_for_output("2 workers go on")
         self.assert_undisturbed_end(job, elastic__min_workers=0)
         self.assertEqual(job.err.count("it is started again"), 2, job.err)
+        self.assertRegex(job.err.splitlines()[-1], r"^bimetal: 3 ranks ended after \d+:\d\d, 3 lost, 2 started again; report /")
         self.assertEqual(job.out.count("joined:"), 2, job.out)
 
     def test_the_first_host_is_lost(self):

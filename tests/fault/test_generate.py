@@ -36,6 +36,10 @@ class Generate(TextJob):
                 self.assertTrue(expected.startswith(PROMPT))
                 self.assertEqual(self.written(run, workers=(CPU,) * 2), expected)
         expected = self.written(self.folder / "gpt2")
+        for ranks in (1, 2):
+            as_json = json.loads(self.written(self.folder / "gpt2", "--json", workers=(CPU,) * ranks))
+            self.assertEqual(as_json["text"], expected.removesuffix("\n"))
+            self.assertEqual((len(as_json["prompt_tokens"]), len(as_json["tokens"])), (len(PROMPT.encode()), 40))
         some = ("--set", "mesh.tensor=[2, 1]", "--set", "mesh.stages=2")
         self.assertEqual(self.written(self.folder / "gpt2", *some, workers=(CPU,) * 3), expected)
         for setting in ("mesh=auto", "mesh.tensor=auto"):

@@ -16,7 +16,7 @@ class Reference(FaultTest):
         return self.start(*arguments).done().out
 
     def options_of(self, command):
-        lines = re.findall(r"(?m)^  (-\S+(?:, +-\S+)*)", self.said(command, "--help"))
+        lines = re.findall(r"(?m)^  (-\S+(?:,? +-\S+)*)", self.said(command, "--help"))
         return {name for line in lines for name in re.findall(r"--[\w-]+", line)}
 
     def test_bash(self):
@@ -31,9 +31,10 @@ class Reference(FaultTest):
 
         self.assertLessEqual({"train", "join", "launch", "top", "ray"}, completed("bimetal")(""))
         self.assertNotIn("rank", completed("bimetal")(""))
-        for command in ("train", "launch", "top"):
+        for command in ("train", "launch", "top", "doctor", "tune"):  # the last two are Python's
             self.assertEqual(completed("bimetal", command)("--"), self.options_of(command))
         self.assertEqual(completed("bimetal", "checkpoint")("ins"), {"inspect"})
+        self.assertEqual(completed("bimetal", "data")("tok"), {"tokenize"})
 
     def test_zsh_and_fish(self):
         for shell in ("zsh", "fish"):
@@ -46,7 +47,7 @@ class Reference(FaultTest):
     def test_manual_pages(self):
         pages = self.folder / "man1"
         self.assertRegex(self.said("man", pages), rf"^\d+ manual pages in {pages}")
-        for command in ("train", "launch", "plan"):
+        for command in ("train", "launch", "plan", "doctor", "ensemble"):
             page = (pages / f"bimetal-{command}.1").read_text().replace("\\-", "-")
             for option in self.options_of(command):
                 self.assertIn(option, page)
@@ -86,11 +87,37 @@ class Reference(FaultTest):
                          [("running", 3, 0.25), ("lost", 3, 0.25), ("done", 3, None), ("unknown", 12, None)])
         self.assert_one_message(self.start("runs", self.folder / "nowhere"), harness.INVALID_ARGUMENT, "nowhere")
 
-    def test_checkpoints_as_json(self):
-        self.train(self.write_job(train__epochs=1), workers=("cpu:threads=1",)).done()
-        found = json.loads(self.said("checkpoint", "inspect", self.checkpoints, "--json"))
+    def json_of(self, *arguments):
+        """Standard output has nothing else."""
+        return json.loads(self.said(*arguments, "--json"))
+
+    def test_what_prints_a_result_prints_it_as_json(self):
+        self.environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder / "torch")  # which it makes where Python writes folders of DCP
+        report = self.folder / "run.json"
+        for workers in (("cpu:threads=1",), ("cpu:threads=1", "cpu:threads=1")):
+            words = [word for worker in workers for word in ("--worker", worker)]
+            job_file = self.write_job(train__epochs=1, train__evaluate=True)
+            job = self.start("train", job_file, *words, "--report", report, "--json").done()
+            trained = json.loads(job.out)
+            self.assertEqual(trained, json.loads(report.read_text()))
+            self.assertEqual((trained["steps"], trained["world_size"]), (16, len(workers)))
+            self.assertIn("trained 16 steps", job.err)
+            evaluated = self.json_of("evaluate", job_file, "--checkpoint", self.checkpoints, *words)
+            self.assertEqual(evaluated["ensemble"]["test_accuracy"], trained["test_accuracy"])
+        servers = self.start("train", self.write_job(train__steps=4, parallel__mode="server", checkpoint__dir=""), *words, "--json").done()
+        self.assertEqual(json.loads(servers.out)["steps"], 4)
+        kept = str(self.checkpoints / "step-00000016")
+        found = self.json_of("checkpoint", "inspect", self.checkpoints)
         self.assertEqual((found[0]["step"], found[0]["flaw"]), (16, ""))
         self.assertIn("model.safetensors", [file["name"] for file in found[0]["files"]])
+        self.assertEqual(self.json_of("checkpoint", "consolidate", kept, "--out", self.folder / "whole"),
+                         {"path": str(self.folder / "whole"), "checkpoint": kept})
+        exported = self.json_of("export", self.checkpoints, "--out", self.folder / "weights")
+        self.assertEqual(exported, {"path": str(self.folder / "weights" / "model.safetensors"), "checkpoint": kept, "tensors": found[0]["tensors"]})
+        in_python = self.json_of("export", self.checkpoints, "--out", self.folder / "dcp", "--format", "dcp")
+        self.assertEqual(in_python, {"path": str(self.folder / "dcp"), "tensors": found[0]["tensors"], "step": 16})
+        back = self.json_of("checkpoint", "import", self.folder / "dcp", "--out", self.folder / "back")
+        self.assertEqual((back["step"], back["optimizer"]), (16, found[0]["optimizer"]))
 
 
 if __name__ == "__main__":

@@ -48,6 +48,11 @@ void server_message(Bytes bytes) {
     promise(apply.part > 0 && apply.part <= 1);
     comes_back(encode(apply));
   });
+  read_or_refused([&] {
+    const auto said = decode_said(bytes);
+    promise(std::ranges::all_of(said.lines, [](const auto& l) { return l.text.size() <= 1000; }));
+    comes_back(encode(said));
+  });
 }
 
 void step_record(Bytes bytes) {

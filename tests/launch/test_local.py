@@ -7,6 +7,7 @@ import socket
 import subprocess
 
 from launches import BIMETAL, SHOW, WAIT, WAIT_FOR_SIGNALS, LaunchTest, harness, lines_of_ranks
+from test_buttons import Browser
 
 
 class Local(LaunchTest):
@@ -63,6 +64,29 @@ class Local(LaunchTest):
         job.wait()
         self.assertEqual(job.status, 128 + 9, job.err)
         self.assertIn("rank 1 on localhost", job.err)
+
+    def test_the_summary_says_where_the_report_is(self):
+        job_file = self.write_job(train__steps=5)
+        job = self.launch("-n", 2, "--", BIMETAL, "train", job_file, "--report", "run.json", "--worker", "cpu:threads=1", "--worker",
+                          "cpu:threads=1").done()
+        kept = self.checkpoints / "step-00000005"
+        self.assertRegex(job.err.splitlines()[-1], rf"^bimetal: 2 ranks ended after \d+:\d\d; report {self.folder}/run.json, checkpoint {kept}$")
+        self.assertEqual(self.launch("-n", 2, "--", "true").done().err, "")
+        loop = self.folder / "loop.py"
+        loop.write_text("import bimetal\nsampler = bimetal.BalancedBatchSampler(10, 4)\n"
+                        "bimetal.page(sampler, loss=lambda: 1.0, run='runs/first')\nfor _ in sampler: sampler.finish_step()\n")
+        job = self.launch("-n", 1, loop).done()
+        self.assertRegex(job.err.splitlines()[-1], rf"^bimetal: 1 rank ended after \d+:\d\d; run {self.folder}/runs/first$")
+
+    def test_the_page_of_a_launched_job(self):
+        job = self.launch("-n", 2, "--", BIMETAL, "train", self.write_job(checkpoint__every_steps=0), "--page", "--worker", "cpu:threads=1",
+                          "--worker", "cpu:threads=1")
+        browser = Browser(job)
+        browser.told("status", lambda status: status["step"] > 0)
+        browser.press(ask="stop")
+        job.done(harness.INTERRUPTED)
+        self.assertNotIn("error:", job.err)
+        self.assertRegex(job.err, rf"bimetal: 2 ranks ended after \d+:\d\d; checkpoint {self.checkpoints}/step-")
 
     def test_ctrl_c_reaches_all(self):
         job = self.launch("-n", 2, script="trap 'echo interrupted; exit 0' INT; " + WAIT_FOR_SIGNALS)

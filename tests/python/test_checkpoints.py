@@ -1,6 +1,7 @@
 """Checkpoints from and to torch's DCP folders, and models on their way to a hub. DeepSpeed's side is tests/deepspeed."""
 
 import argparse
+import json
 import os
 import pathlib
 import pickle
@@ -223,7 +224,9 @@ class Hub(harness.FaultTest):
             self.assertEqual(there.hidden, {"me/mine"})
             self.assertIn(f"{there.address}/me/mine/commit/", said)
             files["README.md"] = b"of the owner's own hand"
-            self.push()
+            told = json.loads(self.push("--json").out)
+            self.assertEqual(told["files"], ["model.safetensors"])
+            self.assertTrue(told["address"].startswith(f"{there.address}/me/mine/commit/"), told)
             self.assertEqual(there.repositories["me/mine"]["README.md"], b"of the owner's own hand")
             self.assertEqual(len(there.commits), 2)
 

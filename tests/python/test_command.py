@@ -21,6 +21,7 @@ from pip._vendor.packaging.markers import Marker
 
 from bimetal.command import doctor, program, two_doctors
 from bimetal.command.__main__ import main
+from bimetal.command.findings import Findings
 from bimetal.command.local_ranks import LocalRanks
 from searches import harness
 
@@ -189,16 +190,37 @@ class Doctors(unittest.TestCase):
             self.assertIn("wait for its end", done.stderr)
             self.assertNotIn("Traceback", done.stderr)
 
-    def test_two_meet_on_loopback_without_a_token(self):
+    def two(self, *words):
+        """Of the one that calls and the one that listens."""
         address = f"localhost:{ranks.free_port()}"
-        said = []
-        listens = threading.Thread(target=lambda: said.append(run("doctor", "--listen", address)))
+        listening = []
+        listens = threading.Thread(target=lambda: listening.append(run("doctor", "--listen", address, *words)))
         listens.start()
-        said.append(run("doctor", address))
+        calling = run("doctor", address, *words)
         listens.join()
-        for done in said:
+        return calling, *listening
+
+    def test_two_meet_on_loopback_without_a_token(self):
+        for done in self.two():
             self.assertRegex(done.stdout, r"there: bimetal .*, torch .*; .*cpu with \d+ cores", done.stderr)
             self.assertIn("connections: in both directions", done.stdout, done.stderr)
+
+    def test_as_json(self):
+        done = run("doctor", "--json")
+        alone = json.loads(done.stdout)
+        self.assertEqual({name: alone[name] for name in ("bimetal", "torch", "python", "devices")},
+                         {name: doctor.facts()[name] for name in ("bimetal", "torch", "python")} | {"devices": doctor.devices()})
+        self.assertEqual([(one["address"], one["interface"]) for one in alone["addresses"]], doctor.addresses())
+        self.assertEqual(bool(alone["problems"]), done.returncode != 0, done.stderr)
+        for done in self.two("--json"):
+            found = json.loads(done.stdout)
+            self.assertTrue(found["both_directions"], found)
+            self.assertEqual(found["there"]["torch"], alone["torch"])
+            self.assertLess(found["clocks_apart_s"], SECONDS)
+            self.assertGreater(found["link"]["mbit_per_s_to_here"], 0)
+        done = run("doctor", f"127.0.0.1:{ranks.free_port()}", "--wait", "1", "--json")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(f"bimetal: error: {json.loads(done.stdout)['problems'][-1]}", done.stderr.strip())
 
     def test_one_that_cannot_be_reached_is_told_what_to_type(self):
         address = f"127.0.0.1:{ranks.free_port()}"
@@ -209,7 +231,7 @@ class Doctors(unittest.TestCase):
         self.addCleanup(other.free)
         other.set("knock/through", two_doctors.way_through("192.168.1.20"))
         other.set("knock/where", f"127.0.0.1 {ranks.free_port()}")  # where nothing answers
-        problem, = two_doctors._knock(listening, address, listens=True)
+        problem, = two_doctors._knock(listening, address, listens=True, found=Findings(as_json=False))
         self.assertIn("127.0.0.1 cannot be reached from the machine that listens", problem)
         self.assertTrue(problem.endswith(two_doctors.way_through("192.168.1.20")), problem)
         self.assertEqual(other.get("knock/said"), problem)
@@ -232,8 +254,8 @@ class Doctors(unittest.TestCase):
     def test_how_long_packets_may_be(self):
         for folder in pathlib.Path("/sys/class/net").iterdir():
             if (folder / "mtu").exists():
-                self.assertEqual(doctor.mtu_of(folder.name), (folder / "mtu").read_text().strip())
-        self.assertEqual(doctor.mtu_of("none such"), "")
+                self.assertEqual(doctor.mtu_of(folder.name), int((folder / "mtu").read_text()))
+        self.assertIsNone(doctor.mtu_of("none such"))
 
     def test_what_is_loopback(self):
         for address, is_one in (("127.0.0.1:1", True), ("[::1]:1", True), ("localhost:1", True), ("127.9.9.9:1", True),
@@ -253,7 +275,7 @@ class Doctors(unittest.TestCase):
         theirs = mine | {"core": "0.10.0", "torch": "2.99.0"}
         store = mock.Mock(get=lambda key: two_doctors.json.dumps(theirs) if key == "facts/1" else "60.0")
         with mock.patch("builtins.print") as said:
-            problems = two_doctors._compare(store, mine, 0)
+            problems = two_doctors._compare(store, mine, 0, Findings(as_json=False))
         text = "\n".join(call.args[0] for call in said.call_args_list)
         self.assertEqual(len(problems), 1, problems)
         self.assertIn("pip install bimetal==0.10.0 on both", problems[0])

@@ -1,5 +1,7 @@
 """`bimetal ensemble`: members trained in parallel, and what they predict together, computed again here."""
 
+import json
+
 import torch
 from safetensors.torch import load_file
 
@@ -33,6 +35,9 @@ class Ensembles(SearchTest):
         again, second = self.report_of("ensemble", "--predict", place, "--worker", "cpu:threads=1")
         self.assertEqual(second["ensemble"], report["ensemble"])
         self.assertIn("ensemble of 3", again.out)
+        as_json = self.run_to_end("ensemble", "--predict", place, "--worker", "cpu:threads=1", "--json")
+        self.assertEqual(json.loads(as_json.out), second)
+        self.assertIn("ensemble of 3", as_json.err)
         self.assertIn("--predict", self.refused_by(main, self.job, "--members", "2", "--dir", place))
 
     def test_bagged_members_see_other_samples(self):

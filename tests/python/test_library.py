@@ -251,7 +251,7 @@ class Library(unittest.TestCase):
         said = self.said("import torch; torch.__version__ = '2.3.1'\ntry: import bimetal\nexcept ImportError as error: print(error)")
         self.assertIn("needs torch 2.4 or later, but torch 2.3.1 is installed", said)
         for version, told in (("2.99.0+cpu", True), ("2.13.0", False)):
-            said = self.said(f"import torch; torch.__version__ = {version!r}; from bimetal.command import doctor; doctor.local()")
+            said = self.said(f"import torch; torch.__version__ = {version!r}; from bimetal.command import doctor, findings; doctor.local(findings.Findings(False))")
             self.assertEqual("the last that this bimetal was tested with" in said, told, said)
 
 

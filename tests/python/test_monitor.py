@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import logging
 import os
 import pathlib
 import re
@@ -14,6 +15,7 @@ import tomllib
 import unittest
 import urllib.error
 import urllib.request
+import warnings
 from unittest import mock
 
 import ranks
@@ -47,6 +49,9 @@ def watched(kind, folder):
         model.register_comm_hook(sampler, bimetal.sample_exact_hook)
     monitor = bimetal.monitor(sampler, loss=lambda: loss * 0 + rank + 1, epochs=10_000,
                               tensorboard=os.path.join(folder, "scalars"))
+    print(f"hello of rank {rank}")
+    logging.getLogger().error("an error of rank %d", rank)
+    warnings.warn(f"care, rank {rank}", stacklevel=1)
     for _ in range(10_000):
         for number, (x, y) in enumerate(loader, 1):
             time.sleep(0.01)
@@ -77,12 +82,13 @@ class Watched(unittest.TestCase):
             while (status := json.loads(page(address, "/status")))["step"] < 8 or status["workers"][1]["device"] == "?":
                 self.assertLess(time.monotonic(), until, status)
                 time.sleep(0.05)
+            lines = self.lines_of_ranks(address)
             metrics = page(address, "/metrics")
             table = self.top(address) if PROGRAM else ""
             pathlib.Path(folder, "end").touch()
             self.assertEqual(job.wait(120), [0, 0], job.text())
             self.assertEqual([job.value(rank) for rank in range(2)], [address, ""])
-            output = job.output(0)
+            output, other_output = (job.output(rank) for rank in range(2))
             scalars = b"".join(file.read_bytes() for file in pathlib.Path(folder, "scalars").iterdir())
         self.assertEqual([status["epochs"], status["steps"], status["counts"]], [10_000, 10_000 * STEPS, "samples"])
         self.assertEqual(status["loss"], 1.25, "the mean over all samples, of which the first rank has three in four")
@@ -102,9 +108,29 @@ class Watched(unittest.TestCase):
             self.assertRegex(table, r"(?m)^1 +cpu on .* 25\.0 %")
         self.assertRegex(output, r"step \d+/50000  \S+ left  loss 1\.2500  efficiency \d+ %  \d+ samples/s \(")
         self.assertIn("epoch 1: test accuracy 25.00 %, test loss 0.5000", output)
-        self.assertNotIn("step", job.output(1))
+        for rank in range(2):
+            said = lines[f"rank {rank}"]
+            self.assertIn(("output", f"hello of rank {rank}"), said)
+            self.assertEqual(sum(f"an error of rank {rank}" in text for _, text in said), 1, said)
+            warning, = (text for kind, text in said if kind == "warning")
+            self.assertIn(f"UserWarning: care, rank {rank} (", warning)
+            self.assertFalse(any("care" in text for kind, text in said if kind == "output"), said)
+            self.assertFalse(any("step" in text for _, text in said), "the line of progress is no log")
+            for _, text in said:  # the terminal has it as before
+                self.assertIn(text.partition(" (")[0].removeprefix("UserWarning: "), (output, other_output)[rank])
+        self.assertNotIn("step", other_output)
         for tag in (b"loss", b"efficiency", b"share/rank_1", b"test_accuracy"):
             self.assertIn(tag, scalars)
+
+    def lines_of_ranks(self, address):
+        """Kind and text by rank, as the page gets them, once both have been heard."""
+        found, until = {}, time.monotonic() + 60
+        with urllib.request.urlopen(f"http://{address}/events", timeout=60) as events:
+            for line in events:
+                for one in json.loads(line[6:]).get("lines", ()) if line.startswith(b"data: ") else ():
+                    found.setdefault(one["who"].split(" on ")[0], []).append((one["kind"], one["text"]))
+                if sum(kind == "warning" for lines in found.values() for kind, _ in lines) == 2 or time.monotonic() > until:
+                    return found
 
     def address_in(self, job):
         until = time.monotonic() + 60

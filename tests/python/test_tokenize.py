@@ -65,6 +65,11 @@ class Tokenizing(unittest.TestCase):
         self.assertEqual([path.name for path in self.folder.iterdir() if "out" in path.name], [], "something is left")
         return said
 
+    def test_what_was_made_as_json(self):
+        status, out, _ = self.run_command(self.write("a", "abcd"), "--tokenizer", "bytes", "--json", "--out", self.out)
+        self.assertEqual((status, json.loads(out)), (0, {"path": str(self.out), "train_tokens": 4, "train_documents": 1, "test_tokens": 0,
+                                                         "vocabulary": 256}))
+
     def test_bytes_are_their_own_tokens(self):
         every = bytes(range(256))
         (vocabulary, tokens, ends), (_, tested, _) = self.tokenized(

@@ -30,16 +30,17 @@ class Searching(SearchTest):
     def test_a_grid_ends_with_the_best_and_how_to_repeat_it(self):
         job, report = self.report_of(
             "tune", self.job, "--grid", "train.learning_rate=1e-6,0.05", "train.optimizer=sgd,adam", "--metric",
-            "train_loss", "--save-best", self.folder / "best", *TWO_WORKERS)
+            "train_loss", "--save-best", self.folder / "best", "--json", *TWO_WORKERS)
+        self.assertEqual(json.loads(job.out), report)
         trials = report["trials"]
         self.assertEqual({(t["settings"]["train.learning_rate"], t["settings"]["train.optimizer"]) for t in trials},
                          {(rate, kind) for rate in (1e-6, 0.05) for kind in ("sgd", "adam")})
         self.assertEqual({t["state"] for t in trials}, {"done"})
         best = min(trials, key=lambda trial: trial["value"])
         self.assertEqual(report["best"]["number"], best["number"])
-        self.assertIn(f"best: trial {best['number']}, train_loss", job.out)
+        self.assertIn(f"best: trial {best['number']}, train_loss", job.err)
         for key in ("train.learning_rate", "train.optimizer"):
-            self.assertIn(key, job.out)
+            self.assertIn(key, job.err)
 
         # The command that it prints leads to the very same model, and so does the checkpoint that it keeps.
         words = shlex.split(report["best"]["command"])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import unittest
+import urllib.request
 
 import clusters
 
@@ -103,11 +104,15 @@ class OnACluster(clusters.OnCluster):
             events.append(event)
             if event.kind == "progress":
                 commands.append("".join(clusters.command_lines().values()))
+            if event.kind == "line" and (link := re.search(r"page at (http://\S+) \(a link", event.text)):
+                pages.append(urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(link[1], timeout=60).read())
 
-        events = []
+        events, pages = [], []
         storage = clusters.TEMPORARY / "kept"
         result = bimetal.ray.Trainer(clusters.job(steps=60), [FAST, SLOW], storage=storage, on_event=note,
-                                     settings={"train.evaluate": True}).fit()
+                                     settings={"train.evaluate": True, "monitor.page": "on"}).fit()
+        page, = pages
+        self.assertIn(b"<title>Bimetal", page)
         self.assertEqual((result.metrics["steps"], result.metrics["world_size"]), (60, 2))
         self.assertEqual([worker["rank"] for worker in result.workers], [0, 1])
         self.assertGreater(result.workers[0]["share"], 1.3 * result.workers[1]["share"])

@@ -21,6 +21,7 @@ class RankFigures:
     loss: float = 0.0  # the sum over what it counts
     loss_weight: float = 0.0
     sent: float = math.nan  # bytes since the loop's start
+    said: float = 0.0  # how often it has left lines of its log in the store
 
 
 class Step:

@@ -22,7 +22,9 @@ import torch.distributed as dist
 from bimetal import _C
 from bimetal._core import require_extension
 from bimetal._errors import Error, error
+from bimetal._heard import Heard
 from bimetal.balance.figures import Step
+from bimetal.balance.rank_log import RankLog
 from bimetal.balance.sampler import BalancedBatchSampler
 from bimetal.process_group import bytes_sent
 
@@ -97,6 +99,9 @@ class Monitor:
         self._trains = False  # time counts
         self._core: Any = None
         self._line = _Line(progress)
+        self._log = RankLog()
+        self._said = 0  # how often this rank has left lines for rank 0
+        self._heard: dict[int, int] = {}  # of how many of these rank 0 knows
         self._mean = (-1, 0.0, 0.0)  # an epoch, the sum of its losses so far, and what they count
         self._sent_before = self._bytes_sent()
         if sampler.rank == 0:
@@ -142,6 +147,7 @@ class Monitor:
         if self._sampler.watch is self:
             self._sampler.watch = None
         _open.discard(self)
+        self._log.close()
         if self._core is None:
             return
         with contextlib.suppress(RuntimeError):  # the figures of a step that has failed
@@ -172,7 +178,7 @@ class Monitor:
             self._losses.append((loss.detach() if isinstance(loss, torch.Tensor) else loss, weight))
 
     def figures(self, weight: float, device: str) -> Iterator[float]:
-        """This rank's, for rank 0: sum of the losses, what they count, and bytes sent.
+        """This rank's, for rank 0: sum of the losses, what they count, bytes sent, and how often it has left lines.
 
         Args:
             weight: of the loss, unless ``add_loss`` has had all of them.
@@ -185,6 +191,7 @@ class Monitor:
         yield sum(float(loss) * weight for loss, weight in losses)
         yield float(sum(weight for _, weight in losses))
         yield self._bytes_sent() - self._sent_before
+        yield self._leave_lines()
 
     def step_ends(self, step: Step, last: bool) -> None:
         """The step's figures are under way. last: of the epoch."""
@@ -221,6 +228,7 @@ class Monitor:
         self._mean = (of, before + total, weight + counted)
         with contextlib.suppress(RuntimeError):  # what the store cannot tell ends no training
             self._set_places(len(ranks))
+            self._hear([int(figures.said) for figures in ranks])
         line = self._core.step((step.epoch, epochs), (done, epochs * steps), sampler.work_of_step(),
                                total / counted if counted else math.nan, sampler.shares,
                                [(figures.work, figures.seconds, figures.waited, figures.sent, sampler.alone_rate(rank))
@@ -229,6 +237,27 @@ class Monitor:
             self._line.say(line)
         else:
             self._line.show(line)
+
+    def _leave_lines(self) -> float:
+        """Of this rank's log, for rank 0, which hears of them by the step's figures."""
+        if self._core is None and dist.is_initialized() and (lines := self._log.take_due()):
+            with contextlib.suppress(RuntimeError):
+                dist.distributed_c10d._get_default_store().set(_log_key(dist.get_rank(), self._said), json.dumps(lines))
+                self._said += 1
+        return float(self._said)
+
+    def _hear(self, said: list[int]) -> None:
+        if mine := self._log.take_due():
+            self._core.lines(0, self._places.get(0, ("", ""))[0], mine)
+        for rank, count in enumerate(said):
+            for number in range(self._heard.get(rank, 0), count):
+                key = _log_key(dist.get_global_rank(self._sampler.group or dist.group.WORLD, rank), number)
+                store = dist.distributed_c10d._get_default_store()
+                if store.check([key]):  # or somebody else has taken it
+                    self._core.lines(rank, self._places.get(rank, ("", ""))[0], [tuple(line) for line in json.loads(store.get(key))])
+                    with contextlib.suppress(RuntimeError):  # of a store that forgets nothing
+                        store.delete_key(key)
+            self._heard[rank] = count
 
     def _bytes_sent(self) -> float:
         try:
@@ -297,9 +326,12 @@ class _Line:
 
 
 def _write(text: str) -> None:
+    output: Any = sys.stdout
+    while isinstance(output, Heard):  # this is on the page anyway
+        output = output.stream
     with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody reads any more
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        output.write(text)
+        output.flush()
 
 
 def _made(listen: str, tensorboard: str, counts: str, run: str, settings: str) -> Any:
@@ -322,6 +354,10 @@ def _as_toml(settings: Mapping[str, Any]) -> str:
 
 def _key(rank: int) -> str:
     return f"bimetal_monitor/{rank}"
+
+
+def _log_key(rank: int, number: int) -> str:
+    return f"{_key(rank)}/log/{number}"
 
 
 def _split(place: str) -> tuple[str, str]:

@@ -4,8 +4,10 @@ import` start."""
 from __future__ import annotations
 
 import argparse
+import json
 import pathlib
 import sys
+from typing import Any
 
 from bimetal._errors import error
 from bimetal.checkpoints import dcp, push, universal, whole
@@ -30,29 +32,41 @@ def _arguments() -> argparse.ArgumentParser:
     pushed.add_argument("folder", type=pathlib.Path)
     pushed.add_argument("repo")
     pushed.add_argument("--private", action="store_true")
+    for one in (export, taken, pushed):
+        one.add_argument("--json", action="store_true")
     return parser
 
 
-def _export(arguments: argparse.Namespace) -> str:
+Done = tuple[str, dict[str, Any]]  # for people, and for programs
+
+
+def _export(arguments: argparse.Namespace) -> Done:
     saved = whole.read(arguments.run)
     _FORMATS[arguments.format].write(saved, arguments.out)
-    return f"{arguments.out}: {len(saved.model)} tensors and the optimizer's states of step {saved.step}"
+    return (f"{arguments.out}: {len(saved.model)} tensors and the optimizer's states of step {saved.step}",
+            {"path": str(arguments.out), "tensors": len(saved.model), "step": saved.step})
 
 
-def _import(arguments: argparse.Namespace) -> str:
+def _import(arguments: argparse.Namespace) -> Done:
     source = arguments.source
     for module in _FORMATS.values():
         if module.is_one(source):
             found = module.read(source, arguments.seed, arguments.optimizer)
             whole.write(found, arguments.out)
-            return f"{arguments.out}: {len(found.model)} tensors of step {found.step}, optimizer {found.kind}, of {source}"
+            return (f"{arguments.out}: {len(found.model)} tensors of step {found.step}, optimizer {found.kind}, of {source}",
+                    {"path": str(arguments.out), "tensors": len(found.model), "step": found.step, "optimizer": found.kind})
     raise error(f"{source} is neither a folder of torch.distributed.checkpoint (it has no .metadata) nor a universal checkpoint of "
                 "DeepSpeed (it has no latest_universal and no zero)", "invalid_argument")
 
 
-def _run(arguments: argparse.Namespace) -> str:
+def _push(arguments: argparse.Namespace) -> Done:
+    address, files = push.push(arguments.folder, arguments.repo, arguments.private)
+    return f"{address}: {', '.join(files)}", {"address": address, "path": str(arguments.folder), "files": files}
+
+
+def _run(arguments: argparse.Namespace) -> Done:
     if arguments.command == "push":
-        return push.push(arguments.folder, arguments.repo, arguments.private)
+        return _push(arguments)
     return _export(arguments) if arguments.command == "export" else _import(arguments)
 
 
@@ -60,7 +74,8 @@ def main() -> int:
     arguments = _arguments().parse_args()
 
     def command() -> int:
-        print(_run(arguments))
+        text, facts = _run(arguments)
+        print(json.dumps(facts, indent=2) if arguments.json else text)
         return 0
 
     return ending.status_of(command)

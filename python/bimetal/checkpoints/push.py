@@ -10,14 +10,14 @@ from bimetal._errors import error
 _CARD = "README.md"
 
 
-def push(folder: pathlib.Path, repo: str, private: bool) -> str:
+def push(folder: pathlib.Path, repo: str, private: bool) -> tuple[str, list[str]]:
     """Makes the repository where there is none yet, and commits the folder's files in one go.
 
     Args:
         repo: USER/NAME, or NAME for who is logged in.
         private: of a repository that is new.
 
-    Returns: where it is now, for people.
+    Returns: where it is now, and the files that were brought.
 
     Raises:
         bimetal.Error: ``unsupported`` without the library, ``invalid_argument`` for what is no name of a repository,
@@ -41,7 +41,7 @@ def push(folder: pathlib.Path, repo: str, private: bool) -> str:
         if type(bad).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "requests", "urllib3"):
             raise error(f"no hub answers at {hub.constants.ENDPOINT}: {bad}", "peer_lost") from bad
         raise
-    return f"{commit.commit_url}: {', '.join(files)}"
+    return commit.commit_url, files
 
 
 def _library() -> Any:

@@ -17,6 +17,7 @@ from bimetal import _build, _torch_check
 from bimetal._devices import accelerators, usable_cores
 from bimetal._errors import Error
 from bimetal.command import network, two_doctors
+from bimetal.command.findings import Findings
 from bimetal.library.interface import lib, set_error_class, text_of
 
 PORT = 29500
@@ -32,6 +33,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--listen", metavar="HOST:PORT", help="wait for another doctor there")
     parser.add_argument("--token-file", metavar="FILE", help="the secret of both (else BIMETAL_TOKEN_FILE)")
     parser.add_argument("--wait", type=float, default=120.0, metavar="SECONDS", help="for the other (default: 120)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.set_defaults(run=run)
 
 
@@ -39,22 +41,29 @@ def run(arguments: argparse.Namespace) -> int:
     set_error_class(Error)  # the extension, where it does all else, has done so for itself alone
     if arguments.token_file:
         os.environ["BIMETAL_TOKEN_FILE"] = arguments.token_file
-    problems = local()
+    found = Findings(arguments.json)
+    problems = local(found)
     if arguments.listen or arguments.address:
-        problems += two_doctors.examine(facts(), arguments.listen or arguments.address, bool(arguments.listen), arguments.wait, addresses())
+        try:
+            problems += two_doctors.examine(facts(), arguments.listen or arguments.address, bool(arguments.listen), arguments.wait, addresses(), found)
+        except Error as failure:
+            found.end([*problems, str(failure)] if arguments.json else problems)
+            raise
     elif not problems:
-        show_how()
-    for problem in problems:
-        print(f"! {problem}")
+        found.tell(how())
+    found.end(problems)
     return 1 if problems else 0
 
 
 def facts() -> dict[str, str]:
     """Of this machine, for the other to compare."""
-    devices = [*device_names(), f"cpu with {usable_cores()} cores"]
     return {"bimetal": _build.VERSION, "core": lib.release().decode(), "torch": str(torch.__version__),
             "python": platform.python_version(), "system": f"{platform.system()} on {platform.machine()}",
-            "devices": ", ".join(devices)}
+            "devices": ", ".join(devices())}
+
+
+def devices() -> list[str]:
+    return [*device_names(), f"cpu with {usable_cores()} cores"]
 
 
 def device_names() -> list[str]:
@@ -74,53 +83,57 @@ def addresses() -> list[tuple[str, str]]:
             if not address.startswith(("127.", "::1", "fe80:", "169.254."))]
 
 
-def local() -> list[str]:
-    """Prints what is here; what is wrong with it."""
-    mine = facts()
-    print(f"bimetal {mine['bimetal']} ({'with' if _torch_check.fits() else 'without'} the extension), torch {mine['torch']}, Python {mine['python']}, {mine['system']}")
+def local(found: Findings) -> list[str]:
+    """Tells what is here; what is wrong with it."""
+    mine, extension = facts(), _torch_check.fits()
+    found.tell(f"bimetal {mine['bimetal']} ({'with' if extension else 'without'} the extension), torch {mine['torch']}, Python {mine['python']}, {mine['system']}",
+               bimetal=mine["bimetal"], extension=extension, torch=mine["torch"], python=mine["python"], system=mine["system"])
     if _torch_check.is_untried():
         newest = ".".join(map(str, _torch_check.NEWEST_TRIED))
-        print(f"torch: newer than {newest}, the last that this bimetal was tested with; should something fail, try "
-              f"pip install 'torch=={newest}.*'")
-    print(f"devices: {mine['devices']}")
+        found.note(f"torch: newer than {newest}, the last that this bimetal was tested with; should something fail, try "
+                   f"pip install 'torch=={newest}.*'")
+    found.tell(f"devices: {mine['devices']}", devices=devices())
     problems = []
     if mine["core"] != mine["bimetal"]:
         problems.append(f"the library is of bimetal {mine['core']}, the package of {mine['bimetal']}: install it anew")
     own = addresses()
-    for address, name in own:
-        mtu = mtu_of(name)
-        print(f"address: {address} on {name}{f', packets of {mtu} bytes' if mtu else ''}")
+    packets = [mtu_of(name) for _, name in own]
+    for (address, name), mtu in zip(own, packets):
+        found.tell(f"address: {address} on {name}{f', packets of {mtu} bytes' if mtu else ''}")
+    found.facts["addresses"] = [{"address": address, "interface": name, "packet_bytes": mtu} for (address, name), mtu in zip(own, packets)]
     if own and sys.platform not in _ASKS_FOR_MTU:
-        print("packets: their size is not looked up on this system; `netsh interface ipv4 show subinterfaces` tells it (MTU)")
+        found.note("packets: their size is not looked up on this system; `netsh interface ipv4 show subinterfaces` tells it (MTU)")
     if not own:
         problems.append("this machine has no address that others could reach: is it on a network?")
     problems += network.of_this_machine(own)
     refusal = can_listen(PORT)
-    print(f"port {PORT}: {refusal or 'free'}")
-    print(f"token: {os.environ.get('BIMETAL_TOKEN_FILE') or ('in BIMETAL_TOKEN' if os.environ.get('BIMETAL_TOKEN') else 'none')}")
+    found.tell(f"port {PORT}: {refusal or 'free'}", port={"number": PORT, "refusal": refusal})
+    token = os.environ.get("BIMETAL_TOKEN_FILE") or ("in BIMETAL_TOKEN" if os.environ.get("BIMETAL_TOKEN") else "none")
+    found.tell(f"token: {token}", token=token)
     return problems
 
 
-def show_how() -> None:
+def how() -> str:
+    """To try two machines."""
     own = addresses()
     here = f"[{own[0][0]}]" if own and ":" in own[0][0] else own[0][0] if own else "ADDRESS"
-    print("\nTo try two machines:\n"
-          "  bimetal token bimetal.token         # here; copy it to the other: scp -p bimetal.token OTHER:\n"
-          f"  bimetal doctor --listen {here}:{PORT} --token-file bimetal.token\n"
-          f"  bimetal doctor {here}:{PORT} --token-file bimetal.token         # there")
+    return ("\nTo try two machines:\n"
+            "  bimetal token bimetal.token         # here; copy it to the other: scp -p bimetal.token OTHER:\n"
+            f"  bimetal doctor --listen {here}:{PORT} --token-file bimetal.token\n"
+            f"  bimetal doctor {here}:{PORT} --token-file bimetal.token         # there")
 
 
-def mtu_of(interface: str) -> str:
+def mtu_of(interface: str) -> int | None:
     """As Linux and macOS tell it; elsewhere nothing."""
     if sys.platform not in _ASKS_FOR_MTU:
-        return ""
+        return None
     import fcntl  # which Windows has not
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unconnected:
         try:  # a struct ifreq: the name, and what is answered
             answer = fcntl.ioctl(unconnected, _ASKS_FOR_MTU[sys.platform], struct.pack("16s24x", interface.encode()))
         except OSError:
-            return ""
-    return str(struct.unpack_from("i", answer, 16)[0])
+            return None
+    return int(struct.unpack_from("i", answer, 16)[0])
 
 
 def can_listen(port: int) -> str:

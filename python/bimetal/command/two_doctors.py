@@ -21,6 +21,7 @@ from typing import Any
 from bimetal._errors import Error
 from bimetal._torch_check import series
 from bimetal.command import network
+from bimetal.command.findings import Findings
 from bimetal.library.interface import Meeting, check, error, lib, made, text_of
 
 _ROUNDS = 50  # of a short message
@@ -30,8 +31,8 @@ _KNOCK_S = 4.0
 _NOBODY = ("timeout", "system", "peer_lost")  # what calling an address that nobody answers at ends with
 
 
-def examine(mine: dict[str, str], address: str, listens: bool, seconds: float, own: list[tuple[str, str]]) -> list[str]:
-    """Prints what it finds; what is wrong. Args: mine: what the other is told of this machine; own: its addresses, each with its
+def examine(mine: dict[str, str], address: str, listens: bool, seconds: float, own: list[tuple[str, str]], found: Findings) -> list[str]:
+    """Tells what it finds; what is wrong. Args: mine: what the other is told of this machine; own: its addresses, each with its
     interface."""
     if not (os.environ.get("BIMETAL_TOKEN_FILE") or os.environ.get("BIMETAL_TOKEN")) and not is_loopback(address):
         raise error("two machines need one secret: make it by `bimetal token FILE`, copy it, and name it on both with "
@@ -40,10 +41,10 @@ def examine(mine: dict[str, str], address: str, listens: bool, seconds: float, o
         if listens:
             server = made(lib.server_new, address.encode())
             held.callback(lib.server_free, server)
-            print(f"waiting at {address} for `bimetal doctor {address}` on the other machine", flush=True)
+            found.ask(f"waiting at {address} for `bimetal doctor {address}` on the other machine")
             if not is_loopback(address):
                 other = "IPV6:OF:THAT:ONE" if "[" in address else "IPV4.OF.THAT.ONE"
-                print(f"if that gets no answer, on this machine: {way_through(other)}", flush=True)
+                found.ask(f"if that gets no answer, on this machine: {way_through(other)}")
         try:
             store = _Store(address, seconds)
         except Error as problem:
@@ -51,10 +52,10 @@ def examine(mine: dict[str, str], address: str, listens: bool, seconds: float, o
             why = "" if listens or problem.code not in _NOBODY else network.towards(host.strip("[]"), int(port), own)
             raise error(f"{problem}\n{why}", problem.code) if why else problem from None
         held.callback(store.free)
-        problems = _compare(store, mine, 0 if listens else 1)
-        problems += _knock(store, address, listens)
+        problems = _compare(store, mine, 0 if listens else 1, found)
+        problems += _knock(store, address, listens, found)
         if not problems:
-            problems += _measure(store, 0 if listens else 1, seconds)
+            _measure(store, 0 if listens else 1, seconds, found)
         _leave(store, listens)
     return problems
 
@@ -106,21 +107,21 @@ class _Store:
         return ctypes.string_at(value.value or 0, size.value).decode() if size.value else ""
 
 
-def _compare(store: _Store, mine: dict[str, str], rank: int) -> list[str]:
+def _compare(store: _Store, mine: dict[str, str], rank: int, found: Findings) -> list[str]:
     store.set(f"facts/{rank}", json.dumps(mine))
     other = json.loads(store.get(f"facts/{1 - rank}"))
-    print(f"there: bimetal {other['bimetal']}, torch {other['torch']}, Python {other['python']}, {other['system']}; "
-          f"{other.get('devices', '')}")
+    found.tell(f"there: bimetal {other['bimetal']}, torch {other['torch']}, Python {other['python']}, {other['system']}; "
+               f"{other.get('devices', '')}", there=other)
     problems = []
     if other["core"] != mine["core"]:
         problems.append(f"bimetal is {mine['core']} here and {other['core']} there; all machines of a job need the same: "
                         f"pip install bimetal=={newer(mine['core'], other['core'])} on both")
     if series(other["torch"]) != series(mine["torch"]):
         newest = newer(series(mine["torch"]), series(other["torch"]))
-        print(f"torch: unlike here and there, and ranks meet by its own store: better the same, pip install 'torch=={newest}.*'")
+        found.note(f"torch: unlike here and there, and ranks meet by its own store: better the same, pip install 'torch=={newest}.*'")
     apart = _clocks_apart(store, rank)
     advice = "; no job fails by that, but logs are hard to read: switch on the time service of both"
-    print(f"clocks: {apart:.1f} s apart{advice if apart > _MOST_CLOCK_S else ''}")
+    found.tell(f"clocks: {apart:.1f} s apart{advice if apart > _MOST_CLOCK_S else ''}", clocks_apart_s=apart)
     return problems
 
 
@@ -138,7 +139,7 @@ def _clocks_apart(store: _Store, rank: int) -> float:
     return apart
 
 
-def _knock(store: _Store, address: str, listens: bool) -> list[str]:
+def _knock(store: _Store, address: str, listens: bool, found: Findings) -> list[str]:
     """Whether the one that listens reaches the other, too: ranks connect in either direction."""
     if listens:
         host, _, port = store.get("knock/where").rpartition(" ")
@@ -158,12 +159,13 @@ def _knock(store: _Store, address: str, listens: bool) -> list[str]:
             store.set("knock/through", way_through(address_of(address.rpartition(":")[0])))
             store.set("knock/where", f"{own} {door.getsockname()[1]}")
             said = store.get("knock/said")
+    found.facts["both_directions"] = not said
     if not said:
-        print("connections: in both directions")
+        found.tell("connections: in both directions")
     return [said] if said else []
 
 
-def _measure(store: _Store, rank: int, seconds: float) -> list[str]:
+def _measure(store: _Store, rank: int, seconds: float, found: Findings) -> None:
     meeting = Meeting(ctypes.sizeof(Meeting), store.handle, b"doctor", rank, 2, int(seconds * 1000), None, None)
     group = made(lib.group_meet, ctypes.byref(meeting))
     try:
@@ -186,10 +188,10 @@ def _measure(store: _Store, rank: int, seconds: float) -> list[str]:
             _finish(made(lib.barrier, group, 0))
             rates.append(_BYTES * 8 / 1e6 / (time.perf_counter() - begun))
         way_of = lib.group_transport(group).decode()
-        print(f"link: {way * 1e3:.2f} ms, {rates[rank]:.0f} Mbit/s from here, {rates[1 - rank]:.0f} to here, by {way_of}")
+        found.tell(f"link: {way * 1e3:.2f} ms, {rates[rank]:.0f} Mbit/s from here, {rates[1 - rank]:.0f} to here, by {way_of}",
+                   link={"latency_s": way, "mbit_per_s_from_here": rates[rank], "mbit_per_s_to_here": rates[1 - rank], "transport": way_of})
         store.set(f"measured/{rank}", "")
         store.get(f"measured/{1 - rank}")  # who left now would be lost to the other, which may still be in the barrier
-        return []
     finally:
         lib.group_free(group)
 

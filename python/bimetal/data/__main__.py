@@ -36,6 +36,7 @@ def _arguments() -> argparse.ArgumentParser:
                              "with (default: 0, nothing)")
     tokens.add_argument("--document-separator", default="", metavar="TEXT",
                         help="what ends every document, such as a special token of the tokenizer (default: nothing)")
+    tokens.add_argument("--json", action="store_true", help="print what has been made as JSON")
     return parser
 
 
@@ -49,7 +50,7 @@ def _fraction(text: str) -> float:
 def main() -> int:
     arguments = _arguments().parse_args()
     request = Request(arguments.files, arguments.tokenizer, arguments.out, arguments.test_fraction,
-                      arguments.document_separator)
+                      arguments.document_separator, arguments.json)
     return command.run_command(lambda: tokenize(request))
 
 

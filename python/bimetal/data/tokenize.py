@@ -108,6 +108,7 @@ class Request:
     out: pathlib.Path
     test_fraction: float = 0.0
     separator: str = ""
+    json: bool = False  # what has been done is told as JSON
 
 
 @dataclasses.dataclass
@@ -124,7 +125,7 @@ def tokenize(request: Request) -> int:
     command.require_new(request.out)
     tokenizer = tokenizers.load(request.tokenizer)
     sizes = [_size_of(file) for file in request.files]
-    screen = Screen()
+    screen = Screen(request.json)
     try:
         with folders.whole(request.out.absolute()) as folder:
             (folder / tokenizers.FILE_NAME).write_text(tokenizer.description(), encoding="utf-8")
@@ -138,8 +139,12 @@ def tokenize(request: Request) -> int:
         raise Error(f"cannot write '{request.out}': {bad.strerror or bad}", "system") from bad
     finally:
         screen.clear()
-    screen.say(f"{request.out}: {train.tokens} tokens of {train.documents} documents to train on, {test.tokens} to "
-               f"test with; vocabulary {tokenizer.vocabulary}")
+    if request.json:
+        command.print_json({"path": str(request.out), "train_tokens": train.tokens, "train_documents": train.documents,
+                            "test_tokens": test.tokens, "vocabulary": tokenizer.vocabulary})
+    else:
+        screen.say(f"{request.out}: {train.tokens} tokens of {train.documents} documents to train on, {test.tokens} to "
+                   f"test with; vocabulary {tokenizer.vocabulary}")
     return 0
 
 

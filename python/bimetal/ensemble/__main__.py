@@ -54,7 +54,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     command.confine(arguments, "bimetal.ensemble")
-    screen = Screen()
+    screen = Screen(arguments.json)
     if arguments.predict:
         kept = members.read(arguments.predict)
         with command.host_of(arguments, screen.say) as host:
@@ -101,11 +101,10 @@ def _predict(arguments: argparse.Namespace, pool: Pool, kept: members.Kept, scre
     screen.say(f"\nkept in {kept.folder}; use it again with bimetal ensemble --predict {kept.folder}")
     if arguments.predictions:
         members.copy_predictions(kept, arguments.predictions)
-    if arguments.report:
-        figures = [{"name": name, **{key: value for key, value in entry.items() if key != "checkpoint"}}
-                   for name, entry in zip(kept.members, report["checkpoints"])]
-        command.write_json(arguments.report, {"folder": str(kept.folder), "samples": report["samples"],
-                                              "members": figures, "ensemble": report["ensemble"], **trained})
+    figures = [{"name": name, **{key: value for key, value in entry.items() if key != "checkpoint"}}
+               for name, entry in zip(kept.members, report["checkpoints"])]
+    command.report(arguments, {"folder": str(kept.folder), "samples": report["samples"], "members": figures,
+                               "ensemble": report["ensemble"], **trained})
     return 0
 
 

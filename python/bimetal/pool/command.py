@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from bimetal._errors import EXIT_STATUSES, INTERRUPTED, Error
 from bimetal.library import files
@@ -37,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="run on a Ray cluster (docs/ray.md): the one at ADDRESS, that of RAY_ADDRESS, or this "
                              "machine's")
     parser.add_argument("--report", type=pathlib.Path, metavar="FILE.json", help="write all figures here")
+    parser.add_argument("--json", action="store_true", help="print all figures as JSON; all else goes to standard error")
 
 
 def confine(arguments: argparse.Namespace, module: str) -> None:
@@ -124,8 +125,23 @@ def require_new(folder: pathlib.Path | None) -> None:
 def write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
     """Written aside, brought to the disk and renamed: complete, or not there. bimetal.Error with the path if that cannot
     be."""
-    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-    files.write_file_atomically(path, text)
+    files.write_file_atomically(path, _text_of(content))
+
+
+def report(arguments: argparse.Namespace, content: dict[str, Any]) -> None:
+    """As --report and --json ask, with the error of ``write_json``."""
+    if arguments.json:
+        print_json(content)
+    if arguments.report:
+        write_json(arguments.report, content)
+
+
+def print_json(content: dict[str, Any]) -> None:
+    print(_text_of(content), end="", flush=True)
+
+
+def _text_of(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
 def run_command(command: Callable[[], int]) -> int:
@@ -221,10 +237,12 @@ _PLAIN_SECONDS = 10.0  # between two lines of progress where none can be rewritt
 
 
 class Screen:
-    """Standard output. On a terminal that somebody looks at the live line is rewritten; elsewhere a plain one appears now and then."""
+    """Standard output, or standard error where that is for JSON. On a terminal that somebody looks at the live line is rewritten;
+    elsewhere a plain one appears now and then."""
 
-    def __init__(self) -> None:
-        self._live = _may_rewrite()
+    def __init__(self, for_json: bool = False) -> None:
+        self._output = sys.stderr if for_json else sys.stdout
+        self._live = _may_rewrite(self._output)
         self._shown = False
         self._next = time.monotonic() + _PLAIN_SECONDS
 
@@ -251,16 +269,16 @@ class Screen:
 
     def _write(self, text: str) -> None:
         try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            self._output.write(text)
+            self._output.flush()
         except BrokenPipeError:  # nobody reads any more: no reason to end what runs
-            sys.stdout = open(os.devnull, "w")
+            self._output = open(os.devnull, "w")
 
 
-def _may_rewrite() -> bool:
-    """Whether standard output is a terminal that somebody looks at: base/log.h has the same rule."""
+def _may_rewrite(output: TextIO) -> bool:
+    """Whether it is a terminal that somebody looks at: base/log.h has the same rule."""
     unseen = any(os.environ.get(name) for name in ("NO_COLOR", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"))
-    return sys.stdout.isatty() and not unseen and os.environ.get("TERM") not in (None, "", "dumb")
+    return output.isatty() and not unseen and os.environ.get("TERM") not in (None, "", "dumb")
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:

@@ -139,7 +139,7 @@ def _run(arguments: argparse.Namespace) -> int:
     command.require_writable(arguments.report)
     if not (arguments.dir and record.is_search(arguments.dir)):  # which goes on
         command.require_new(arguments.dir)
-    screen = Screen()
+    screen = Screen(arguments.json)
     with command.work_folder(arguments.dir) as folder:
         search = _search(arguments, job, folder, screen)
         with command.host_of(arguments, screen.say) as host:
@@ -178,8 +178,7 @@ def _conclude(arguments: argparse.Namespace, search: Any, pool: Pool, screen: Sc
         if arguments.save_best and (best.state == "done" or not interrupted):
             checkpoint = result.keep_checkpoint(best, arguments.save_best)
             screen.say(f"  its checkpoint: {checkpoint}")
-    if arguments.report:
-        command.write_json(arguments.report, result.report(search, pool, elapsed_s, interrupted, checkpoint))
+    command.report(arguments, result.report(search, pool, elapsed_s, interrupted, checkpoint))
 
 
 def main() -> int:

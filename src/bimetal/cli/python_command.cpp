@@ -1,18 +1,21 @@
 #include "bimetal/cli/python_command.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/task/catalog/job_task.h"
@@ -42,6 +45,30 @@ void add(CLI::App& app, Action& action, const char* name, const char* what,
       return become_python(module, words);
     };
   });
+}
+
+/// What Python says of a command becomes options like the program's own.
+void describe(CLI::App& command, const nlohmann::json& said) {
+  for (const auto& option : said.at("options")) {
+    const auto names = option.at("names").get<std::vector<std::string>>();
+    const auto name = fmt::format("{}", fmt::join(names, ","));
+    const auto what = option.at("what").get<std::string>();
+    const auto value = option.at("value").get<std::string>();
+    if (value.empty()) {
+      command.add_flag(name, what);
+    } else {
+      command
+          .add_option_function<std::string>(
+              name, [](const std::string&) {}, what)
+          ->type_name(value);
+    }
+  }
+  for (const auto& [name, below] : said.at("commands").items()) {
+    auto* one = command.add_subcommand(name, below.at("what").get<std::string>());
+    one->set_help_flag();
+    describe(*one, below);
+  }
+  command.footer(said.at("notes").get<std::string>());
 }
 
 std::string last_line(std::string text) {
@@ -98,6 +125,16 @@ std::string ask_python(const std::string& module, const std::string& question) {
   const auto exit = end_of(process);
   if (exit.status == 0 && exit.signal == 0) return answer;
   throw Error(ErrorCode::System, fmt::format("python -m {} has failed: {}", module, answer));
+}
+
+void describe_python_commands(CLI::App& app) {
+  try {
+    const auto said = nlohmann::json::parse(ask_python("bimetal._reference", ""));
+    for (const auto& [name, command] : said.items()) describe(*app.get_subcommand(name), command);
+  } catch (const std::exception& error) {
+    print_to_errors(fmt::format("bimetal: note: the options of Python's commands are left out: {}",
+                                error.what()));
+  }
 }
 
 void remember_arguments(std::vector<std::string> arguments) {

@@ -21,6 +21,11 @@ void enter_python_for(const job::JobConfig& job);
 
 void add_python_commands(CLI::App& app, Action& action);
 
+/// Gives these commands the options that Python knows of, for completion and manual pages: parsing
+/// leaves them to Python. Takes the time that Python needs to start. Where it cannot, a note says
+/// so.
+void describe_python_commands(CLI::App& app);
+
 /// Becomes `python -m MODULE ARGUMENTS`; Error(System) if that cannot be run.
 int become_python(const std::string& module, const std::vector<std::string>& arguments);
 

@@ -17,6 +17,7 @@
 #include "bimetal/base/release.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {
@@ -244,6 +245,7 @@ void add_reference(CLI::App& app, Action& action) {
   bimetal completion fish > ~/.config/fish/completions/bimetal.fish)");
   completion->callback([&app, &action, shell] {
     action = [&app, shell] {
+      describe_python_commands(app);
       const auto text = *shell == "bash"  ? bash_completion(app)
                         : *shell == "zsh" ? zsh_completion(app)
                                           : fish_completion(app);
@@ -256,8 +258,12 @@ void add_reference(CLI::App& app, Action& action) {
   man->add_option("folder", *folder, "Where: a folder man1 below one of MANPATH")
       ->required()
       ->type_name("DIR");
-  man->callback(
-      [&app, &action, folder] { action = [&app, folder] { return write_pages(app, *folder); }; });
+  man->callback([&app, &action, folder] {
+    action = [&app, folder] {
+      describe_python_commands(app);
+      return write_pages(app, *folder);
+    };
+  });
 }
 
 }  // namespace bimetal::cli

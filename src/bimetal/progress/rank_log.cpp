@@ -64,11 +64,8 @@ std::vector<RankLine> RankLog::take() {
 
 std::vector<std::vector<RankLine>> gather_lines(comm::Group group, RankLog& mine,
                                                 std::chrono::milliseconds timeout) {
-  return comm::all_gather_fields(
-      std::move(group), mine.take(), Deadline::after(timeout),
-      [](auto& wire, std::vector<RankLine>& lines) {
-        wire.each(lines, [&](RankLine& line) { wire(line.at, line.kind, line.text); });
-      });
+  return comm::all_gather_fields(std::move(group), mine.take(), Deadline::after(timeout),
+                                 [](auto& wire, std::vector<RankLine>& lines) { wire(lines); });
 }
 
 }  // namespace bimetal::progress

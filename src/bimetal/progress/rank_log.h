@@ -22,12 +22,17 @@ struct RankLine {
   std::string text = {};
 };
 
+template <typename Wire>
+void fields(Wire& wire, RankLine& line) {
+  wire(line.at, line.kind, line.text);
+}
+
 /// May be used from any thread. Bounded: whoever says too much loses the oldest, and is told.
 class RankLog {
  public:
   static constexpr std::size_t kMostWaiting = 16 << 10;      ///< bytes
   static constexpr std::size_t kMostAtOnce = 4 << 10;        ///< bytes that take() gives
-  static constexpr std::size_t kMostOfLine = 500;            ///< bytes; the rest is cut off
+  static constexpr std::size_t kMostOfLine = 500;            ///< bytes; "…" stands for the rest
   static constexpr std::chrono::milliseconds kBetween{500};  ///< that others are asked to listen
 
   void say(std::string_view kind, std::string_view text);

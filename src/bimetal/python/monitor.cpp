@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <string>
@@ -11,10 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "bimetal/launch/last_words.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/journal.h"
 #include "bimetal/progress/metric_text.h"
 #include "bimetal/progress/progress_line.h"
+#include "bimetal/progress/rank_log.h"
 #include "bimetal/python/bindings.h"
 
 namespace bimetal::python {
@@ -33,7 +36,7 @@ class LoopMonitor {
   LoopMonitor(const std::string& listen, const std::string& tensorboard_dir,
               const std::string& host_name, std::string counts, const std::string& run_dir,
               const std::string& settings)
-      : counts_(std::move(counts)) {
+      : counts_(std::move(counts)), run_dir_(run_dir) {
     monitor::MonitorOptions options{.tensorboard_dir = tensorboard_dir,
                                     .host_name = host_name,
                                     .run_dir = run_dir,
@@ -60,6 +63,14 @@ class LoopMonitor {
     std::vector<progress::WorkerPlace> places;
     for (const auto& [host, device] : host_and_device) places.push_back({host, device});
     if (monitor_) monitor_->on_workers(places);
+  }
+
+  /// What a rank has said: Unix time, kind and text of each line.
+  void lines(int rank, const std::string& host,
+             const std::vector<std::tuple<double, std::string, std::string>>& said) {
+    std::vector<progress::RankLine> lines;
+    for (const auto& [at, kind, text] : said) lines.push_back({at, kind, text});
+    if (monitor_) monitor_->on_rank_lines(rank, host, lines);
   }
 
   void start() { meter_.start(); }
@@ -109,6 +120,8 @@ class LoopMonitor {
   /// has failed.
   void end(bool interrupted, double loss) {
     if (monitor_) monitor_->end(interrupted, loss);
+    if (run_dir_.empty()) return;
+    launch::leave_last_words("run " + std::filesystem::absolute(run_dir_).string());
   }
 
   void close() {
@@ -130,7 +143,7 @@ class LoopMonitor {
     if (bytes_sent >= 0) totals.bytes_sent = static_cast<std::uint64_t>(bytes_sent);
   }
 
-  std::string counts_;
+  std::string counts_, run_dir_;
   std::optional<monitor::Monitor> monitor_;
   progress::ProgressMeter meter_;
   std::vector<progress::WorkerState> workers_;
@@ -147,6 +160,7 @@ void bind_monitor(py::module_& module) {
       .def_property_readonly("address", &LoopMonitor::address)
       .def("link", &LoopMonitor::link)
       .def("set_workers", &LoopMonitor::set_workers, py::arg("host_and_device"))
+      .def("lines", &LoopMonitor::lines, py::arg("rank"), py::arg("host"), py::arg("said"))
       .def("start", &LoopMonitor::start)
       .def("stop", &LoopMonitor::stop)
       .def("step", &LoopMonitor::step, py::arg("epoch_of"), py::arg("step_of"), py::arg("batch"),

@@ -15,6 +15,7 @@
 #include "bimetal/checkpoint/inspect.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
 
@@ -70,6 +71,10 @@ std::string flaw_of(const Inspected& found) {
   return bad == found.files.end() ? std::string() : bad->flaw;
 }
 
+std::string text_of(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 std::string json_of_inspected(const std::vector<Inspected>& all) {
   auto list = nlohmann::ordered_json::array();
   for (const auto& found : all) {
@@ -90,13 +95,13 @@ std::string json_of_inspected(const std::vector<Inspected>& all) {
                     {"elements", found.elements},
                     {"files", files}});
   }
-  return list.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return text_of(list);
 }
 
 int inspect_command(const CheckpointArguments& arguments) {
   const auto all = checkpoint::inspect_checkpoints(arguments.path);
   Terminal terminal;
-  if (arguments.json) write_to(stdout, json_of_inspected(all));
+  if (arguments.json) print_json_text(json_of_inspected(all));
   std::string flaw;
   for (const auto& found : all) {
     if (flaw.empty()) flaw = flaw_of(found);
@@ -115,7 +120,11 @@ int inspect_command(const CheckpointArguments& arguments) {
 
 int consolidate_command(const CheckpointArguments& arguments) {
   const auto from = checkpoint::consolidate_checkpoint(arguments.path, arguments.out);
-  Terminal().print(fmt::format("{}: whole tensors of {}", arguments.out, from.string()));
+  if (arguments.json) {
+    print_json_text(text_of({{"path", arguments.out}, {"checkpoint", from.string()}}));
+  } else {
+    Terminal().print(fmt::format("{}: whole tensors of {}", arguments.out, from.string()));
+  }
   return kSuccess;
 }
 
@@ -125,6 +134,7 @@ int import_command(const CheckpointArguments& arguments) {
   if (!arguments.optimizer.empty()) {
     words.insert(words.end(), {"--optimizer", arguments.optimizer});
   }
+  if (arguments.json) words.emplace_back("--json");
   return become_python("bimetal.checkpoints", words);
 }
 
@@ -145,7 +155,6 @@ void add_checkpoint(CLI::App& app, Action& action) {
         ->required()
         ->type_name("PATH");
   }
-  inspect->add_flag("--json", arguments->json, "Print JSON instead of a table");
   consolidate->add_option("--out", arguments->out, "The checkpoint to write: a new folder")
       ->required()
       ->type_name("DIR");
@@ -162,6 +171,9 @@ void add_checkpoint(CLI::App& app, Action& action) {
       ->check(CLI::IsMember({"sgd", "adam", "adamw", "lars", "lamb"}));
   take->add_option("--seed", arguments->seed, "train.seed of the job that is to go on")
       ->capture_default_str();
+  for (auto* sub : {inspect, consolidate, take}) {
+    sub->add_flag("--json", arguments->json, "Print JSON instead of text");
+  }
   take->callback(
       [arguments, &action] { action = [arguments] { return import_command(*arguments); }; });
   inspect->callback(

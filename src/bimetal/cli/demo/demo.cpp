@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <fstream>
 #include <limits>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "bimetal/cli/demo/demo_table.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/job_config.h"
@@ -37,7 +39,7 @@ constexpr double kTrainingImages = 60'000;  // of Fashion-MNIST
 struct DemoArguments {
   std::vector<std::string> workers;
   std::string report;
-  bool quick = false;
+  bool quick = false, json = false;
 };
 
 /// How long the parts take. The real training is of whole epochs: as many as fit, but at least one
@@ -74,6 +76,23 @@ RunFigures read_run_figures(const std::filesystem::path& report) {
     throw Error(ErrorCode::CorruptData,
                 fmt::format("report {}: {}", report.string(), error.what()));
   }
+}
+
+std::string json_of(const DemoFigures& figures) {
+  auto alone = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < figures.workers.size(); ++i) {
+    alone.push_back(
+        {{"worker", figures.workers[i]}, {"samples_per_s", figures.alone[i].samples_per_s}});
+  }
+  const auto json_of_run = [](const RunFigures& run) {
+    nlohmann::ordered_json json = {{"samples_per_s", run.samples_per_s}};
+    if (!std::isnan(run.test_accuracy)) json["test_accuracy"] = run.test_accuracy;
+    return json;
+  };
+  return nlohmann::ordered_json{{"alone", alone},
+                                {"equal", json_of_run(figures.equal)},
+                                {"balanced", json_of_run(figures.balanced)}}
+      .dump(2);
 }
 
 /// Made in the system's place for temporary files, readable by this user alone; removed with all
@@ -120,6 +139,7 @@ class Demo {
     figures.equal = short_run(workers_);
     say("All of them, balanced: each gets the part that it can do in the same time.");
     figures.balanced = balanced_run(figures.alone);
+    if (arguments_.json) return print_json_text(json_of(figures));
     terminal_.print("");
     print_demo_table(terminal_, figures);
   }
@@ -189,6 +209,7 @@ class Demo {
 };
 
 int demo_command(const DemoArguments& arguments) {
+  if (arguments.json) keep_output_for_json();
   try {
     Demo(arguments).run();
     return kSuccess;
@@ -211,6 +232,8 @@ void add_demo(CLI::App& app, Action& action) {
       ->allow_extra_args(false);
   command->add_option("--report", arguments->report, "Write the balanced run's figures here")
       ->type_name("FILE.json");
+  command->add_flag("--json", arguments->json,
+                    "Print the table as JSON; progress goes to standard error");
   command->footer(kDemoExamples);
   command->callback(
       [arguments, &action] { action = [arguments] { return demo_command(*arguments); }; });

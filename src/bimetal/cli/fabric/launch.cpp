@@ -10,6 +10,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/base/quantity.h"
 #include "bimetal/base/release.h"
 #include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/cli/command.h"
@@ -24,6 +25,7 @@
 #include "bimetal/launch/agent/agent_message.h"
 #include "bimetal/launch/ssh/host_launcher.h"
 #include "bimetal/launch/system/environment.h"
+#include "bimetal/progress/clock_text.h"
 
 namespace bimetal::cli {
 namespace {
@@ -143,6 +145,39 @@ launch::HostsPlan plan_of(const LaunchArguments& arguments) {
   return plan;
 }
 
+/// Of a job that has told where its figures are, or that has lost ranks.
+void print_end_of_ranks(const launch::HostsResult& result, int ranks, std::size_t hosts,
+                        double elapsed_s) {
+  if (result.left.empty() && result.lost == 0) return;
+  auto text = fmt::format("bimetal: {}{} ended after {}", counted(ranks, "rank", "ranks"),
+                          hosts > 1 ? fmt::format(" on {} hosts", hosts) : "",
+                          progress::clock_text(elapsed_s));
+  if (result.lost > 0) text += fmt::format(", {} lost", result.lost);
+  if (result.restarts > 0) text += fmt::format(", {} started again", result.restarts);
+  if (!result.left.empty()) text += "; " + result.left;
+  print_to_errors(text);
+}
+
+int told_status(const launch::HostsResult& result, int ranks) {
+  if (result.interrupted) {
+    print_to_errors(result.killed ? "bimetal: the ranks were killed" : "bimetal: interrupted");
+    return kInterrupted;
+  }
+  if (!result.failure) return kSuccess;
+  const auto& [rank, host, pid, exit, misses_module] = *result.failure;
+  if (exit.signal == 0 && exit.status == kInterrupted) {
+    print_to_errors(fmt::format(
+        "bimetal: interrupted: rank {} on {} (pid {}) has ended as it was asked to", rank, host,
+        pid));
+    return kInterrupted;
+  }
+  print_to_errors(fmt::format("bimetal: error: rank {} on {} (pid {}) {}{}{}", rank, host, pid,
+                              launch::how_it_ended(exit),
+                              ranks > 1 && !result.elastic ? "; the other ranks were stopped" : "",
+                              misses_module ? kOtherPython : ""));
+  return exit.signal != 0 ? 128 + exit.signal : exit.status;
+}
+
 #ifndef _WIN32
 /// With machines whose users let each other in.
 int share_launch(const LaunchArguments& arguments) {
@@ -174,8 +209,7 @@ int launch_command(const LaunchArguments& arguments) {
   plan.hosts = hosts_of(arguments);
   plan.token = token_of_job();
   launch::SignalWatch signals;
-  return told_status(launch::run_on_hosts(plan, signals),
-                     plan.hosts.back().first_rank + plan.hosts.back().count);
+  return run_and_tell(plan, signals);
 }
 
 void add_place_options(CLI::App& command, LaunchArguments& arguments) {
@@ -309,18 +343,12 @@ launch::HostsPlan plan_from_here() {
   return plan;
 }
 
-int told_status(const launch::HostsResult& result, int ranks) {
-  if (result.interrupted) {
-    print_to_errors(result.killed ? "bimetal: the ranks were killed" : "bimetal: interrupted");
-    return kInterrupted;
-  }
-  if (!result.failure) return kSuccess;
-  const auto& [rank, host, pid, exit, misses_module] = *result.failure;
-  print_to_errors(fmt::format("bimetal: error: rank {} on {} (pid {}) {}{}{}", rank, host, pid,
-                              launch::how_it_ended(exit),
-                              ranks > 1 && !result.elastic ? "; the other ranks were stopped" : "",
-                              misses_module ? kOtherPython : ""));
-  return exit.signal != 0 ? 128 + exit.signal : exit.status;
+int run_and_tell(const launch::HostsPlan& plan, launch::SignalWatch& signals) {
+  const int ranks = plan.hosts.back().first_rank + plan.hosts.back().count;
+  const Stopwatch watch;
+  const auto result = launch::run_on_hosts(plan, signals);
+  print_end_of_ranks(result, ranks, plan.hosts.size(), watch.seconds());
+  return told_status(result, ranks);
 }
 
 void add_launch(CLI::App& app, Action& action) {

@@ -10,7 +10,8 @@ namespace bimetal::cli {
 /// In this folder, with this process's settings of Bimetal; without hosts, token and command.
 launch::HostsPlan plan_from_here();
 
-/// Tells the user of a failure, and returns the exit status. `ranks`: in all.
-int told_status(const launch::HostsResult& result, int ranks);
+/// Runs the ranks of a plan that knows its hosts, tells the user how they have ended, and returns
+/// the exit status.
+int run_and_tell(const launch::HostsPlan& plan, launch::SignalWatch& signals);
 
 }  // namespace bimetal::cli

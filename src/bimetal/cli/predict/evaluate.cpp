@@ -18,6 +18,7 @@
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/predict/mesh_of_use.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/rank/rank.h"
@@ -52,10 +53,8 @@ struct Evaluated {
   torch::Tensor labels;         ///< likewise, int64 [N]
 };
 
-void print_table(const Evaluated& all);
-
-/// For --report: JSON.
-std::string report_text(const Evaluated& all);
+/// What `request` asks for: a table or JSON on standard output, and --report.
+void show(const Evaluated& all, const RankRequest& request);
 
 namespace {
 
@@ -116,8 +115,7 @@ int evaluate_as_rank(const launch::RankEnvironment& env, const RankRequest& requ
     return evaluate_in(group, job, options_of(env, request.worker), request.checkpoint);
   });
   if (group.rank() != 0) return kSuccess;
-  if (!request.report.empty()) write_file_atomically(request.report, report_text(all));
-  print_table(all);
+  show(all, request);
   return kSuccess;
 }
 
@@ -135,6 +133,7 @@ struct EvaluateArguments {
   std::string job;
   std::vector<std::string> set, checkpoints, workers;
   std::string predictions, report;
+  bool json = false;
 };
 
 /// What probabilities of classes tell: each model's figures, and those of their mean.
@@ -200,8 +199,7 @@ int evaluate_alone(const EvaluateArguments& arguments, const job::JobConfig& job
         arguments.predictions,
         {{"labels", all.labels}, {"probabilities", all.probabilities.to(torch::kFloat32)}});
   }
-  if (!arguments.report.empty()) write_file_atomically(arguments.report, report_text(all));
-  print_table(all);
+  show(all, {.report = arguments.report, .json = arguments.json});
   return kSuccess;
 }
 
@@ -217,6 +215,7 @@ RankRequest request_of(const EvaluateArguments& arguments, const job::JobConfig&
   return {.work = Work::evaluate,
           .job = job,
           .report = arguments.report,
+          .json = arguments.json,
           .checkpoint = arguments.checkpoints.front()};
 }
 
@@ -252,8 +251,6 @@ nlohmann::ordered_json figures(const progress::Evaluation& evaluation) {
   return json;
 }
 
-}  // namespace
-
 void print_table(const Evaluated& all) {
   std::vector<TableRow> rows = {{"checkpoint"}};
   for (const auto& metric : all.ensemble.metrics) {
@@ -288,6 +285,17 @@ std::string report_text(const Evaluated& all) {
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
+}  // namespace
+
+void show(const Evaluated& all, const RankRequest& request) {
+  if (!request.report.empty()) write_file_atomically(request.report, report_text(all));
+  if (request.json) {
+    print_json_text(report_text(all));
+  } else {
+    print_table(all);
+  }
+}
+
 void add_evaluate(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<EvaluateArguments>();
   auto* command = app.add_subcommand("evaluate", "Test trained models: each, and their ensemble");
@@ -307,6 +315,7 @@ void add_evaluate(CLI::App& app, Action& action) {
       ->type_name("FILE.safetensors");
   command->add_option("--report", arguments->report, "Write the figures here")
       ->type_name("FILE.json");
+  command->add_flag("--json", arguments->json, "Print them as JSON instead of a table");
   command->footer(kEvaluateExamples);
   command->callback(
       [arguments, &action] { action = [arguments] { return evaluate_command(*arguments); }; });

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "bimetal/checkpoint/huggingface.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
@@ -33,20 +35,28 @@ login of `hf auth login`.)";
 struct ExportArguments {
   std::string run, out, tokenizer, push;
   std::string format = "safetensors";
-  bool hidden = false;
+  bool hidden = false, json = false;
+};
+
+/// What has been written, for people and as JSON.
+struct Exported {
+  std::string text;
+  nlohmann::ordered_json json;
 };
 
 constexpr const char* kCheckpointsModule = "bimetal.checkpoints";
 
-std::string export_safetensors(const ExportArguments& arguments) {
+Exported export_safetensors(const ExportArguments& arguments) {
   std::error_code trouble;  // writing tells, too
   fs::create_directories(arguments.out, trouble);
   const auto file = fs::path(arguments.out) / "model.safetensors";
   const auto saved = checkpoint::write_saved_weights(arguments.run, file);
-  return fmt::format("{}: {} tensors of {}", file.string(), saved.tensors, saved.path.string());
+  const auto from = saved.path.string();
+  return {fmt::format("{}: {} tensors of {}", file.string(), saved.tensors, from),
+          {{"path", file.string()}, {"checkpoint", from}, {"tensors", saved.tensors}}};
 }
 
-std::string export_huggingface(const ExportArguments& arguments) {
+Exported export_huggingface(const ExportArguments& arguments) {
   const auto saved = checkpoint::load_saved_model(arguments.run);
   if (!saved.description.language) {
     throw Error(ErrorCode::InvalidArgument,
@@ -57,17 +67,24 @@ std::string export_huggingface(const ExportArguments& arguments) {
   fs::path tokenizer;
   if (!arguments.tokenizer.empty()) tokenizer = tokenizer_file(arguments.tokenizer);
   checkpoint::save_huggingface(saved.model, *saved.description.language, arguments.out, tokenizer);
-  return fmt::format("{}: {} of {}", arguments.out, saved.description.name, saved.path.string());
+  const auto from = saved.path.string();
+  return {fmt::format("{}: {} of {}", arguments.out, saved.description.name, from),
+          {{"path", arguments.out}, {"checkpoint", from}, {"model", saved.description.name}}};
 }
 
 bool is_of_python(const std::string& format) {
   return format == "dcp" || format == "universal";
 }
 
+int in_python(const ExportArguments& arguments, std::vector<std::string> words) {
+  if (arguments.json) words.emplace_back("--json");
+  return become_python(kCheckpointsModule, words);
+}
+
 int push(const ExportArguments& arguments) {
   std::vector<std::string> words = {"push", arguments.out, arguments.push};
   if (arguments.hidden) words.emplace_back("--private");
-  return become_python(kCheckpointsModule, words);
+  return in_python(arguments, words);
 }
 
 int export_command(const ExportArguments& arguments) {
@@ -77,13 +94,19 @@ int export_command(const ExportArguments& arguments) {
                   "a hub has models, not trainings: --push goes with --format safetensors or "
                   "huggingface");
     }
-    return become_python(kCheckpointsModule, {"export", arguments.run, "--out", arguments.out,
-                                              "--format", arguments.format});
+    return in_python(
+        arguments, {"export", arguments.run, "--out", arguments.out, "--format", arguments.format});
   }
   const auto done = arguments.format == "huggingface" ? export_huggingface(arguments)
                                                       : export_safetensors(arguments);
-  Terminal().print(done);
-  if (arguments.push.empty()) return kSuccess;
+  const bool pushed = !arguments.push.empty();
+  if (!arguments.json) {
+    Terminal().print(done.text);
+  } else if (!pushed) {
+    print_json_text(
+        done.json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  }
+  if (!pushed) return kSuccess;
   std::fflush(stdout);  // what comes next is another program
   return push(arguments);
 }
@@ -110,6 +133,7 @@ void add_export(CLI::App& app, Action& action) {
                    ->type_name("USER/NAME");
   command->add_flag("--private", arguments->hidden, "Of a repository that is new: not for all")
       ->needs(push);
+  command->add_flag("--json", arguments->json, "Print JSON: where it is now, and what of");
   command->footer(kExportExamples);
   command->callback(
       [arguments, &action] { action = [arguments] { return export_command(*arguments); }; });

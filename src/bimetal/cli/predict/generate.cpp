@@ -50,6 +50,7 @@ struct GenerateArguments {
   std::vector<std::string> workers, set;
   std::string token_file;
   double timeout_s = 600;
+  bool json = false;
 };
 
 struct LanguageModel {
@@ -99,7 +100,7 @@ int ask_server(const GenerateArguments& arguments, const net::Endpoint& server) 
   }
   const auto& wish = arguments.text;
   const TextCodec codec(wish.tokenizer.empty() ? "bytes" : wish.tokenizer, facts.classes);
-  ShownText text(wish.prompt, codec);
+  ShownText text(wish.prompt, codec, arguments.json);
   const auto& sampling = wish.sampling;
   client.write(
       {.tokens = sampling.tokens,
@@ -131,14 +132,14 @@ job::JobConfig resolve_run(GenerateArguments& arguments) {
   return job;
 }
 
-int generate_alone(const TextWish& wish, const std::string& worker) {
+int generate_alone(const TextWish& wish, const std::string& worker, bool as_json) {
   const auto device = choose_device(worker);
   const auto [model, config] = load_language_model(wish.run);
   const TextCodec codec(
       wish.tokenizer.empty() ? tokenizer_of(wish.run, config.vocabulary) : wish.tokenizer,
       config.vocabulary);
   model.to(device);
-  ShownText text(wish.prompt, codec);
+  ShownText text(wish.prompt, codec, as_json);
   predict::generate(predict::foretold_by(model, device), config.context, text.prompt(),
                     wish.sampling, [&](std::int64_t token) { text.add({token}); });
   text.finish();
@@ -160,7 +161,8 @@ int generate_in_parts(RankRequest request, const std::vector<std::string>& worke
 int generate_command(GenerateArguments arguments) {
   if (const auto server = address_of(arguments.text.run)) return ask_server(arguments, *server);
   auto job = job_of_use(resolve_run(arguments));
-  RankRequest request{.work = Work::generate, .job = job, .text = arguments.text};
+  RankRequest request{
+      .work = Work::generate, .job = job, .json = arguments.json, .text = arguments.text};
   if (const auto env = find_rank(job); env && env->world_size > 1) {
     request.worker = worker_of_rank(*env, arguments.workers, job);
     return run_rank(*env, request);
@@ -169,7 +171,7 @@ int generate_command(GenerateArguments arguments) {
   const auto workers = choose_workers(arguments.workers, job);
   if (workers.size() > 1) return generate_in_parts(std::move(request), workers);
   mesh_of_text(job.mesh, 1);  // throws where it is of more
-  return generate_alone(arguments.text, workers.front());
+  return generate_alone(arguments.text, workers.front(), arguments.json);
 }
 
 void add_text_options(CLI::App& command, TextWish& text) {
@@ -218,6 +220,7 @@ void add_generate_options(CLI::App& command, GenerateArguments& arguments) {
                   "The secret of a server, see `bimetal token`; needed beyond loopback")
       ->type_name("FILE");
   add_encrypt(command, "OPTIONS");
+  command.add_flag("--json", arguments.json, "Print the text and its tokens as JSON");
   command.add_option("--timeout", arguments.timeout_s, "Of a server: seconds for all of it")
       ->type_name("SECONDS")
       ->capture_default_str()

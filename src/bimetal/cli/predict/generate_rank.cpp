@@ -54,16 +54,17 @@ predict::ModelInParts load_part(const parallel::Mesh& mesh, const TextRank& rank
 
 /// On rank 0; nothing elsewhere.
 struct Written {
-  Written(const TextWish& wish, std::int64_t vocabulary)
+  Written(const TextWish& wish, std::int64_t vocabulary, bool as_json)
       : codec(wish.tokenizer.empty() ? tokenizer_of(wish.run, vocabulary) : wish.tokenizer,
               vocabulary),
-        text(wish.prompt, codec) {}
+        text(wish.prompt, codec, as_json) {}
 
   const TextCodec codec;
   ShownText text;
 };
 
-int write_text(const comm::Group& group, const TextRank& rank, const TextWish& wish) {
+int write_text(const comm::Group& group, const TextRank& rank, const RankRequest& request) {
+  const auto& wish = request.text;
   const parallel::Mesh mesh(group, train::shape_of(rank.job.mesh, group.size()));
   auto model = load_part(mesh, rank, wish.run);
   const auto& language = *model.description.language;
@@ -72,7 +73,7 @@ int write_text(const comm::Group& group, const TextRank& rank, const TextWish& w
   std::optional<Written> written;
   comm::Bytes wanted_here;
   if (group.rank() == 0) {
-    written.emplace(wish, language.vocabulary);
+    written.emplace(wish, language.vocabulary, request.json);
     wanted_here = write_fields(WantedText{written->text.prompt(), wish.sampling});
   }
   const auto wanted = read_fields<WantedText>(
@@ -103,7 +104,7 @@ int generate_as_rank(const launch::RankEnvironment& env, const RankRequest& requ
                        .worker = worker,
                        .device = device::select_device(worker, env.local_rank),
                        .timeout = milliseconds_of(job.parallel.timeout_s)},
-                      request.text);
+                      request);
   });
 }
 

@@ -6,6 +6,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
 
@@ -98,18 +99,28 @@ std::string TextCodec::decode(const std::vector<std::int64_t>& tokens) const {
   return text;
 }
 
-ShownText::ShownText(const std::string& prompt, const TextCodec& codec)
-    : codec_(codec), tokens_(codec.encode(prompt)), prompt_(tokens_) {
-  if (codec_.bytes()) write_to(stdout, prompt);
+ShownText::ShownText(const std::string& prompt, const TextCodec& codec, bool as_json)
+    : codec_(codec),
+      as_json_(as_json),
+      grows_(codec.bytes() && !as_json),
+      tokens_(codec.encode(prompt)),
+      prompt_(tokens_) {
+  if (grows_) write_to(stdout, prompt);
 }
 
 void ShownText::add(const std::vector<std::int64_t>& tokens) {
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  if (codec_.bytes()) write_to(stdout, codec_.decode(tokens));
+  if (grows_) write_to(stdout, codec_.decode(tokens));
 }
 
 void ShownText::finish() const {
-  if (!codec_.bytes()) write_to(stdout, codec_.decode(tokens_));
+  if (as_json_) {
+    const std::vector<std::int64_t> added(tokens_.begin() + std::ssize(prompt_), tokens_.end());
+    const nlohmann::ordered_json json = {
+        {"text", codec_.decode(tokens_)}, {"prompt_tokens", prompt_}, {"tokens", added}};
+    return print_json_text(json.dump(2, ' ', false, Json::error_handler_t::replace));
+  }
+  if (!grows_) write_to(stdout, codec_.decode(tokens_));
   write_to(stdout, "\n");
 }
 

@@ -41,11 +41,11 @@ class TextCodec {
 };
 
 /// Prints a text as it grows, where its tokens are bytes: others mean what they mean among their
-/// neighbours, and are shown at the end. Use from one thread.
+/// neighbours, and are shown at the end. As JSON all of it is. Use from one thread.
 class ShownText {
  public:
   /// `codec` must outlive it. Errors: its.
-  ShownText(const std::string& prompt, const TextCodec& codec);
+  ShownText(const std::string& prompt, const TextCodec& codec, bool as_json);
 
   const std::vector<std::int64_t>& prompt() const noexcept { return prompt_; }
 
@@ -54,6 +54,7 @@ class ShownText {
 
  private:
   const TextCodec& codec_;
+  const bool as_json_, grows_;
   std::vector<std::int64_t> tokens_;
   const std::vector<std::int64_t> prompt_;
 };

@@ -14,6 +14,7 @@
 #include "bimetal/base/release.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/rank/profile_output.h"
 #include "bimetal/cli/rank/rank_observer.h"
@@ -145,6 +146,11 @@ class TrainingRank {
   RankVoice voice_;
 };
 
+/// Others print what they have found, and no more.
+bool prints_progress(Work work) {
+  return work == Work::train || work == Work::serve_parameters;
+}
+
 /// As a launcher has asked.
 int run_launched_rank() {
   const auto env = launch::rank_from_environment();
@@ -156,6 +162,7 @@ int run_launched_rank() {
   }
   const auto request = parse_request(text);
   enter_python_for(request.job);
+  if (request.json && prints_progress(request.work)) keep_output_for_json();
   return run_rank(*env, request);
 }
 

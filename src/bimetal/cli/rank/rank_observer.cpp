@@ -11,8 +11,10 @@
 #include <string>
 
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/terminal.h"
+#include "bimetal/launch/last_words.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/clock_text.h"
 #include "bimetal/progress/metric_text.h"
@@ -255,6 +257,18 @@ void RankVoice::end_trackers(RunEnd how) {
   if (trackers_) trackers_->end(how);
 }
 
+/// For `bimetal launch`, which tells them when all ranks have ended.
+void RankVoice::leave_last_words() const {
+  std::vector<std::string> words;
+  const auto add = [&](const char* what, const std::string& path) {
+    if (path.empty()) return;
+    words.push_back(fmt::format("{} {}", what, std::filesystem::absolute(path).string()));
+  };
+  add("report", request_.report);
+  add("checkpoint", lead_.last_checkpoint());
+  launch::leave_last_words(fmt::format("{}", fmt::join(words, ", ")));
+}
+
 void RankVoice::end(const progress::Report& report) {
   if (report.left) status_.left();
   if (!leads_ && !guest_) return;
@@ -271,10 +285,12 @@ void RankVoice::end(const progress::Report& report) {
   }
   monitor_->end(report.interrupted, report.train_loss);
   if (!request_.report.empty()) progress::write_report(report, request_.report);
+  if (request_.json) print_json_text(progress::to_json(report));
   if (request_.summary) print_end(terminal_, report, lead_.last_checkpoint());
   if (request_.summary && !request_.report.empty()) {
     terminal_.print("report " + place_of(request_.report, places_));
   }
+  leave_last_words();
   end_trackers(report.interrupted ? RunEnd::interrupted : RunEnd::finished);
   require_printed();
 }

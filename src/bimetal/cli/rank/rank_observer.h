@@ -94,6 +94,7 @@ class RankVoice final : public progress::Observers {
 
  private:
   void end_trackers(RunEnd how);
+  void leave_last_words() const;
 
   const RankRequest& request_;
   launch::StatusReporter& status_;

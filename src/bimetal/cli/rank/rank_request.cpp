@@ -51,6 +51,7 @@ void each_field(Request& request, const Field& field) {
   field("profile", request.profile);
   field("profile_trace", request.profile_trace);
   field("summary", request.summary);
+  field("json", request.json);
   field("stop_after_s", request.stop_after_s);
   field("joined", request.joined);
   field("elastic", request.elastic);
@@ -116,6 +117,7 @@ RankRequest for_other_machines(RankRequest request) {
   request.profile.clear();
   request.profile_trace.clear();
   request.plan.timeline.clear();
+  request.json = false;
   request.joined = true;
   return request;
 }

@@ -42,6 +42,7 @@ struct RankRequest {
   std::string resume = {};                       ///< the checkpoint to go on from
   std::string profile = {}, profile_trace = {};  ///< see profile_output.h
   bool summary = true;                           ///< prints the closing table
+  bool json = false;  ///< prints figures as JSON; what else a training prints is not for there
   double stop_after_s = 0;  ///< > 0: seconds of training after which the job ends well
 
   bool joined = false;    ///< on another machine than the one that the job was started on

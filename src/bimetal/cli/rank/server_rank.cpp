@@ -8,6 +8,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/progress.h"
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/rank/rank_observer.h"
@@ -18,6 +19,8 @@
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/progress/progress_line.h"
+#include "bimetal/progress/rank_log.h"
+#include "bimetal/progress/requests.h"
 #include "bimetal/train/server/server_job.h"
 
 namespace bimetal::cli {
@@ -56,6 +59,23 @@ ps::DirectoryOptions directory_of(const launch::RankEnvironment& env, const Rank
   options.serves_store = request.work == Work::serve_parameters && request.server == 0;
   return options;
 }
+
+/// What a worker has to say, and its library, is told to those who watch the job.
+class WorkerLog final : public progress::Observer {
+ public:
+  WorkerLog() {
+    show_warnings([this](std::string_view kind, std::string_view text) { log_.say(kind, text); });
+  }
+  ~WorkerLog() override { show_warnings(); }
+  WorkerLog(const WorkerLog&) = delete;
+  WorkerLog& operator=(const WorkerLog&) = delete;
+
+  void on_notice(const std::string& text) override { log_.say("notice", text); }
+  progress::RankLog& log() noexcept { return log_; }
+
+ private:
+  progress::RankLog log_;
+};
 
 /// Of a machine that has joined the job: the first one's terminal shows the rest.
 class DataPrinter final : public progress::Observer {
@@ -97,13 +117,16 @@ int serve(const launch::RankEnvironment& env, const RankRequest& request,
   Terminal terminal;
   RankObserver observer(
       terminal, request.stop_after_s > 0 ? progress::rate_line : progress::progress_line, status);
+  progress::Requests requests;
   std::optional<monitor::Monitor> monitor;
   std::optional<Trackers> trackers;
   std::vector<progress::Observer*> watching;
   const bool may_lead = request.server % static_cast<int>(job.servers.weights.size()) == 0;
   if (may_lead) watching.push_back(&observer);
   if (request.server == 0) {
-    start_monitor(monitor, request, {}, terminal);  // no buttons: workers have no common steps
+    // Workers have no common steps that could be profiled.
+    start_monitor(monitor, request, {.requests = &requests, .profile = false}, terminal);
+    run.trainer.requests = &requests;
     trackers.emplace(request, *monitor, terminal);
     watching.insert(watching.end(), {&*monitor, &*trackers});
   }
@@ -118,6 +141,7 @@ int serve(const launch::RankEnvironment& env, const RankRequest& request,
   terminal.clear();
   if (monitor) monitor->end(report.interrupted, report.train_loss);
   if (!request.report.empty()) progress::write_report(report, request.report);
+  if (request.json) print_json_text(progress::to_json(report));
   if (request.summary) print_end(terminal, report, observer.last_checkpoint());
   if (request.summary && !request.report.empty()) {
     terminal.print(fmt::format("report {}", request.report));
@@ -154,11 +178,13 @@ int train_with_servers(const launch::RankEnvironment& env, const RankRequest& re
   const int servers_here = counted ? train::server_processes(request.job.servers) : 0;
   run.trainer.local_world_size = env.local_world_size - servers_here;
   run.number = request.joined ? -1 : env.rank;
+  WorkerLog log;
+  run.trainer.log = &log.log();
   DataPrinter printer;
-  progress::Observer silent;
-  auto& observer = request.joined ? static_cast<progress::Observer&>(printer) : silent;
+  progress::Observers observers({&log});
+  if (request.joined) observers.tell({&log, &printer});
   return unless_stopped(stop, [&] {
-    return train::run_worker(request.job, run, observer) ? kSuccess : kInterrupted;
+    return train::run_worker(request.job, run, observers) ? kSuccess : kInterrupted;
   });
 }
 

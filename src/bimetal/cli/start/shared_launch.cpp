@@ -214,8 +214,7 @@ std::vector<std::string> command_here(const launch::JobOffer& offer, const JoinO
 /// `plan` knows all machines.
 int run_own_ranks(launch::HostsPlan& plan, ByStore& others, launch::SignalWatch& signals) {
   plan.others = &others;
-  const auto& last = plan.hosts.back();
-  return told_status(launch::run_on_hosts(plan, signals), last.first_rank + last.count);
+  return run_and_tell(plan, signals);
 }
 
 int interrupted() {

@@ -8,6 +8,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/job_options.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/rank/profile_output.h"
 #include "bimetal/cli/rank/rank.h"
@@ -170,6 +171,8 @@ void add_options(CLI::App& command, TrainArguments& arguments) {
                   "Write the run's figures here, and after a lost connection or the like each "
                   "rank's last calls beside it (FILE_flight_rank_R.json)")
       ->type_name("FILE.json");
+  command.add_flag("--json", arguments.request.json,
+                   "Print these figures at the end; progress goes to standard error");
   command
       .add_option("--resume", arguments.request.resume,
                   "Go on from a checkpoint, or from the newest one of a folder. The job is the "
@@ -255,6 +258,7 @@ int train_command(const TrainArguments& arguments) {
   LocalRanks ranks{arguments.request};
   auto& request = ranks.request;
   auto& job = request.job = load(arguments);
+  if (request.json) keep_output_for_json();
   if (!request.profile.empty()) require_profile(request.profile, job);
   request.profile_trace = trace_of(request.profile_trace, request.report, job);
   if (const auto env = find_rank(job)) return run_as_rank(*env, request, arguments);

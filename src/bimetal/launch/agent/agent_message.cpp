@@ -16,7 +16,7 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 
 bool is_known(AgentMessage kind) {
   return (kind >= AgentMessage::job && kind <= AgentMessage::beat) ||
-         (kind >= AgentMessage::hello && kind <= AgentMessage::failed);
+         (kind >= AgentMessage::hello && kind <= AgentMessage::left);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 //   start      ──────▶                 with the port; later with a lost rank that is to come back
 //              ◀──────  started, output, ended   for each rank
 //              ◀──────  elastic        the ranks here go on when others are lost
+//              ◀──────  left           what the job has left behind, and where: before a rank's end
 //   signal, kill ────▶
 //
 // Both send beats, so that each notices when the other one, or the network, is gone. `failed` ends
@@ -50,6 +51,7 @@ enum class AgentMessage : std::uint8_t {
   ended,
   elastic,
   failed,
+  left,
 };
 
 struct Message {

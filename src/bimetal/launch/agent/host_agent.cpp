@@ -13,6 +13,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/launch/agent/agent_message.h"
+#include "bimetal/launch/last_words.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/supervisor.h"
@@ -51,6 +52,7 @@ class Board {
   std::string address() const { return net::to_string(server_.endpoint()); }
   /// Whether members have shown that they are.
   bool has_roll() { return store_->try_get(membership::kRollKey, soon()).has_value(); }
+  std::optional<std::string> last_words() { return store_->try_get(kLastWordsKey, soon()); }
 
  private:
   static Deadline soon() { return Deadline::after(milliseconds(5000)); }
@@ -213,8 +215,8 @@ class HostAgent {
   void start_again(int lost) {
     for (auto [rank, environment] : job_.ranks) {
       if (rank != lost) continue;
-      environment.insert(environment.end(), {{kDoorVariable, board_->address()},
-                                             {"BIMETAL_ADDRESS", address_}});
+      environment.insert(environment.end(),
+                         {{kDoorVariable, board_->address()}, {"BIMETAL_ADDRESS", address_}});
       start(rank, environment);
     }
   }
@@ -241,8 +243,16 @@ class HostAgent {
     say({AgentMessage::elastic});
   }
 
+  void tell_what_is_left() {
+    const auto words = board_ ? board_->last_words() : std::nullopt;
+    if (!words || *words == last_words_) return;
+    last_words_ = *words;
+    say({AgentMessage::left, -1, *words});
+  }
+
   void note_end(const RankProcess& rank) {
     tell_if_elastic();
+    tell_what_is_left();
     say({AgentMessage::ended, rank.rank(), encode_end({rank.pid(), rank.exit()})});
   }
 
@@ -270,6 +280,7 @@ class HostAgent {
   Supervisor ranks_;
   std::optional<Board> board_;
   std::string address_;  ///< of this host, as the others reach it
+  std::string last_words_;
   bool begun_ = false, gone_ = false, told_elastic_ = false;
   int own_signals_ = 0;
   Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();

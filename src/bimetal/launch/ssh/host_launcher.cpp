@@ -103,6 +103,9 @@ class HostLauncher {
         return show(message.rank, OutputStream::errors, host, message.text);
       case AgentMessage::ended: return note_end(host, message.rank, decode_end(message.text));
       case AgentMessage::elastic: elastic_ = elastic_ || !kill_at_; return;
+      case AgentMessage::left:
+        result_.left = message.text + (host.connection->here() ? "" : " on " + host.ranks.name);
+        return;
       case AgentMessage::failed: throw on_host(host, decode_error(message.text));
       default: return;
     }
@@ -151,15 +154,16 @@ class HostLauncher {
       losses_.erase(losses_.begin());
       const int left = hosts_.running();
       const bool has_left = failure.exit.status == kInterruptedStatus;
-      const bool comes_back = !has_left && !host->lost && restarts_ < plan_.restarts;
+      const bool comes_back = !has_left && !host->lost && result_.restarts < plan_.restarts;
       if (left == 0 || result_.interrupted) continue;
+      if (!has_left) ++result_.lost;
       plan_.note(fmt::format("rank {} on {} (pid {}) {}; {}{}", failure.rank, failure.host,
                              failure.pid,
                              has_left ? "has left the job" : how_it_ended(failure.exit),
                              counted(left, "rank goes on", "ranks go on"),
                              comes_back ? ", and it is started again" : ""));
       if (!comes_back) continue;
-      ++restarts_;
+      ++result_.restarts;
       ++host->running;
       host->connection->say({AgentMessage::start, failure.rank});
     }
@@ -344,7 +348,7 @@ class HostLauncher {
   std::optional<Error> lost_;
   bool elastic_, ended_well_ = false;
   std::vector<Loss> losses_;
-  int restarts_ = 0, requests_heard_ = 0;
+  int requests_heard_ = 0;
   std::optional<Deadline> first_end_, kill_at_, killing_;
   Deadline next_beat_ = Deadline::after({}), next_look_elsewhere_ = Deadline::after({});
   bool asks_ = false;  ///< hosts have to answer: a rank has failed

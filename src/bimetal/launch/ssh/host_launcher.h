@@ -69,9 +69,11 @@ struct RankFailure {
 };
 
 struct HostsResult {
-  bool interrupted = false;  ///< ended by the user's request
-  bool killed = false;       ///< at the second request
-  bool elastic = false;      ///< no failure has ended another rank
+  bool interrupted = false;    ///< ended by the user's request
+  bool killed = false;         ///< at the second request
+  bool elastic = false;        ///< no failure has ended another rank
+  int lost = 0, restarts = 0;  ///< ranks of such a job that were lost, and starts in their places
+  std::string left = {};       ///< what the job has left behind, and where, in its own words
   /// The first one; all others were ended because of it. Of an elastic job, if no rank ended well:
   /// the first that was not killed, else the last.
   std::optional<RankFailure> failure;

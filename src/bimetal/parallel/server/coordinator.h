@@ -64,6 +64,12 @@ struct EvaluatedEvent {
 struct NoticeEvent {
   std::string text;
 };
+/// What a worker's log has new.
+struct SaidEvent {
+  int worker = 0;
+  std::string host;
+  std::vector<progress::RankLine> lines;
+};
 /// Another server keeps what this one kept.
 struct ServerLostEvent {
   int server = 0;
@@ -74,7 +80,7 @@ struct FailedEvent {
   Error error;
 };
 using Event = std::variant<JoinedEvent, StepEvent, PauseEvent, EvaluatedEvent, NoticeEvent,
-                           ServerLostEvent, TakeOverEvent, FailedEvent>;
+                           SaidEvent, ServerLostEvent, TakeOverEvent, FailedEvent>;
 
 class CoordinatorPort {
  public:

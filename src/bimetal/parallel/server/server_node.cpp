@@ -111,6 +111,12 @@ void ServerNode::on_done(ServerSession& session, std::uint64_t lease, const Done
   coordinator->done(session.number(), lease, done, Clock::now());
 }
 
+/// One that does not lead has nobody to tell.
+void ServerNode::on_said(ServerSession& session, Said said) {
+  if (!coordinator) return;
+  events.push(SaidEvent{session.number(), session.join().host, std::move(said.lines)});
+}
+
 void ServerNode::on_state(ServerSession& session, Body state) {
   const int from = session.number() % options.shards;
   states[from] = std::move(state);

@@ -114,6 +114,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   void on_admitted(ServerSession& session) override;
   void on_staged(ServerSession& session, std::uint64_t lease, bool finite) override;
   void on_done(ServerSession& session, std::uint64_t lease, const Done& done) override;
+  void on_said(ServerSession& session, Said said) override;
   void on_order(ServerSession& session, std::uint64_t version, const Apply& update) override;
   void on_caught_up(ServerSession& session, std::uint64_t version) override;
   void on_state(ServerSession& session, Body state) override;

@@ -130,6 +130,7 @@ void ServerSession::on_worker_message(MessageKind kind, const net::FrameHeader& 
       return;
     case MessageKind::pull: on_pull(header); return;
     case MessageKind::done: owner_.on_done(*this, header.sequence, decode_done(body)); return;
+    case MessageKind::said: owner_.on_said(*this, decode_said(body)); return;
     case MessageKind::leave: leaving_ = true; return;
     case MessageKind::memory: link_->on_memory(body); return;
     default: out_of_place(kind);

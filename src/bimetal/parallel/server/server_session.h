@@ -31,6 +31,7 @@ class SessionOwner {
   virtual void on_admitted(ServerSession& session) = 0;
   virtual void on_staged(ServerSession& session, std::uint64_t lease, bool finite) = 0;
   virtual void on_done(ServerSession& session, std::uint64_t lease, const Done& done) = 0;
+  virtual void on_said(ServerSession& session, Said said) = 0;
   /// An update that this server may lack, from one that follows it.
   virtual void on_order(ServerSession& session, std::uint64_t version, const Apply& update) = 0;
   virtual void on_caught_up(ServerSession& session, std::uint64_t version) = 0;

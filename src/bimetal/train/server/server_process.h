@@ -59,6 +59,7 @@ class ServerProcess {
   void serve_predictions();
   int shards() const { return static_cast<int>(job_.servers.weights.size()); }
 
+  void heed(const progress::Asked& asked);
   std::optional<ps::Event> next_event();
   bool handle(const ps::Event& event);
   bool on_pause(const ps::PauseEvent& pause);
@@ -76,7 +77,7 @@ class ServerProcess {
   void require_own(const checkpoint::LastSave& newest) const;
   void evaluate_now(std::int64_t epoch);
   bool stop_requested() const {
-    return run_.trainer.stop_requested && run_.trainer.stop_requested();
+    return asked_to_stop_ || (run_.trainer.stop_requested && run_.trainer.stop_requested());
   }
 
   const job::JobConfig& job_;
@@ -107,7 +108,8 @@ class ServerProcess {
   bool knows_stand_in_ = false;
   Stopwatch since_save_, looked_;  ///< when the last event was asked for
   bool begun_ = false, stopping_ = false, interrupted_ = false, predictions_failed_ = false;
-  bool save_due_ = false;  ///< by the clock: a pause for it has been asked for
+  bool save_due_ = false;                        ///< a pause for it has been asked for
+  bool asked_to_stop_ = false;                   ///< by the page
   std::unique_ptr<JobPredictions> predictions_;  ///< uses all of the above
 };
 

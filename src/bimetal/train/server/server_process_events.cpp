@@ -28,6 +28,7 @@ progress::Report ServerProcess::follow_events() {
   try {
     for (bool going_on = true; going_on;) {
       tell_notes();
+      if (run_.trainer.requests != nullptr) heed(run_.trainer.requests->take());
       if (!stopping_ && stop_requested()) {
         stopping_ = true;
         server_.request_pause();
@@ -54,6 +55,17 @@ progress::Report ServerProcess::follow_events() {
                                    .bytes_sent = server_.bytes_sent()});
   report.interrupted = interrupted_;
   return report;
+}
+
+/// What people ask by the page.
+void ServerProcess::heed(const progress::Asked& asked) {
+  if (asked.stop) {
+    asked_to_stop_ = true;
+    observer_.on_notice("asked to stop: the job ends after this step");
+  } else if (asked.save && !stopping_) {
+    save_due_ = true;
+    server_.request_pause();
+  }
 }
 
 /// This process may have been stopped, and what it has to tell be no news any more.
@@ -97,6 +109,8 @@ bool ServerProcess::handle(const ps::Event& event) {
     progress::tell_step(note_step(journal_, *step), loss_trend_, observer_);
   } else if (const auto* told = std::get_if<ps::NoticeEvent>(&event)) {
     observer_.on_notice(told->text);
+  } else if (const auto* said = std::get_if<ps::SaidEvent>(&event)) {
+    observer_.on_rank_lines(said->worker, said->host, said->lines);
   } else if (const auto* lost = std::get_if<ps::ServerLostEvent>(&event)) {
     if (lost->server == shards()) require_lead();
     run_.directory->withdraw(lost->server);

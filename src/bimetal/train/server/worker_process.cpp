@@ -223,6 +223,7 @@ bool WorkerProcess::work() {
       client_.leave();
       return false;
     }
+    if (auto* log = run_.trainer.log; log != nullptr && log->due()) client_.say(log->take());
     const auto lease = client_.next(Deadline::after(kLookForWork));
     if (client_.finished()) return true;
     if (!lease) continue;

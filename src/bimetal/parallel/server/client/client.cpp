@@ -106,6 +106,13 @@ void Client::done(std::uint64_t lease, Done done) {
   });
 }
 
+void Client::say(std::vector<progress::RankLine> lines) {
+  asio::post(impl_->io, [impl = impl_.get(), said = Said{std::move(lines)}] {
+    const auto& leader = impl->links[static_cast<std::size_t>(impl->leader)];
+    leader->link->send(MessageKind::said, {}, encode(said));
+  });
+}
+
 void Client::leave() {
   auto idle = std::make_shared<std::atomic<bool>>(false);
   asio::post(impl_->io, [impl = impl_.get()] {

@@ -99,6 +99,9 @@ class Client {
   void end_push(std::uint64_t lease);
   void done(std::uint64_t lease, Done done);
 
+  /// Of this worker's log, for those who watch the job.
+  void say(std::vector<progress::RankLine> lines);
+
   /// Says goodbye.
   void leave();
 

@@ -1,5 +1,6 @@
 #include "bimetal/parallel/server/link/message.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "bimetal/base/wire_fields.h"
@@ -52,6 +53,11 @@ void fields(Wire& wire, Apply& apply) {
        after.offset, after.visited);
 }
 
+template <typename Wire>
+void fields(Wire& wire, Said& said) {
+  wire(said.lines);
+}
+
 Body encode(const Join& join) {
   return write_fields(join);
 }
@@ -101,6 +107,17 @@ Apply decode_apply(std::span<const std::byte> body) {
   auto apply = read_fields<Apply>(body);
   if (apply.part > 0 && apply.part <= 1) return apply;
   throw Error(ErrorCode::CorruptData, "an update of no part of a step");
+}
+
+Body encode(const Said& said) {
+  return write_fields(said);
+}
+Said decode_said(std::span<const std::byte> body) {
+  constexpr std::size_t kMost = 2 * progress::RankLog::kMostOfLine;
+  auto said = read_fields<Said>(body);
+  const auto fits = [](const auto& line) { return line.kind.size() + line.text.size() <= kMost; };
+  if (std::ranges::all_of(said.lines, fits)) return said;
+  throw Error(ErrorCode::CorruptData, "a line of a log that is longer than they are");
 }
 
 }  // namespace bimetal::parallel::server

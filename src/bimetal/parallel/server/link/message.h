@@ -12,6 +12,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/server/ledger/ledger.h"
+#include "bimetal/progress/rank_log.h"
 
 namespace bimetal::parallel::server {
 
@@ -57,6 +58,7 @@ enum class MessageKind : std::uint8_t {
   // Instead of joining (who_leads.h):
   ask_leader = 30,  ///< anyone → server
   leader = 31,      ///< server → who has asked: server `count` leads the job, as far as it knows
+  said = 32,        ///< worker → coordinator: what its log has new. Body: Said
 };
 
 /// Whether messages of this kind carry tensors or the like; all others are control messages.
@@ -143,5 +145,12 @@ struct Apply {
 };
 Body encode(const Apply& apply);
 Apply decode_apply(std::span<const std::byte> body);
+
+/// Who watches the job sees the lines of all workers.
+struct Said {
+  std::vector<progress::RankLine> lines;
+};
+Body encode(const Said& said);
+Said decode_said(std::span<const std::byte> body);
 
 }  // namespace bimetal::parallel::server

@@ -58,6 +58,11 @@ TEST(ServerMessage, BodiesComeBack) {
   EXPECT_STREQ(error.what(), "another model");
   EXPECT_EQ(decode_done(encode(Done{.version = 6, .loss_sum = 1.5})).version, 6u);
   EXPECT_EQ(decode_welcome(encode(Welcome{2, 11})).version, 11u);
+  const auto said = decode_said(encode(Said{{{1.5, "warning", "slow"}, {2, "output", "é"}}}));
+  ASSERT_EQ(said.lines.size(), 2u);
+  EXPECT_EQ(said.lines[0].at, 1.5);
+  EXPECT_EQ(said.lines[0].kind, "warning");
+  EXPECT_EQ(said.lines[1].text, "é");
 }
 
 TEST(ServerMessage, AMadeUpCountAllocatesNothing) {
@@ -67,6 +72,7 @@ TEST(ServerMessage, AMadeUpCountAllocatesNothing) {
   EXPECT_THROW(decode_apply(apply.bytes()), Error);
   EXPECT_THROW(decode_lease(encode(Lease{.count = 0})), Error);
   EXPECT_THROW(decode_lease(encode(Lease{.offset = -1, .count = 1})), Error);
+  EXPECT_THROW(decode_said(encode(Said{{{0, "output", std::string(2000, 'x')}}})), Error);
 }
 
 using Decode = void (*)(const Body&);
@@ -86,6 +92,7 @@ TEST(ServerMessage, DamagedBodiesAreRefused) {
       {encode(Apply{1, 1, {1, 2}, {}}), decode_as<decode_apply>},
       {encode(some_step()), decode_as<decode_step_record>},
       {encode(Welcome{}), decode_as<decode_welcome>},
+      {encode(Said{{{0, "output", "text"}}}), decode_as<decode_said>},
       {encode(Error(ErrorCode::NotFinite, "why")), decode_as<decode_refused>}};
   std::mt19937 random(1);
   for (const auto& [whole, decode] : bodies) {

@@ -1,0 +1,46 @@
+"""python -m bimetal._reference: what `--help` says of the commands that are Python's, as one line of JSON, of which the program
+makes completion and manual pages."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import bimetal.data.__main__
+import bimetal.ensemble.__main__
+import bimetal.ray.__main__
+import bimetal.tune.__main__
+from bimetal.command import doctor
+
+
+def _doctors() -> argparse.ArgumentParser:
+    commands = argparse.ArgumentParser().add_subparsers()
+    doctor.add_to(commands)
+    parser: argparse.ArgumentParser = commands.choices["doctor"]
+    return parser
+
+
+def described(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Its options and positionals, and the same of its commands."""
+    formatter = parser._get_formatter()
+    options, commands = [], {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            what = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            commands = {name: {"what": what.get(name, "")} | described(one) for name, one in action.choices.items()}
+        elif action.help != argparse.SUPPRESS:
+            metavar = action.metavar if isinstance(action.metavar, str) else "|".join(map(str, action.choices or ()))
+            options.append({"names": action.option_strings or [action.dest], "what": formatter._expand_help(action) if action.help else "",
+                            "value": "" if action.nargs == 0 else metavar or action.dest.upper()})
+    return {"options": options, "commands": commands, "notes": parser.epilog or ""}
+
+
+def main() -> None:
+    parsers = {"data": bimetal.data.__main__._arguments(), "doctor": _doctors(), "ensemble": bimetal.ensemble.__main__._arguments(),
+               "ray": bimetal.ray.__main__._arguments(), "tune": bimetal.tune.__main__._arguments()}
+    print(json.dumps({name: described(parser) for name, parser in parsers.items()}))
+
+
+if __name__ == "__main__":
+    main()
