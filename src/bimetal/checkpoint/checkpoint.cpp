@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/checkpoint/checkpoint_contents.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 #include "bimetal/checkpoint/model_file.h"

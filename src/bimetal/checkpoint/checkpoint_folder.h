@@ -11,6 +11,9 @@
 #include "bimetal/base/temporary_path.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
+#include "bimetal/checkpoint/optimizer_state.h"
+#include "bimetal/checkpoint/safetensors.h"
+#include "bimetal/task/model_state.h"
 
 namespace bimetal::checkpoint {
 
@@ -86,5 +89,23 @@ class NewCheckpoint {
 /// The absolute path of `folder`, for a TemporaryPath; what it lies in is made.
 /// Error(InvalidArgument) if something lies in `folder`, or it is none.
 std::filesystem::path place_of_new_folder(const std::filesystem::path& folder);
+
+// What a checkpoint of a whole model is to hold, so that it can be written beside the training: of
+// copies.
+
+struct CheckpointContents {
+  TensorMap model = {}, optimizer = {};
+  OptimizerFacts optimizer_facts = {};
+  TrainingState state = {};
+};
+
+/// The tensors themselves, not copies. Error(Unsupported) as save_checkpoint().
+CheckpointContents contents_of(const task::ModelState& model,
+                               const torch::optim::Optimizer& optimizer,
+                               const TrainingState& state);
+
+/// As save_checkpoint().
+std::filesystem::path save_contents(const std::filesystem::path& dir,
+                                    const CheckpointContents& contents, std::int64_t keep);
 
 }  // namespace bimetal::checkpoint

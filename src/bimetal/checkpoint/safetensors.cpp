@@ -17,7 +17,6 @@
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/open_checkpoint.h"
-#include "bimetal/checkpoint/safetensors_header.h"
 
 static_assert(std::endian::native == std::endian::little,
               "tensor data is copied as it lies in memory, and the format is little-endian");

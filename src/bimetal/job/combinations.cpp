@@ -1,11 +1,10 @@
-#include "bimetal/job/combinations.h"
-
 #include <algorithm>
 #include <string_view>
 
 #include "bimetal/base/error.h"
 #include "bimetal/job/asked.h"
 #include "bimetal/job/job_bindings.h"
+#include "bimetal/job/worker_spec.h"
 
 namespace bimetal::job {
 namespace {

@@ -8,8 +8,7 @@
 #include <limits>
 
 #include "bimetal/base/error.h"
-#include "bimetal/launch/rank_variables.h"
-#include "bimetal/launch/slurm/slurm_environment.h"
+#include "bimetal/launch/rank_places.h"
 #include "bimetal/net/mpi/library.h"
 #include "bimetal/net/mpi/mpi_mesh.h"
 

@@ -1,10 +1,10 @@
-#include "bimetal/plan/plan_advice.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <vector>
+
+#include "bimetal/plan/plan.h"
 
 namespace bimetal::plan {
 namespace {

@@ -1,5 +1,3 @@
-#include "bimetal/data/images/image_file.h"
-
 #include <fmt/format.h>
 #include <jerror.h>
 #include <jpeglib.h>
@@ -16,6 +14,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
+#include "bimetal/data/images/image_formats.h"
 
 namespace bimetal::data {
 namespace {

@@ -4,7 +4,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/base/error.h"
-#include "bimetal/data/images/image_file.h"
+#include "bimetal/data/images/image_formats.h"
 
 namespace bimetal::data {
 

@@ -1,5 +1,3 @@
-#include "bimetal/data/images/image_folders.h"
-
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -17,7 +15,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/nearest_name.h"
-#include "bimetal/data/images/image_file.h"
+#include "bimetal/data/images/image_formats.h"
 
 namespace bimetal::data {
 namespace {

@@ -14,7 +14,7 @@
 #include "bimetal/comm/exchange.h"
 #include "bimetal/data/transfer/content.h"
 #include "bimetal/data/transfer/data_copies.h"
-#include "bimetal/data/transfer/send_data.h"
+#include "bimetal/data/transfer/data_delivery.h"
 #include "bimetal/device/host.h"
 #include "bimetal/progress/together.h"
 

@@ -1,4 +1,4 @@
-#include "bimetal/launch/slurm/slurm_environment.h"
+#include "bimetal/launch/rank_environment.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "bimetal/base/error.h"
-#include "bimetal/launch/slurm/slurm_list.h"
 
 namespace bimetal::launch {
 namespace {

@@ -8,10 +8,10 @@
 #include <numeric>
 #include <utility>
 
-#include "bimetal/plan/mesh/data_choice.h"
-#include "bimetal/plan/mesh/own_parts.h"
+#include "bimetal/plan/memory/memory_use.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
-#include "bimetal/plan/mesh/stage_memory.h"
+#include "bimetal/plan/mesh/step_choice.h"
 
 namespace bimetal::plan {
 namespace {

@@ -1,5 +1,3 @@
-#include "bimetal/serving/http/image_json.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +9,8 @@
 #include <span>
 #include <string_view>
 #include <vector>
+
+#include "bimetal/serving/http/http_front.h"
 
 namespace bimetal::serving {
 namespace {

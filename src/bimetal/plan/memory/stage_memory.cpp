@@ -1,10 +1,9 @@
-#include "bimetal/plan/mesh/stage_memory.h"
-
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "bimetal/parallel/schedule/simulate.h"
+#include "bimetal/plan/memory/memory_use.h"
 
 namespace bimetal::plan {
 
