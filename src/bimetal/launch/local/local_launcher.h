@@ -73,31 +73,6 @@ struct LaunchResult {
                                               ///< over: stopped, for one
 };
 
-/// A failed job: the root cause, as an Error, and where to go on from.
-class JobFailed : public Error {
- public:
-  JobFailed(const RootCause& cause, std::string last_checkpoint, std::string rescue = {})
-      : Error(cause.error),
-        first_hand_(cause.first_hand),
-        last_checkpoint_(std::move(last_checkpoint)),
-        rescue_(std::move(rescue)) {}
-
-  bool first_hand() const noexcept { return first_hand_; }  ///< see RootCause
-  const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
-  const std::string& rescue() const noexcept { return rescue_; }  ///< see LaunchResult
-
- private:
-  bool first_hand_;
-  std::string last_checkpoint_, rescue_;
-};
-
-/// Runs the ranks and returns when the last one has ended; none is left behind, whatever happens.
-/// The first request to stop (see SignalWatch) is handed on to the ranks, which save a checkpoint
-/// and end; `on_stop_request` is called then. A second one kills them. A rank whose launcher is
-/// itself killed ends at once (watch_lifeline() in status_pipe.h). Throws JobFailed.
-LaunchResult run_ranks(const LaunchPlan& plan, SignalWatch& signals,
-                       const std::function<void()>& on_stop_request = {});
-
 // Which of several failures to tell the user about. One rank's end makes all others fail as well;
 // the first cause is the one that helps. Pure.
 
@@ -128,5 +103,30 @@ struct RootCause {
 /// `interrupted`: the user asked for the end, so that ends by that signal are no failures.
 std::optional<RootCause> root_cause(std::span<const RankOutcome> outcomes, int world_size,
                                     bool interrupted);
+
+/// A failed job: the root cause, as an Error, and where to go on from.
+class JobFailed : public Error {
+ public:
+  JobFailed(const RootCause& cause, std::string last_checkpoint, std::string rescue = {})
+      : Error(cause.error),
+        first_hand_(cause.first_hand),
+        last_checkpoint_(std::move(last_checkpoint)),
+        rescue_(std::move(rescue)) {}
+
+  bool first_hand() const noexcept { return first_hand_; }  ///< see RootCause
+  const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
+  const std::string& rescue() const noexcept { return rescue_; }  ///< see LaunchResult
+
+ private:
+  bool first_hand_;
+  std::string last_checkpoint_, rescue_;
+};
+
+/// Runs the ranks and returns when the last one has ended; none is left behind, whatever happens.
+/// The first request to stop (see SignalWatch) is handed on to the ranks, which save a checkpoint
+/// and end; `on_stop_request` is called then. A second one kills them. A rank whose launcher is
+/// itself killed ends at once (watch_lifeline() in status_pipe.h). Throws JobFailed.
+LaunchResult run_ranks(const LaunchPlan& plan, SignalWatch& signals,
+                       const std::function<void()>& on_stop_request = {});
 
 }  // namespace bimetal::launch
