@@ -106,12 +106,11 @@ fs::path load_checkpoint_model(const fs::path& path, const task::ModelState& mod
 
 ModelDescription description_in(const TrainingState& state, const fs::path& path) {
   if (state.model) return *state.model;
-  throw Error(
-      ErrorCode::Unsupported,
-      fmt::format("the checkpoint in {0} does not say which model it holds: it was saved by "
-                  "an earlier release, or by a program of one's own. Go on with its job "
-                  "for a step (bimetal train JOB --resume {0}), and the next one will",
-                  path.string()));
+  throw Error(ErrorCode::Unsupported,
+              fmt::format("the checkpoint in {0} does not say which model it holds: it was saved "
+                          "by an earlier release, or by a program of one's own. Go on with its job "
+                          "for a step (bimetal train JOB --resume {0}), and the next one will",
+                          path.string()));
 }
 
 void require_language_model(const ModelDescription& description, const fs::path& path) {
@@ -228,9 +227,8 @@ void require_finite_parameters(comm::Group group, const task::ModelState& model,
   const auto rank = static_cast<int>(bad - all.begin());
   throw Error(
       ErrorCode::NotFinite,
-      fmt::format("after step {} the parameters on rank {} are not finite (NaN or infinity); "
-                  "lower train.learning_rate. The last checkpoint is kept: go on from it "
-                  "with --resume",
+      fmt::format("after step {} the parameters on rank {} are not finite (NaN or infinity); lower "
+                  "train.learning_rate. The last checkpoint is kept: go on from it with --resume",
                   step, rank),
       rank);
 }

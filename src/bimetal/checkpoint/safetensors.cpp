@@ -172,8 +172,6 @@ TensorMap decode_safetensors(std::span<const std::byte> bytes, const std::string
 
 namespace {
 
-namespace fs = std::filesystem;
-
 void write_whole(OpenCheckpoint& checkpoint, const TensorIndex& index, const fs::path& file) {
   std::vector<TensorEntry> entries;
   for (const auto& [name, tensor] : index) {

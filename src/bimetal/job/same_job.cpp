@@ -53,11 +53,11 @@ void require_same_job(comm::Group group, const JobConfig& job, std::chrono::mill
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     for (std::size_t i = 0; i < facts.size(); ++i) {
       if (all[rank][i] == all[0][i]) continue;
-      throw Error(ErrorCode::CallMismatch,
-                  fmt::format("{} is '{}' on rank {} but '{}' on rank 0: give every rank the same "
-                              "job",
-                              facts[i].first, all[rank][i], rank, all[0][i]),
-                  static_cast<int>(rank));
+      throw Error(
+          ErrorCode::CallMismatch,
+          fmt::format("{} is '{}' on rank {} but '{}' on rank 0: give every rank the same job",
+                      facts[i].first, all[rank][i], rank, all[0][i]),
+          static_cast<int>(rank));
     }
   }
 }

@@ -63,8 +63,8 @@ int JobBoard::claim(int workers, int world_size) {
   }
   const auto before = store_.add(kClaimed, -workers, soon());
   throw Error(ErrorCode::InvalidArgument,
-              fmt::format("the job is full: {} of its {} joined, and this machine "
-                          "offers {}; start it with a larger --world-size",
+              fmt::format("the job is full: {} of its {} joined, and this machine offers {}; start "
+                          "it with a larger --world-size",
                           before, counted(world_size, "worker has", "workers have"), workers));
 }
 
@@ -81,8 +81,8 @@ int JobBoard::claim_server(const JobOffer& offer, int servers) {
   }
   store_.add(kClaimedServers, -1, soon());
   throw Error(ErrorCode::InvalidArgument,
-              fmt::format("the job has all of its {} parameter servers (servers.count); its "
-                          "first machine runs {}: see --servers-here there",
+              fmt::format("the job has all of its {} parameter servers (servers.count); its first "
+                          "machine runs {}: see --servers-here there",
                           servers, offer.servers_here));
 }
 

@@ -240,9 +240,10 @@ void SharedReader::answer(int rank) {
     const auto& index = request.part == 'm' ? index_->model : index_->optimizer;
     const auto found = index.find(request.name);
     if (found == index.end() || !lies_in(request.wanted, found->second.shape)) {
-      throw Error(ErrorCode::CorruptData, fmt::format("rank {} asks for '{}', of which there is no "
-                                                      "such part in the checkpoint",
-                                                      rank, request.name));
+      throw Error(
+          ErrorCode::CorruptData,
+          fmt::format("rank {} asks for '{}', of which there is no such part in the checkpoint",
+                      rank, request.name));
     }
     const auto values = here_->read(request.name, found->second, request.wanted);
     RelayOut out(group_, rank);

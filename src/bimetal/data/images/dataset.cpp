@@ -70,9 +70,9 @@ void require_for_channels(const char* what, const std::vector<double>& numbers,
   if (numbers.size() == 1 || static_cast<std::int64_t>(numbers.size()) == channels) return;
   throw Error(
       ErrorCode::InvalidArgument,
-      fmt::format("{} has {} numbers, and the images {} channels: give one for each, or one "
-                  "for all",
-                  what, numbers.size(), channels));
+      fmt::format(
+          "{} has {} numbers, and the images {} channels: give one for each, or one for all", what,
+          numbers.size(), channels));
 }
 
 /// What each of the 256 values becomes in each channel.

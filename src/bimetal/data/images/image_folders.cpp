@@ -92,8 +92,8 @@ void require_room(std::size_t files, std::int64_t size) {
   constexpr double gibi = 1 << 30;
   throw Error(
       ErrorCode::InvalidArgument,
-      fmt::format("{} images of {}x{} pixels take {:.1f} GiB of memory, more than the {:.0f} "
-                  "GiB that are allowed: take a smaller data.image_size, or fewer images",
+      fmt::format("{} images of {}x{} pixels take {:.1f} GiB of memory, more than the {:.0f} GiB "
+                  "that are allowed: take a smaller data.image_size, or fewer images",
                   files, size, size, bytes / gibi, static_cast<double>(kMostImageBytes) / gibi));
 }
 

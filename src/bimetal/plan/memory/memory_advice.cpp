@@ -68,8 +68,8 @@ std::vector<std::string> what_would_help(const MemoryInput& input, const MemoryP
   double missing = 0;
   for (const double bytes : close.missing) missing += bytes;
   lines.push_back(
-      fmt::format("What would help: {} more memory, another worker that has as much, "
-                  "shorter samples, or a smaller model.",
+      fmt::format("What would help: {} more memory, another worker that has as much, shorter "
+                  "samples, or a smaller model.",
                   bytes_text(missing)));
   return lines;
 }
