@@ -37,17 +37,6 @@ Manifest write_contents(const fs::path& folder, const CheckpointContents& conten
           .files = record_files(folder)};
 }
 
-fs::path save(const fs::path& dir, const CheckpointContents& contents, std::int64_t keep,
-              const AdmitSave& admit) {
-  NewCheckpoint fresh(dir, contents.state.step, keep);
-  try {
-    fresh.commit(write_contents(fresh.folder(), contents), admit);
-  } catch (const Error& error) {
-    throw fresh.explained(error);
-  }
-  return fresh.target();
-}
-
 /// Into the tensors themselves, one after the other, once it is clear that they fit.
 void take_values(OpenCheckpoint& checkpoint, const TensorIndex& stored, const TensorMap& own) {
   const torch::NoGradGuard no_grad;
@@ -59,15 +48,9 @@ void take_values(OpenCheckpoint& checkpoint, const TensorIndex& stored, const Te
 }  // namespace
 
 fs::path save_checkpoint(const fs::path& dir, const task::ModelState& model,
-                         const Optimizer& optimizer, const TrainingState& state,
-                         std::int64_t keep) {
-  return save_checkpoint(dir, model, optimizer, state, keep, {});
-}
-
-fs::path save_checkpoint(const fs::path& dir, const task::ModelState& model,
                          const Optimizer& optimizer, const TrainingState& state, std::int64_t keep,
                          const AdmitSave& admit) {
-  return save(dir, contents_of(model, optimizer, state), keep, admit);
+  return save_contents(dir, contents_of(model, optimizer, state), keep, admit);
 }
 
 CheckpointContents contents_of(const task::ModelState& model, const Optimizer& optimizer,
@@ -78,8 +61,15 @@ CheckpointContents contents_of(const task::ModelState& model, const Optimizer& o
           .state = state};
 }
 
-fs::path save_contents(const fs::path& dir, const CheckpointContents& contents, std::int64_t keep) {
-  return save(dir, contents, keep, {});
+fs::path save_contents(const fs::path& dir, const CheckpointContents& contents, std::int64_t keep,
+                       const AdmitSave& admit) {
+  NewCheckpoint fresh(dir, contents.state.step, keep);
+  try {
+    fresh.commit(write_contents(fresh.folder(), contents), admit);
+  } catch (const Error& error) {
+    throw fresh.explained(error);
+  }
+  return fresh.target();
 }
 
 TrainingState load_checkpoint(const fs::path& path, const task::ModelState& model,

@@ -17,6 +17,8 @@ struct Linear {
 
   double at(double samples) const { return fixed + per_sample * samples; }
   Linear operator*(double factor) const { return {fixed * factor, per_sample * factor}; }
+  /// Without `copies` that are in it, which are counted by themselves.
+  double beyond(double copies, double samples) const { return std::max(0.0, at(samples) - copies); }
 
   /// Through two measurements; what does not grow is all fixed.
   static Linear through(double samples, double value, double more_samples, double more_value) {
@@ -90,9 +92,24 @@ struct ModelFacts {
   /// All ranks compute in one type: else what is `halved` comes in its own, and is copied.
   bool alike = true;
 
+  /// Of so many elements.
+  template <typename Number>
+  double bytes(Number elements) const {
+    return static_cast<double>(elements) * element_bytes;
+  }
+  /// What autocast copies of a unit's parameters, once for all micro-batches of a step, and keeps
+  /// until the step's backward is through.
+  double copies_of(const UnitFacts& unit) const {
+    return static_cast<double>(unit.halved) * half_bytes;
+  }
   std::int64_t elements() const {
     std::int64_t sum = 0;
     for (const auto& unit : units) sum += unit.elements();
+    return sum;
+  }
+  double resident_bytes() const {
+    double sum = 0;
+    for (const auto& unit : units) sum += bytes(unit.resident);
     return sum;
   }
   /// That several units use.
@@ -116,7 +133,7 @@ struct ModelFacts {
     }
     return sum;
   }
-  double parameter_bytes() const { return static_cast<double>(elements()) * element_bytes; }
+  double parameter_bytes() const { return bytes(elements()); }
 };
 
 // The facts of one tensor rank's part of a model, from those of the whole.

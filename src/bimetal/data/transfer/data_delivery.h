@@ -62,8 +62,7 @@ std::string size_text(std::uint64_t bytes);
 struct SentData {
   const job::DataConfig& config;
   const std::vector<Copy>& copies;  ///< of all ranks: equal, and all contents known
-  const std::vector<std::string>& names;
-  const DatasetFiles& found;  ///< this rank's copy, if it has one
+  const DatasetFiles& found;        ///< this rank's copy, if it has one
 };
 
 /// The files of this rank: its own or, where it has none, those in its cache, which were there from

@@ -1,4 +1,4 @@
-// Kinds of values of [mesh].
+// Kinds of values that are one word, one number or a list of them.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
