@@ -8,7 +8,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/data/transfer/data_copies.h"
 #include "bimetal/launch/agent/agent_message.h"
-#include "bimetal/launch/slurm/slurm_list.h"
+#include "bimetal/launch/rank_environment.h"
 #include "bimetal/parallel/server/link/message.h"
 #include "bimetal/parallel/server/step_record.h"
 #include "fuzz/targets.h"

@@ -12,7 +12,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/system/command_line_windows.h"
+#include "bimetal/launch/system/environment.h"
 
 int main() {
   using namespace bimetal::launch;

@@ -20,7 +20,6 @@
 
 #include "bimetal/base/unicode/utf8_path.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/system/command_line_windows.h"
 #include "bimetal/launch/system/environment.h"
 
 namespace {

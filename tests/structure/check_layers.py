@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the shape of the source tree: includes point down the layers only, the torch-free folders
 stay torch-free, no layer is empty, each has one CMake target, no folder holds more than can be
-looked over, and no file outgrows its one idea. In python/bimetal no modules, and no folders, import
-each other in a circle, be it within functions or for annotations.
+looked over, no file outgrows its one idea, and few are too small for one. In python/bimetal no
+modules, and no folders, import each other in a circle, be it within functions or for annotations.
 
 Usage: check_layers.py [ROOT]. Prints each offence as FILE:LINE: text; exits with 1 if there is any.
 """
@@ -65,6 +65,11 @@ TORCH = re.compile(r'#include [<"](torch|ATen|c10)/')
 INCLUDE = re.compile(r'#include "bimetal/([a-z0-9_/]+)/')
 MAX_LINES = 400
 MAX_FILES = 40
+# Rooms, with the folders in them, of which no more than that part of the files are small: a header of twenty lines is
+# part of something. scripts/size.sh counts alike, all lines of a file.
+SMALL_LINES = 60
+MAX_SMALL = 0.2
+FEW_SMALL = ["balance", "checkpoint", "data", "job", "launch", "parallel/schedule", "plan", "predict", "serving"]
 SUFFIXES = {".h", ".cpp"}
 
 
@@ -98,6 +103,16 @@ def offences(root: pathlib.Path):
             yield f"{source / layer}: a folder without a source file"
         for path in files:
             yield from file_offences(path, layer)
+
+
+def small_file_offences(source: pathlib.Path):
+    for room in FEW_SMALL:
+        files = [p for p in (source / room).rglob("*") if p.suffix in SUFFIXES]
+        small = sorted(p.relative_to(source).as_posix() for p in files
+                       if len(p.read_text(encoding="utf-8").splitlines()) < SMALL_LINES)
+        if len(small) > MAX_SMALL * len(files):
+            yield (f"{source / room}: {len(small)} of {len(files)} files have less than {SMALL_LINES} lines (the most "
+                   f"is {MAX_SMALL:.0%}): make them parts of others: {', '.join(small)}")
 
 
 def file_offences(path: pathlib.Path, layer: str):
@@ -159,7 +174,7 @@ def circle_in(graph: dict) -> list:
 
 def main() -> int:
     root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]
-    found = [*offences(root), *python_circles(root / "python" / "bimetal")]
+    found = [*offences(root), *small_file_offences(root / "src" / "bimetal"), *python_circles(root / "python" / "bimetal")]
     print("\n".join(found) or f"layers hold: {len(ALLOWED)} folders checked")
     return 1 if found else 0
 

@@ -55,6 +55,14 @@ class CheckLayers(unittest.TestCase):
     def test_refuses_a_room_with_a_target_of_its_own(self):
         self.assertIn("a room of comm", check(GOOD | {"comm/shm/CMakeLists.txt": ""}).stdout)
 
+    def test_refuses_a_room_of_small_files(self):
+        room = GOOD | {"balance/CMakeLists.txt": "", "balance/a.cpp": "\n" * 60}
+        self.assertEqual(check(room | {f"balance/{i}.cpp": "\n" * 60 for i in range(3)} | {"balance/b.h": ""}).stdout[:11],
+                         "layers hold")
+        result = check(room | {"balance/b.h": "\n" * 59})
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("1 of 2 files have less than 60 lines", result.stdout)
+
     def test_refuses_a_folder_of_too_many_files(self):
         crowd = {f"comm/shm/{i}.h": "" for i in range(41)}
         self.assertIn("41 files; give it rooms", check(GOOD | crowd).stdout)

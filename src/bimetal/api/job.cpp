@@ -14,7 +14,7 @@
 #include "bimetal/device/device.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/launch/rank_environment.h"
-#include "bimetal/launch/rank_variables.h"
+#include "bimetal/launch/rank_places.h"
 
 namespace bimetal {
 namespace {

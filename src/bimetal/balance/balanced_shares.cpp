@@ -66,8 +66,8 @@ void check_room(const std::vector<Cost>& costs, std::int64_t batch) {
     throw Error(
         ErrorCode::OutOfMemory,
         fmt::format(
-            "a global batch of {} does not fit: the memory of {} holds {}; use a "
-            "smaller global_batch or micro_batch",
+            "a global batch of {} does not fit: the memory of {} holds {}; use a smaller "
+            "global_batch or micro_batch",
             batch,
             costs.size() == 1 ? "the worker" : fmt::format("all {} workers together", costs.size()),
             counted(room, "sample")));

@@ -1,7 +1,5 @@
 // Whole samples of unequal weight in the proportions of shares.
 
-#include "bimetal/balance/deal.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>

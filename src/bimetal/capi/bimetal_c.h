@@ -123,7 +123,7 @@ BIMETAL_C int32_t bimetal_token(const char** token);
 
 /* For ranks that mpirun or torchrun has started, as the environment says: from now on this process
  * ends with it, by SIGTERM and a few seconds later at the latest, however the launcher ends and
- * whatever this process does (launch/local/launcher_watch.h). On other ranks, on Windows and when
+ * whatever this process does (launch/local/process.h). On other ranks, on Windows and when
  * called again it does nothing. */
 BIMETAL_C int32_t bimetal_end_with_launcher(void);
 

@@ -2,7 +2,7 @@
 
 #include "bimetal/capi/boundary.h"
 #ifndef _WIN32
-#include "bimetal/launch/local/launcher_watch.h"
+#include "bimetal/launch/local/process.h"
 #endif
 
 using namespace bimetal;

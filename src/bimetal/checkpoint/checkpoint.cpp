@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/checkpoint/checkpoint_contents.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 #include "bimetal/checkpoint/model_file.h"
@@ -38,17 +37,6 @@ Manifest write_contents(const fs::path& folder, const CheckpointContents& conten
           .files = record_files(folder)};
 }
 
-fs::path save(const fs::path& dir, const CheckpointContents& contents, std::int64_t keep,
-              const AdmitSave& admit) {
-  NewCheckpoint fresh(dir, contents.state.step, keep);
-  try {
-    fresh.commit(write_contents(fresh.folder(), contents), admit);
-  } catch (const Error& error) {
-    throw fresh.explained(error);
-  }
-  return fresh.target();
-}
-
 /// Into the tensors themselves, one after the other, once it is clear that they fit.
 void take_values(OpenCheckpoint& checkpoint, const TensorIndex& stored, const TensorMap& own) {
   const torch::NoGradGuard no_grad;
@@ -60,15 +48,9 @@ void take_values(OpenCheckpoint& checkpoint, const TensorIndex& stored, const Te
 }  // namespace
 
 fs::path save_checkpoint(const fs::path& dir, const task::ModelState& model,
-                         const Optimizer& optimizer, const TrainingState& state,
-                         std::int64_t keep) {
-  return save_checkpoint(dir, model, optimizer, state, keep, {});
-}
-
-fs::path save_checkpoint(const fs::path& dir, const task::ModelState& model,
                          const Optimizer& optimizer, const TrainingState& state, std::int64_t keep,
                          const AdmitSave& admit) {
-  return save(dir, contents_of(model, optimizer, state), keep, admit);
+  return save_contents(dir, contents_of(model, optimizer, state), keep, admit);
 }
 
 CheckpointContents contents_of(const task::ModelState& model, const Optimizer& optimizer,
@@ -79,8 +61,15 @@ CheckpointContents contents_of(const task::ModelState& model, const Optimizer& o
           .state = state};
 }
 
-fs::path save_contents(const fs::path& dir, const CheckpointContents& contents, std::int64_t keep) {
-  return save(dir, contents, keep, {});
+fs::path save_contents(const fs::path& dir, const CheckpointContents& contents, std::int64_t keep,
+                       const AdmitSave& admit) {
+  NewCheckpoint fresh(dir, contents.state.step, keep);
+  try {
+    fresh.commit(write_contents(fresh.folder(), contents), admit);
+  } catch (const Error& error) {
+    throw fresh.explained(error);
+  }
+  return fresh.target();
 }
 
 TrainingState load_checkpoint(const fs::path& path, const task::ModelState& model,
@@ -107,12 +96,11 @@ fs::path load_checkpoint_model(const fs::path& path, const task::ModelState& mod
 
 ModelDescription description_in(const TrainingState& state, const fs::path& path) {
   if (state.model) return *state.model;
-  throw Error(
-      ErrorCode::Unsupported,
-      fmt::format("the checkpoint in {0} does not say which model it holds: it was saved by "
-                  "an earlier release, or by a program of one's own. Go on with its job "
-                  "for a step (bimetal train JOB --resume {0}), and the next one will",
-                  path.string()));
+  throw Error(ErrorCode::Unsupported,
+              fmt::format("the checkpoint in {0} does not say which model it holds: it was saved "
+                          "by an earlier release, or by a program of one's own. Go on with its job "
+                          "for a step (bimetal train JOB --resume {0}), and the next one will",
+                          path.string()));
 }
 
 void require_language_model(const ModelDescription& description, const fs::path& path) {
@@ -229,9 +217,8 @@ void require_finite_parameters(comm::Group group, const task::ModelState& model,
   const auto rank = static_cast<int>(bad - all.begin());
   throw Error(
       ErrorCode::NotFinite,
-      fmt::format("after step {} the parameters on rank {} are not finite (NaN or infinity); "
-                  "lower train.learning_rate. The last checkpoint is kept: go on from it "
-                  "with --resume",
+      fmt::format("after step {} the parameters on rank {} are not finite (NaN or infinity); lower "
+                  "train.learning_rate. The last checkpoint is kept: go on from it with --resume",
                   step, rank),
       rank);
 }

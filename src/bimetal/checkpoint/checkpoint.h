@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,16 +47,31 @@ struct TrainingState {
   bool operator==(const TrainingState&) const = default;
 };
 
+/// The checkpoint that was last saved into a folder; sequence 0: there is none.
+struct LastSave {
+  std::filesystem::path path = {};
+  std::uint64_t sequence = 0, term = 0;
+  std::int64_t step = 0;
+};
+LastSave last_save(const std::filesystem::path& dir);
+
+/// Gets the newest checkpoint of the folder, while no other process can add one (as far as the
+/// folder's file system has locks), where another process may save, too: whoever comes second is
+/// asked again whether its checkpoint is still wanted. Throws if none must be put beside it.
+using AdmitSave = std::function<void(const LastSave& newest)>;
+
 /// Saves and, once the new one is in place, removes all but the `keep` (at least 1) saved last.
 /// Returns its folder; one of the same step is replaced. On any error (disk full included) the
 /// temporary folder is removed, older checkpoints are untouched, and Error(System) names the path
 /// and the cause. A process killed meanwhile leaves older checkpoints untouched, too; the next save
 /// clears its temporary folder away. Error(Unsupported) for optimizers other than SGD, Adam, AdamW,
-/// LARS and LAMB.
+/// LARS and LAMB. What `admit` throws, with older checkpoints untouched; Error(Timeout) if another
+/// process does not get on with a save of its own.
 std::filesystem::path save_checkpoint(const std::filesystem::path& dir,
                                       const task::ModelState& model,
                                       const torch::optim::Optimizer& optimizer,
-                                      const TrainingState& state, std::int64_t keep);
+                                      const TrainingState& state, std::int64_t keep,
+                                      const AdmitSave& admit = {});
 
 /// `path` is a checkpoint or a folder of them (the last saved that verifies is taken; damaged ones
 /// are skipped with a log message, but not those that the system does not let us read just now:
@@ -108,14 +124,6 @@ void require_language_model(const ModelDescription& description, const std::file
 /// The model of a checkpoint, or of the last saved of a folder of them. Errors of load_checkpoint;
 /// Unsupported for a checkpoint that does not say which model it holds.
 SavedModel load_saved_model(const std::filesystem::path& path);
-
-/// The checkpoint that was last saved into a folder; sequence 0: there is none.
-struct LastSave {
-  std::filesystem::path path = {};
-  std::uint64_t sequence = 0, term = 0;
-  std::int64_t step = 0;
-};
-LastSave last_save(const std::filesystem::path& dir);
 
 // Checkpoints of a job of many ranks: rank 0 alone touches the files, so that the folder may be on
 // its machine only.

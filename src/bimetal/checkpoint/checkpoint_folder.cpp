@@ -87,10 +87,10 @@ fs::path replaceable(const fs::path& target) {
   };
   if (!is(fs::exists(target, error)) || is(fs::exists(target / kStateFile, error))) return target;
   if (is(fs::is_directory(target, error)) && is(fs::is_empty(target, error))) return target;
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("{} is there and is no checkpoint: give a name that is free, or a "
-                          "checkpoint's",
-                          target.string()));
+  throw Error(
+      ErrorCode::InvalidArgument,
+      fmt::format("{} is there and is no checkpoint: give a name that is free, or a checkpoint's",
+                  target.string()));
 }
 
 /// Returns once nobody else puts a checkpoint into `dir`, or where no file system can tell.
@@ -106,10 +106,9 @@ std::unique_ptr<PathClaim> take_turn(const fs::path& dir) {
     log(LogLevel::info, "no locks in {}: processes do not take turns there", folder.string());
     return claim;
   }
-  throw Error(ErrorCode::Timeout,
-              fmt::format("another process has been putting a checkpoint into {} for {} s, and is "
-                          "stopped, most likely; end it",
-                          folder.string(), kForATurn.count()));
+  throw Error(ErrorCode::Timeout, fmt::format("another process has been putting a checkpoint into "
+                                              "{} for {} s, and is stopped, most likely; end it",
+                                              folder.string(), kForATurn.count()));
 }
 
 }  // namespace
@@ -171,8 +170,6 @@ Error NewCheckpoint::explained(const Error& error) const {
           fmt::format("cannot save the checkpoint {}: {}", target().string(), error.what()),
           error.rank()};
 }
-
-namespace fs = std::filesystem;
 
 fs::path place_of_new_folder(const fs::path& folder) {
   auto target = fs::absolute(folder).lexically_normal();

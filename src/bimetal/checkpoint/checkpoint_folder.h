@@ -4,30 +4,17 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/temporary_path.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
+#include "bimetal/checkpoint/optimizer_state.h"
+#include "bimetal/checkpoint/safetensors.h"
+#include "bimetal/task/model_state.h"
 
 namespace bimetal::checkpoint {
-
-// Saving where another process may save, too: whoever comes second is asked again, while nobody
-// else can save, whether its checkpoint is still wanted.
-
-/// Gets the newest checkpoint of the folder, while no other process can add one (as far as the
-/// folder's file system has locks). Throws if none must be put beside it.
-using AdmitSave = std::function<void(const LastSave& newest)>;
-
-/// As the save_checkpoint of checkpoint.h. What `admit` throws, with older checkpoints untouched;
-/// Error(Timeout) if another process does not get on with a save of its own.
-std::filesystem::path save_checkpoint(const std::filesystem::path& dir,
-                                      const task::ModelState& model,
-                                      const torch::optim::Optimizer& optimizer,
-                                      const TrainingState& state, std::int64_t keep,
-                                      const AdmitSave& admit);
 
 /// Sequence 0: its state.json tells nothing, being damaged or of a later format.
 using CheckpointEntry = LastSave;
@@ -86,5 +73,24 @@ class NewCheckpoint {
 /// The absolute path of `folder`, for a TemporaryPath; what it lies in is made.
 /// Error(InvalidArgument) if something lies in `folder`, or it is none.
 std::filesystem::path place_of_new_folder(const std::filesystem::path& folder);
+
+// What a checkpoint of a whole model is to hold, so that it can be written beside the training: of
+// copies.
+
+struct CheckpointContents {
+  TensorMap model = {}, optimizer = {};
+  OptimizerFacts optimizer_facts = {};
+  TrainingState state = {};
+};
+
+/// The tensors themselves, not copies. Error(Unsupported) as save_checkpoint().
+CheckpointContents contents_of(const task::ModelState& model,
+                               const torch::optim::Optimizer& optimizer,
+                               const TrainingState& state);
+
+/// As save_checkpoint().
+std::filesystem::path save_contents(const std::filesystem::path& dir,
+                                    const CheckpointContents& contents, std::int64_t keep,
+                                    const AdmitSave& admit = {});
 
 }  // namespace bimetal::checkpoint

@@ -1,5 +1,3 @@
-#include "bimetal/checkpoint/huggingface_config.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -13,6 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
 #include "bimetal/base/json/depth.h"
+#include "bimetal/checkpoint/huggingface.h"
 
 namespace bimetal::checkpoint {
 namespace {

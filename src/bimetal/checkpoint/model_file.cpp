@@ -16,12 +16,11 @@ namespace bimetal::checkpoint {
 task::Model draw_described_model(const ModelDescription& description, const task::UnitMade& made) {
   if (description.language) return models::make_language_model(*description.language, made);
   if (description.in_python()) {
-    throw Error(
-        ErrorCode::Unsupported,
-        fmt::format("the checkpoint's model is written in Python ({0}), and what it takes is "
-                    "not known here: load its model.safetensors into it there "
-                    "(docs/tasks.md), or evaluate it with its job file",
-                    description.name));
+    throw Error(ErrorCode::Unsupported,
+                fmt::format("the checkpoint's model is written in Python ({0}), and what it takes "
+                            "is not known here: load its model.safetensors into it there "
+                            "(docs/tasks.md), or evaluate it with its job file",
+                            description.name));
   }
   auto model = models::make_model(description.name,
                                   {.channels = description.channels,
@@ -40,8 +39,7 @@ std::optional<std::string> other_normalisation(const std::optional<ModelDescript
   if (before->mean == now.mean && before->stddev == now.stddev) return std::nullopt;
   return fmt::format(
       "the checkpoint's model was trained on images normalised by data.mean = [{}] and data.stddev "
-      "= "
-      "[{}], and goes on with [{}] and [{}]: set these keys to keep to the former",
+      "= [{}], and goes on with [{}] and [{}]: set these keys to keep to the former",
       fmt::join(before->mean, ", "), fmt::join(before->stddev, ", "), fmt::join(now.mean, ", "),
       fmt::join(now.stddev, ", "));
 }

@@ -73,9 +73,8 @@ std::string what_is_there(const fs::path& dir) {
   if (loop != names.end()) {
     const auto inside = names_in(dir / *loop);
     return fmt::format(
-        "it has checkpoints of a train loop ({}, with {}), which the program that "
-        "saved them loads; a loop whose checkpoints hold Bimetal's own (step-…) is "
-        "taken here",
+        "it has checkpoints of a train loop ({}, with {}), which the program that saved them "
+        "loads; a loop whose checkpoints hold Bimetal's own (step-…) is taken here",
         *loop, inside.empty() ? "nothing in it" : fmt::format("{}", fmt::join(inside, ", ")));
   }
   const bool more = names.size() > kMostNames;

@@ -17,7 +17,6 @@
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/open_checkpoint.h"
-#include "bimetal/checkpoint/safetensors_header.h"
 
 static_assert(std::endian::native == std::endian::little,
               "tensor data is copied as it lies in memory, and the format is little-endian");
@@ -172,8 +171,6 @@ TensorMap decode_safetensors(std::span<const std::byte> bytes, const std::string
 // A checkpoint's tensors put together, one after the other.
 
 namespace {
-
-namespace fs = std::filesystem;
 
 void write_whole(OpenCheckpoint& checkpoint, const TensorIndex& index, const fs::path& file) {
   std::vector<TensorEntry> entries;

@@ -1,5 +1,3 @@
-#include "bimetal/checkpoint/safetensors_header.h"
-
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
@@ -12,6 +10,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/json/depth.h"
 #include "bimetal/base/wire.h"
+#include "bimetal/checkpoint/safetensors.h"
 
 namespace bimetal::checkpoint {
 namespace {

@@ -28,17 +28,16 @@ TrainingState fresh_start(const comm::Group& group, const job::JobConfig& job) {
 /// Where `saved` left off.
 TrainingState go_on(TrainingState start, const TrainingState& saved, progress::Observer& observer) {
   if (saved.seed != start.seed) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("the checkpoint was made with train.seed = {} and this job has {}: the "
-                            "order of samples would change within the epoch; resume with "
-                            "train.seed = {}",
-                            saved.seed, start.seed, saved.seed));
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("the checkpoint was made with train.seed = {} and this job has {}: the order "
+                    "of samples would change within the epoch; resume with train.seed = {}",
+                    saved.seed, start.seed, saved.seed));
   }
   if (saved.global_batch != start.global_batch) {
-    observer.on_notice(
-        fmt::format("the checkpoint was made with train.global_batch = {}; this job "
-                    "goes on with {}",
-                    saved.global_batch, start.global_batch));
+    observer.on_notice(fmt::format(
+        "the checkpoint was made with train.global_batch = {}; this job goes on with {}",
+        saved.global_batch, start.global_batch));
   }
   start.step = saved.step;
   start.position = saved.position;
@@ -81,8 +80,8 @@ std::int64_t planned_steps(const job::TrainConfig& config, std::int64_t dataset_
 std::optional<std::string> early_end(const job::TrainConfig& config, std::int64_t planned) {
   if (config.steps <= planned) return std::nullopt;
   return fmt::format(
-      "train.steps = {}, but {} (train.epochs) {} over after {}, and so is the job; "
-      "raise train.epochs to go on until then",
+      "train.steps = {}, but {} (train.epochs) {} over after {}, and so is the job; raise "
+      "train.epochs to go on until then",
       config.steps, counted(config.epochs, "epoch"), config.epochs == 1 ? "is" : "are",
       counted(planned, "step"));
 }

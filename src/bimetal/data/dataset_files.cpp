@@ -85,10 +85,11 @@ fs::path find_folder(const Source& source, const fs::path& path) {
     if (fs::is_directory(place, ignored)) return place;
     searched.push_back(place.string());
   }
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("dataset '{}' is in none of these folders: {}; {} and name their folder "
-                          "as [data] path",
-                          source.name, fmt::join(searched, ", "), source.how_to_get));
+  throw Error(
+      ErrorCode::InvalidArgument,
+      fmt::format(
+          "dataset '{}' is in none of these folders: {}; {} and name their folder as [data] path",
+          source.name, fmt::join(searched, ", "), source.how_to_get));
 }
 
 std::optional<fs::path> find_file(const fs::path& folder, std::string_view name) {

@@ -52,8 +52,7 @@ void GzipFile::require_sound_end(int got) const {
   }
   if (state == Z_BUF_ERROR) {
     throw Error(ErrorCode::CorruptData,
-                fmt::format("'{}' is truncated: its compressed data ends too early; fetch it "
-                            "again",
+                fmt::format("'{}' is truncated: its compressed data ends too early; fetch it again",
                             name_));
   }
   if (got >= 0 && state >= 0) return;

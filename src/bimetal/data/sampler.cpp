@@ -41,10 +41,11 @@ std::int64_t samples_asked_for(std::span<const std::int64_t> shares) {
   const bool valid = std::ranges::all_of(shares, [](auto share) { return share >= 0; });
   const std::int64_t sum = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
   if (valid && sum >= 1) return sum;
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("a step needs at least one sample and no negative share; the {} shares "
-                          "add up to {}",
-                          shares.size(), sum));
+  throw Error(
+      ErrorCode::InvalidArgument,
+      fmt::format(
+          "a step needs at least one sample and no negative share; the {} shares add up to {}",
+          shares.size(), sum));
 }
 
 }  // namespace

@@ -1,11 +1,10 @@
-#include "bimetal/job/combinations.h"
-
 #include <algorithm>
 #include <string_view>
 
 #include "bimetal/base/error.h"
 #include "bimetal/job/asked.h"
 #include "bimetal/job/job_bindings.h"
+#include "bimetal/job/worker_spec.h"
 
 namespace bimetal::job {
 namespace {
@@ -26,12 +25,10 @@ constexpr Combination kImpossible[] = {
        return !asked.job.model.python.empty() && ours != ModelConfig();
      },
      "model.python brings a model of its own: leave the sizes, norm, dropout and weights of "
-     "Bimetal's "
-     "models out; what it needs it may take from its argument, the job"},
+     "Bimetal's models out; what it needs it may take from its argument, the job"},
     {[](const Asked& asked) { return asked.job.model.compile && asked.job.model.python.empty(); },
      "model.compile compiles units that are written in Python (torch.compile): set model.python, "
-     "or "
-     "leave it out; Bimetal's own models are not compiled"},
+     "or leave it out; Bimetal's own models are not compiled"},
     {[](const Asked& asked) {
        const auto& schedule = asked.job.mesh.schedule;
        return asked.job.model.compile && asked.stages() &&
@@ -78,8 +75,8 @@ constexpr Combination kImpossible[] = {
               asked.job.servers.weights.size() > 1;
      },
      "train.clip_norm does not go with more than one parameter server: each sees the norm of its "
-     "own "
-     "shard alone; take servers.count = 1, train.clip_value, or parallel.mode = \"all_reduce\""},
+     "own shard alone; take servers.count = 1, train.clip_value, or parallel.mode = "
+     "\"all_reduce\""},
     {[](const Asked& asked) {
        const auto& train = asked.job.train;
        return train.clip_norm + train.clip_value > 0 && !asked.servers() &&
@@ -87,13 +84,11 @@ constexpr Combination kImpossible[] = {
               train.momentum > 0;
      },
      "train.clip_norm and clip_value do not go with the momentum of sgd and compression.gradients "
-     "= "
-     "\"topk\": that momentum is added before the exchange, so that what would be clipped is no "
+     "= \"topk\": that momentum is added before the exchange, so that what would be clipped is no "
      "gradient any more; take train.momentum = 0, another optimizer, or another compression"},
     {[](const Asked& asked) { return asked.job.zero.level > 0 && asked.servers(); },
      "zero.level does not go with parallel.mode = \"server\": parameter servers keep parameters "
-     "and "
-     "the optimizer's state in shards of their own; take servers.count, or parallel.mode = "
+     "and the optimizer's state in shards of their own; take servers.count, or parallel.mode = "
      "\"all_reduce\""},
     {[](const Asked& asked) {
        return asked.job.zero.level > 0 && asked.job.compression.gradients != "none";
@@ -159,8 +154,7 @@ constexpr Combination kImpossible[] = {
               asked.job.checkpoint.dir.empty();
      },
      "elastic.min_workers with zero.level or [mesh] needs checkpoint.dir, by which shards and "
-     "parts "
-     "go to newcomers"},
+     "parts go to newcomers"},
     {[](const Asked& asked) { return asked.updates_in_backward() && asked.job.zero.level < 3; },
      "zero.update = \"backward\" needs zero.level = 3: below it ranks compute with the very memory "
      "that an update changes, and backward still wants the old values"},
@@ -189,14 +183,12 @@ constexpr Combination kImpossible[] = {
      "\"none\""},
     {[](const Asked& asked) { return asked.stages() && asked.servers(); },
      "mesh.stages does not go with parallel.mode = \"server\": workers of parameter servers "
-     "compute "
-     "with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
+     "compute with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
     {[](const Asked& asked) {
        return (asked.in_parts() || asked.job.mesh.tensor == kAutoTensor) && asked.servers();
      },
      "mesh.tensor does not go with parallel.mode = \"server\": workers of parameter servers "
-     "compute "
-     "with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
+     "compute with the whole model, each at its own time; take parallel.mode = \"all_reduce\""},
     {[](const Asked& asked) {
        return asked.in_parts() && asked.job.mesh.stages == 1 && asked.job.zero.level > 1 &&
               asked.job.mesh.tensor_parts == "speed";
@@ -238,8 +230,8 @@ constexpr Combination kImpossible[] = {
        return asked.job.mesh.sequence_parallel && asked.job.zero.level > 0;
      },
      "mesh.sequence_parallel does not go with zero.level: what is whole on all tensor ranks gets "
-     "its "
-     "gradients from each of them, and shards have let go of them by then; leave one of them out"},
+     "its gradients from each of them, and shards have let go of them by then; leave one of them "
+     "out"},
     {[](const Asked& asked) {
        const auto block = asked.job.data.block;
        return asked.job.mesh.sequence_parallel && block > 0 && block < asked.job.mesh.tensor;
@@ -265,8 +257,7 @@ constexpr Combination kImpossible[] = {
               asked.job.mesh.schedule == "interleaved";
      },
      "mesh.schedule = \"interleaved\" does not go with zero.level 2 and 3: each of a stage's "
-     "chunks "
-     "would send gradients of all of them; take \"1f1b\", or zero.level = 1"},
+     "chunks would send gradients of all of them; take \"1f1b\", or zero.level = 1"},
     {[](const Asked& asked) {
        const auto& mesh = asked.job.mesh;
        return mesh.stages > 1 && mesh.tensor > 1 && asked.job.train.recompute == "auto";
@@ -277,15 +268,13 @@ constexpr Combination kImpossible[] = {
        return asked.job.mesh.stages > 1 && asked.job.model.norm == "batch";
      },
      "mesh.stages does not go with model.norm = \"batch\": running statistics live with each "
-     "stage, "
-     "and are not merged yet; take \"group\""},
+     "stage, and are not merged yet; take \"group\""},
     {[](const Asked& asked) {
        const auto& mesh = asked.job.mesh;
        return asked.stages() && asked.job.train.deterministic && mesh.cuts.empty();
      },
      "train.deterministic with mesh.stages needs mesh.cuts: cuts that follow from measured speed "
-     "may "
-     "be others in the next run"},
+     "may be others in the next run"},
     {[](const Asked& asked) {
        return asked.stages() && asked.job.mesh.micro_batches > asked.job.train.global_batch;
      },
@@ -293,8 +282,7 @@ constexpr Combination kImpossible[] = {
      "sample; take train.global_batch at most, divided by the replicas of a stage"},
     {[](const Asked& asked) { return asked.open() && !asked.job.mesh.cuts.empty(); },
      "mesh.stages and mesh.tensor = \"auto\" choose mesh.cuts as well: leave them out, or give "
-     "both "
-     "keys a number"},
+     "both keys a number"},
     {[](const Asked& asked) { return !asked.open() && asked.job.mesh.schedule == kAutoSchedule; },
      "mesh.schedule = \"auto\" is for meshes of which mesh.stages or mesh.tensor is \"auto\", too: "
      "name one, or leave it out"},
@@ -310,8 +298,7 @@ constexpr Combination kImpossible[] = {
      "leave it out"},
     {[](const Asked& asked) { return asked.uneven() && asked.job.mesh.schedule == "interleaved"; },
      "mesh.schedule = \"interleaved\" does not go with replicas of their own number for each "
-     "stage: "
-     "its rounds have as many micro-batches as there are stages; take \"1f1b\""},
+     "stage: its rounds have as many micro-batches as there are stages; take \"1f1b\""},
     {[](const Asked& asked) {
        return asked.parts_uneven() && asked.replicated() &&
               asked.job.mesh.schedule == "interleaved";

@@ -9,7 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/json/depth.h"
-#include "bimetal/job/deepspeed/sections.h"
+#include "bimetal/job/deepspeed/reader.h"
 
 namespace bimetal::job {
 namespace {

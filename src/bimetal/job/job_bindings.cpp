@@ -51,16 +51,22 @@ std::string number_text(double value) {
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 
-/// What is wrong with one entry of cluster.workers.
-Problem check_worker(const toml::node& node) {
-  const auto* spec = node.as_string();
-  if (!spec) return unexpected_type("an array of strings", node) + " in it";
+/// What `use` has against its argument.
+template <typename Use>
+Problem problem_of(const Use& use) {
   try {
-    parse_worker_spec(spec->get());
+    use();
   } catch (const Error& error) {
     return error.what();
   }
   return std::nullopt;
+}
+
+/// What is wrong with one entry of cluster.workers.
+Problem check_worker(const toml::node& node) {
+  const auto* spec = node.as_string();
+  if (!spec) return unexpected_type("an array of strings", node) + " in it";
+  return problem_of([&] { parse_worker_spec(spec->get()); });
 }
 
 Problem read_weights(const toml::array& array, std::vector<double>& to) {
@@ -78,6 +84,24 @@ Problem read_weights(const toml::array& array, std::vector<double>& to) {
   }
   to = std::move(weights);
   return std::nullopt;
+}
+
+/// A text of which `problem_of` says what is wrong with it, if anything is.
+template <typename ProblemOf>
+Binding checked_text(std::string& to, ProblemOf problem_of) {
+  const auto read = [&to, problem_of = std::move(problem_of)](const toml::node& node) -> Problem {
+    const auto* value = node.as_string();
+    if (!value) return unexpected_type("a string", node);
+    if (auto problem = problem_of(value->get())) return problem;
+    to = value->get();
+    return std::nullopt;
+  };
+  return {read, [&to] { return toml_string(to); }, true};
+}
+
+/// What word_or_weights() binds, written.
+std::string word_or_list(const std::string& word, const std::vector<double>& weights) {
+  return weights.empty() ? toml_string(word) : fmt::format("[{}]", fmt::join(weights, ", "));
 }
 
 constexpr std::size_t kMostServers = 64;
@@ -136,44 +160,23 @@ Binding flag(bool& to) {
 }
 
 Binding text(std::string& to) {
-  const auto read = [&to](const toml::node& node) -> Problem {
-    const auto* value = node.as_string();
-    if (!value) return unexpected_type("a string", node);
-    to = value->get();
-    return std::nullopt;
-  };
-  return {read, [&to] { return toml_string(to); }, true};
+  return checked_text(to, [](const std::string&) { return Problem(); });
 }
 
 Binding one_of(std::string& to, std::vector<std::string> choices) {
-  Binding binding = text(to);
-  binding.read = [&to, choices = std::move(choices)](const toml::node& node) -> Problem {
-    const auto* value = node.as_string();
-    if (!value) return unexpected_type("a string", node);
-    if (std::find(choices.begin(), choices.end(), value->get()) == choices.end()) {
-      return fmt::format("expected \"{}\", found {}", fmt::join(choices, "\" or \""),
-                         toml_string(value->get()));
-    }
-    to = value->get();
-    return std::nullopt;
-  };
-  return binding;
+  return checked_text(to, [choices = std::move(choices)](const std::string& word) -> Problem {
+    if (std::ranges::find(choices, word) != choices.end()) return std::nullopt;
+    return fmt::format("expected \"{}\", found {}", fmt::join(choices, "\" or \""),
+                       toml_string(word));
+  });
 }
 
 Binding endpoint(std::string& to) {
-  Binding binding = text(to);
-  binding.read = [&to](const toml::node& node) -> Problem {
-    const auto* value = node.as_string();
-    if (!value) return unexpected_type("a string", node);
-    try {
-      if (!value->get().empty()) net::parse_endpoint(value->get());
-    } catch (const Error& error) {
-      return error.what();
-    }
-    to = value->get();
-    return std::nullopt;
-  };
-  return binding;
+  return checked_text(to, [](const std::string& address) {
+    return problem_of([&] {
+      if (!address.empty()) net::parse_endpoint(address);
+    });
+  });
 }
 
 Binding worker_specs(std::vector<std::string>& to) {
@@ -224,40 +227,36 @@ Binding word_or_weights(std::string expected, std::vector<std::string> words,
 }  // namespace
 
 Binding balance_policy(ParallelConfig& to) {
-  return word_or_weights(
-      R"("auto", "equal" or an array of shares like [3, 1])", {"auto", "equal"},
-      [&to](const std::string& word) {
-        to.balance = word == "auto" ? balance::Policy::Auto : balance::Policy::Equal;
-        to.weights.clear();
-      },
-      [&to](std::vector<double> weights) {
-        to.balance = balance::Policy::Fixed;
-        to.weights = std::move(weights);
-      },
-      [&to]() -> std::string {
-        if (to.balance == balance::Policy::Fixed) {
-          return fmt::format("[{}]", fmt::join(to.weights, ", "));
-        }
-        return to.balance == balance::Policy::Auto ? "\"auto\"" : "\"equal\"";
-      });
+  return word_or_weights(R"("auto", "equal" or an array of shares like [3, 1])", {"auto", "equal"},
+                         [&to](const std::string& word) {
+                           to.balance =
+                               word == "auto" ? balance::Policy::Auto : balance::Policy::Equal;
+                           to.weights.clear();
+                         },
+                         [&to](std::vector<double> weights) {
+                           to.balance = balance::Policy::Fixed;
+                           to.weights = std::move(weights);
+                         },
+                         [&to]() -> std::string {
+                           if (to.balance == balance::Policy::Fixed) {
+                             return fmt::format("[{}]", fmt::join(to.weights, ", "));
+                           }
+                           return to.balance == balance::Policy::Auto ? "\"auto\"" : "\"equal\"";
+                         });
 }
 
 Binding shard_weights(ZeroConfig& to) {
-  return word_or_weights(
-      R"("memory", "speed", "equal" or an array of weights like [3, 1])",
-      {"memory", "speed", "equal"},
-      [&to](const std::string& word) {
-        to.shards = word;
-        to.weights.clear();
-      },
-      [&to](std::vector<double> weights) {
-        to.shards.clear();
-        to.weights = std::move(weights);
-      },
-      [&to]() -> std::string {
-        return to.weights.empty() ? fmt::format("\"{}\"", to.shards)
-                                  : fmt::format("[{}]", fmt::join(to.weights, ", "));
-      });
+  return word_or_weights(R"("memory", "speed", "equal" or an array of weights like [3, 1])",
+                         {"memory", "speed", "equal"},
+                         [&to](const std::string& word) {
+                           to.shards = word;
+                           to.weights.clear();
+                         },
+                         [&to](std::vector<double> weights) {
+                           to.shards.clear();
+                           to.weights = std::move(weights);
+                         },
+                         [&to] { return word_or_list(to.shards, to.weights); });
 }
 
 Binding rising_numbers(std::vector<std::int64_t>& to) {
@@ -284,20 +283,17 @@ Binding rising_numbers(std::vector<std::int64_t>& to) {
 }
 
 Binding tensor_parts(MeshConfig& to) {
-  auto binding = word_or_weights(
-      R"("equal", "speed" or an array of weights like [2, 1])", {"equal", "speed"},
-      [&to](const std::string& word) {
-        to.tensor_parts = word;
-        to.tensor_weights.clear();
-      },
-      [&to](std::vector<double> weights) {
-        to.tensor_parts = "equal";
-        to.tensor_weights = std::move(weights);
-      },
-      [&to]() -> std::string {
-        return to.tensor_weights.empty() ? fmt::format("\"{}\"", to.tensor_parts)
-                                         : fmt::format("[{}]", fmt::join(to.tensor_weights, ", "));
-      });
+  auto binding =
+      word_or_weights(R"("equal", "speed" or an array of weights like [2, 1])", {"equal", "speed"},
+                      [&to](const std::string& word) {
+                        to.tensor_parts = word;
+                        to.tensor_weights.clear();
+                      },
+                      [&to](std::vector<double> weights) {
+                        to.tensor_parts = "equal";
+                        to.tensor_weights = std::move(weights);
+                      },
+                      [&to] { return word_or_list(to.tensor_parts, to.tensor_weights); });
   binding.read = [&to, others = std::move(binding.read)](const toml::node& node) -> Problem {
     const auto* array = node.as_array();
     if (!array || !array->empty()) return others(node);

@@ -43,37 +43,37 @@ std::vector<std::vector<std::string>> gathered(comm::Group group,
   return all;
 }
 
+/// `said`: what is told of the i-th text, which differs on that rank, with what all ranks have.
+template <typename Said>
+void require_same(comm::Group group, const std::vector<std::string>& mine,
+                  std::chrono::milliseconds timeout, const Said& said) {
+  const auto all = gathered(std::move(group), mine, timeout);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      if (all[rank][i] == all[0][i]) continue;
+      throw Error(ErrorCode::CallMismatch, said(i, rank, all), static_cast<int>(rank));
+    }
+  }
+}
+
 }  // namespace
 
 void require_same_job(comm::Group group, const JobConfig& job, std::chrono::milliseconds timeout) {
   const auto facts = facts_of(job);
   std::vector<std::string> values;
   for (const auto& [key, value] : facts) values.push_back(value);
-  const auto all = gathered(std::move(group), values, timeout);
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    for (std::size_t i = 0; i < facts.size(); ++i) {
-      if (all[rank][i] == all[0][i]) continue;
-      throw Error(ErrorCode::CallMismatch,
-                  fmt::format("{} is '{}' on rank {} but '{}' on rank 0: give every rank the same "
-                              "job",
-                              facts[i].first, all[rank][i], rank, all[0][i]),
-                  static_cast<int>(rank));
-    }
-  }
+  require_same(std::move(group), values, timeout, [&](auto i, auto rank, const auto& all) {
+    return fmt::format("{} is '{}' on rank {} but '{}' on rank 0: give every rank the same job",
+                       facts[i].first, all[rank][i], rank, all[0][i]);
+  });
 }
 
 void require_same_facts(comm::Group group, const std::vector<std::string>& facts,
                         std::chrono::milliseconds timeout) {
-  const auto all = gathered(std::move(group), facts, timeout);
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    for (std::size_t i = 0; i < facts.size(); ++i) {
-      if (all[rank][i] == all[0][i]) continue;
-      throw Error(ErrorCode::CallMismatch,
-                  fmt::format("rank {} has '{}', and rank 0 has '{}': give every rank the same",
-                              rank, all[rank][i], all[0][i]),
-                  static_cast<int>(rank));
-    }
-  }
+  require_same(std::move(group), facts, timeout, [](auto i, auto rank, const auto& all) {
+    return fmt::format("rank {} has '{}', and rank 0 has '{}': give every rank the same", rank,
+                       all[rank][i], all[0][i]);
+  });
 }
 
 }  // namespace bimetal::job

@@ -46,12 +46,12 @@ constexpr std::array<Unit, 9> kUnits = {{{"TiB", 1ull << 40},
                                          {"B", 1}}};
 
 [[noreturn]] void fail(std::string_view spec, const std::string& flaw) {
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("worker \"{}\": {}; write TYPE[:INDEX][,KEY=VALUE]… as in \"cuda:0\" or "
-                          "\"cpu:threads=1,speed=0.25,memory=2GiB\" (types: {}; keys: threads, "
-                          "speed, memory, precision, offload_optimizer, offload_parameters, "
-                          "offload_path)",
-                          spec, flaw, fmt::join(kTypes, ", ")));
+  throw Error(
+      ErrorCode::InvalidArgument,
+      fmt::format("worker \"{}\": {}; write TYPE[:INDEX][,KEY=VALUE]… as in \"cuda:0\" or "
+                  "\"cpu:threads=1,speed=0.25,memory=2GiB\" (types: {}; keys: threads, speed, "
+                  "memory, precision, offload_optimizer, offload_parameters, offload_path)",
+                  spec, flaw, fmt::join(kTypes, ", ")));
 }
 
 std::optional<int> to_int(std::string_view text) {

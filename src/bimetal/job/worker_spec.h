@@ -15,8 +15,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+
+#include "bimetal/job/job_config.h"
 
 namespace bimetal::job {
 
@@ -50,5 +53,18 @@ const std::string& precision_of(const JobConfig& job, const WorkerSpec& worker);
 
 /// The job as this worker has it: with what its spec gives for it alone of [zero].
 JobConfig as_worker_has_it(JobConfig job, const WorkerSpec& worker);
+
+// Which settings cannot work together: the one place that refuses them.
+
+/// Error(Unsupported) that names the two settings and says why they do not go together, and what
+/// does. `workers`: those that are known here; none stands for one that takes all from the job.
+void require_possible(const JobConfig& job, std::span<const WorkerSpec> workers);
+
+/// Whether require_possible() refuses nothing.
+bool is_possible(const JobConfig& job, std::span<const WorkerSpec> workers = {});
+
+/// Whether workers may come and go in such a job: elastic.min_workers alone would be refused if
+/// not.
+bool may_be_elastic(const JobConfig& job);
 
 }  // namespace bimetal::job

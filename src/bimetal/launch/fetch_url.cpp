@@ -32,10 +32,9 @@ std::string find_python() {
   try {
     return find_program(python_program());
   } catch (const Error&) {
-    throw Error(ErrorCode::System,
-                fmt::format("data at a URL needs Python 3 with fsspec, and there is no '{}'; "
-                            "BIMETAL_PYTHON names another one",
-                            python_program()));
+    throw Error(ErrorCode::System, fmt::format("data at a URL needs Python 3 with fsspec, and "
+                                               "there is no '{}'; BIMETAL_PYTHON names another one",
+                                               python_program()));
   }
 }
 

@@ -11,7 +11,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/launch/ssh/host_list.h"
+#include "bimetal/launch/rank_places.h"
 #include "bimetal/rendezvous/store.h"
 
 namespace bimetal::launch {

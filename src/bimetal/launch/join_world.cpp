@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "bimetal/c10d/torch_store.h"
-#include "bimetal/launch/local/launcher_watch.h"
+#include "bimetal/launch/local/process.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/net/endpoint.h"
 

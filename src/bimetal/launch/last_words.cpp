@@ -5,7 +5,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/log.h"
-#include "bimetal/launch/rank_variables.h"
+#include "bimetal/launch/rank_places.h"
 #include "bimetal/launch/system/environment.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"

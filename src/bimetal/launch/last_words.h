@@ -1,6 +1,6 @@
 #pragma once
 // What a job has left behind and where, as its leading rank tells `bimetal launch` at its end: by
-// the board on the rank's machine (rank_variables.h).
+// the board on the rank's machine (rank_places.h).
 
 #include <string_view>
 

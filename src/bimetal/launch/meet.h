@@ -9,7 +9,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/launch/rank_environment.h"
-#include "bimetal/launch/rank_variables.h"
+#include "bimetal/launch/rank_places.h"
 #include "bimetal/net/token.h"
 #include "bimetal/rendezvous/store.h"
 

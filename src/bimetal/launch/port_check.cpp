@@ -48,10 +48,11 @@ HeldPort::HeldPort(const net::Endpoint& place) : impl_(std::make_unique<Impl>())
   acceptor.bind(address, error);
   if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
   if (error == asio::error::address_in_use) {
-    throw Error(ErrorCode::System,
-                fmt::format("port {} of {} is in use on {}; choose another by --master-port, or "
-                            "leave it out",
-                            place.port, place.host, asio::ip::host_name()));
+    throw Error(
+        ErrorCode::System,
+        fmt::format(
+            "port {} of {} is in use on {}; choose another by --master-port, or leave it out",
+            place.port, place.host, asio::ip::host_name()));
   }
   if (error) {
     throw Error(ErrorCode::System,
@@ -76,13 +77,13 @@ void require_reachable(const net::Endpoint& place, std::chrono::milliseconds pat
   context.run_for(patience);
   if (!outcome) return;
   const bool silent = outcome == asio::error::timed_out;
-  throw Error(silent ? ErrorCode::Timeout : ErrorCode::System,
-              fmt::format("{} cannot reach {}, where the ranks are to meet on the first host "
-                          "({}): {}. Open that port (and those that the ranks choose among "
-                          "themselves), or try another by --master-port, or another address of "
-                          "the first host by --master-addr",
-                          asio::ip::host_name(), net::to_string(place),
-                          silent ? std::string("no answer") : outcome.message(), advice(outcome)));
+  throw Error(
+      silent ? ErrorCode::Timeout : ErrorCode::System,
+      fmt::format("{} cannot reach {}, where the ranks are to meet on the first host ({}): {}. "
+                  "Open that port (and those that the ranks choose among themselves), or try "
+                  "another by --master-port, or another address of the first host by --master-addr",
+                  asio::ip::host_name(), net::to_string(place),
+                  silent ? std::string("no answer") : outcome.message(), advice(outcome)));
 }
 
 bool is_this_machine(const std::string& host) {

@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <limits>
 
 #include "bimetal/base/error.h"
-#include "bimetal/launch/rank_variables.h"
-#include "bimetal/launch/slurm/slurm_environment.h"
+#include "bimetal/launch/rank_places.h"
 #include "bimetal/net/mpi/library.h"
 #include "bimetal/net/mpi/mpi_mesh.h"
 
@@ -44,11 +42,6 @@ int optional_integer(const Variables& variables, const char* name, int otherwise
                      int most) {
   const auto text = variables(name);
   return text && !text->empty() ? integer(name, *text, least, most) : otherwise;
-}
-
-std::optional<std::string> own_variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? std::optional<std::string>(value) : std::nullopt;
 }
 
 StoreOwner store_owner(const Variables& variables) {
@@ -108,11 +101,12 @@ std::optional<RankEnvironment> rank_from_environment(const Variables& variables)
 }
 
 std::optional<RankEnvironment> rank_from_environment() {
-  return rank_from_environment(own_variable);
+  return rank_from_environment(environment_variable);
 }
 
 int elastic_minimum() {
-  return optional_integer(own_variable, kElasticVariable, 0, 1, std::numeric_limits<int>::max());
+  return optional_integer(environment_variable, kElasticVariable, 0, 1,
+                          std::numeric_limits<int>::max());
 }
 
 bool looks_like_rank() {

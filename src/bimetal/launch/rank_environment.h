@@ -7,9 +7,12 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/topology.h"
+#include "bimetal/launch/rank_places.h"
 #include "bimetal/net/endpoint.h"
 
 namespace bimetal::launch {
@@ -73,5 +76,35 @@ bool looks_like_rank();
 /// rank_from_environment(), slurm_task() and net::mpi_world(); InvalidArgument if RANK and MPI
 /// disagree.
 std::optional<RankEnvironment> find_rank(comm::Transport asked, Deadline deadline);
+
+// Which rank this process is when Slurm's srun has started it. docs/launching.md shows the use.
+
+/// One task of a job step.
+struct SlurmTask {
+  RankPlace place;
+  net::Endpoint master;  ///< where rank 0 is to serve the store
+  std::string job_id;    ///< of the step: no other step has it
+};
+
+/// Nothing unless srun has started this process: a batch script by itself is no task, nor is the
+/// shell of an allocation. Ranks meet on the step's first node (on loopback, if it is the only one)
+/// at a port made from the numbers of job and step, unless MASTER_ADDR or MASTER_PORT say
+/// otherwise. Error(InvalidArgument) names a variable that is missing or makes no sense.
+std::optional<SlurmTask> slurm_task(const Variables& variables);
+std::optional<SlurmTask> slurm_task();
+
+/// As a rank that finds its group by the store that rank 0 serves.
+RankEnvironment rank_in(const SlurmTask& task);
+
+// The two compressed lists in Slurm's variables. Pure.
+
+/// The nodes of SLURM_NODELIST and its like, in order: "node[01-03,07],gpu1" is node01, node02,
+/// node03, node07 and gpu1. Numbers keep their leading zeros; several brackets in one name
+/// multiply, the last one running fastest. Error(InvalidArgument) shows the text if it is not
+/// well-formed.
+std::vector<std::string> expand_node_list(std::string_view text);
+
+/// Tasks on each node, from SLURM_TASKS_PER_NODE and its like: "4(x2),1" is 4, 4, 1.
+std::vector<int> expand_tasks_per_node(std::string_view text);
 
 }  // namespace bimetal::launch

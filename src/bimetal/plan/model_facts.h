@@ -3,7 +3,9 @@
 // and backward need, and their time on the measured device.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,8 @@ struct Linear {
 
   double at(double samples) const { return fixed + per_sample * samples; }
   Linear operator*(double factor) const { return {fixed * factor, per_sample * factor}; }
+  /// Without `copies` that are in it, which are counted by themselves.
+  double beyond(double copies, double samples) const { return std::max(0.0, at(samples) - copies); }
 
   /// Through two measurements; what does not grow is all fixed.
   static Linear through(double samples, double value, double more_samples, double more_value) {
@@ -88,9 +92,24 @@ struct ModelFacts {
   /// All ranks compute in one type: else what is `halved` comes in its own, and is copied.
   bool alike = true;
 
+  /// Of so many elements.
+  template <typename Number>
+  double bytes(Number elements) const {
+    return static_cast<double>(elements) * element_bytes;
+  }
+  /// What autocast copies of a unit's parameters, once for all micro-batches of a step, and keeps
+  /// until the step's backward is through.
+  double copies_of(const UnitFacts& unit) const {
+    return static_cast<double>(unit.halved) * half_bytes;
+  }
   std::int64_t elements() const {
     std::int64_t sum = 0;
     for (const auto& unit : units) sum += unit.elements();
+    return sum;
+  }
+  double resident_bytes() const {
+    double sum = 0;
+    for (const auto& unit : units) sum += bytes(unit.resident);
     return sum;
   }
   /// That several units use.
@@ -114,7 +133,21 @@ struct ModelFacts {
     }
     return sum;
   }
-  double parameter_bytes() const { return static_cast<double>(elements()) * element_bytes; }
+  double parameter_bytes() const { return bytes(elements()); }
 };
+
+// The facts of one tensor rank's part of a model, from those of the whole.
+
+/// How many ranks the model's units have whole pieces for; 1 where no unit may be cut.
+int most_tensor_ranks(const ModelFacts& facts);
+/// Of facts of one model on several kinds of devices.
+int most_tensor_ranks(std::span<const ModelFacts> kinds);
+
+/// What rank `part` of those with these weights has and computes by itself, its pieces being dealt
+/// out as the run does it (balance::whole_parts): a unit's time is that of its matrices, in
+/// proportion, beside what every rank computes. Nothing of the sums. Errors: InvalidArgument for
+/// more weights than most_tensor_ranks().
+ModelFacts facts_in_parts(const ModelFacts& whole, std::span<const double> weights,
+                          std::size_t part);
 
 }  // namespace bimetal::plan

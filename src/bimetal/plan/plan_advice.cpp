@@ -1,10 +1,10 @@
-#include "bimetal/plan/plan_advice.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <vector>
+
+#include "bimetal/plan/plan.h"
 
 namespace bimetal::plan {
 namespace {
@@ -52,8 +52,7 @@ class Adviser {
             ? fmt::format("Adding {} would slow each step by {} ({:.0f} %): {}.",
                           names(missing(alone)), seconds_text(shared.step_s - alone.step_s),
                           percent(shared.step_s, alone.step_s), why(alone, shared))
-            : fmt::format("Adding {} would change the time of a step by less than {:.0f} "
-                          "%: {}.",
+            : fmt::format("Adding {} would change the time of a step by less than {:.0f} %: {}.",
                           names(missing(alone)), 100 * kWorthwhile, why(alone, shared)));
     lines.push_back(when_sharing_pays());
     return lines;
@@ -87,8 +86,8 @@ class Adviser {
     const Prediction& alone = fastest_alone();
     const Prediction& equal = of_way(Way::Equal);
     std::vector<std::string> lines = {fmt::format(
-        "Share the work over {}, balanced ({} {}): {} a step, {:.0f} {}/s, {:.2f} times "
-        "what {} does alone.",
+        "Share the work over {}, balanced ({} {}): {} a step, {:.0f} {}/s, {:.2f} times what {} "
+        "does alone.",
         names(best.ranks), fmt::join(best.shares, " : "), input_.counts, seconds_text(best.step_s),
         best.samples_per_s, input_.counts, alone.step_s / best.step_s, name(alone.ranks[0]))};
     if (best.ranks.size() < balanced_over_all().ranks.size()) {
@@ -134,8 +133,7 @@ class Adviser {
                           servers(input_.servers));
     if (plan_.crossover_servers.value_or(0) > input_.servers) {
       text += fmt::format(
-          "; from {} on, each on a link of its own, it would be shorter than by "
-          "reducing",
+          "; from {} on, each on a link of its own, it would be shorter than by reducing",
           servers(*plan_.crossover_servers));
     }
     return text + ".";

@@ -45,10 +45,9 @@ void check(const serving::TextRequest& wanted, std::int64_t vocabulary) {
   }
   for (const auto token : wanted.prompt) {
     if (token >= 0 && token < vocabulary) continue;
-    refuse(
-        fmt::format("token {} is not in the model's vocabulary of {}: its tokenizer is another "
-                    "than the text's",
-                    token, vocabulary));
+    refuse(fmt::format(
+        "token {} is not in the model's vocabulary of {}: its tokenizer is another than the text's",
+        token, vocabulary));
   }
 }
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/balance/deal.h"
+#include "bimetal/balance/shares.h"
 #include "bimetal/c10d/backend_error.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/tensor/cuts.h"

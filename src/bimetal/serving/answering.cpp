@@ -30,10 +30,10 @@ void require_that_samples_fit(const ModelFacts& facts) {
   if (most_samples(facts, comm::DType::float64) >= 1) return;
   throw Error(
       ErrorCode::Unsupported,
-      fmt::format("a sample of the model '{}' ({}x{}x{}, {} classes) does not fit a request "
-                  "of {} MiB",
-                  facts.model, facts.channels, facts.height, facts.width, facts.classes,
-                  kMaxRequestBytes >> 20));
+      fmt::format(
+          "a sample of the model '{}' ({}x{}x{}, {} classes) does not fit a request of {} MiB",
+          facts.model, facts.channels, facts.height, facts.width, facts.classes,
+          kMaxRequestBytes >> 20));
 }
 
 }  // namespace

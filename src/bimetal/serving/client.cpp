@@ -31,18 +31,18 @@ void require_sound(const Question& question, const ModelFacts& facts) {
                             facts.model));
   }
   if (!is_sample_type(dtype)) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("samples must be uint8 (pixels), or float32 or float64 (normalised), "
-                            "not {}",
-                            comm::to_string(dtype)));
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("samples must be uint8 (pixels), or float32 or float64 (normalised), not {}",
+                    comm::to_string(dtype)));
   }
   const auto each = static_cast<std::size_t>(facts.values_per_sample()) * comm::size_of(dtype);
   if (samples >= 1 && values.size() == static_cast<std::size_t>(samples) * each) return;
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("the model '{}' takes images of {}x{}x{}; {} samples in {} bytes of {} "
-                          "are none",
-                          facts.model, facts.channels, facts.height, facts.width, samples,
-                          values.size(), comm::to_string(dtype)));
+  throw Error(
+      ErrorCode::InvalidArgument,
+      fmt::format("the model '{}' takes images of {}x{}x{}; {} samples in {} bytes of {} are none",
+                  facts.model, facts.channels, facts.height, facts.width, samples, values.size(),
+                  comm::to_string(dtype)));
 }
 
 }  // namespace

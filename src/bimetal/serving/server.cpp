@@ -268,10 +268,10 @@ bool Server::write(TextRequest wanted,
                    std::function<void(TextPiece, const std::optional<Error>&)> tell,
                    std::function<bool()> awaited) {
   if (!impl_->writing) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("the model '{}' is no language model: it predicts the classes of "
-                            "images",
-                            impl_->model_facts.model));
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("the model '{}' is no language model: it predicts the classes of images",
+                    impl_->model_facts.model));
   }
   const bool taken = impl_->writing->add({.client = impl_->next_guest(),
                                           .wanted = std::move(wanted),

@@ -149,8 +149,7 @@ std::optional<Error> Session::flaw_of(const net::FrameHeader& header) const {
   if (header.payload_bytes == expected) return std::nullopt;
   return Error(
       ErrorCode::InvalidArgument,
-      fmt::format("the model '{}' takes images of {}x{}x{}: {} samples of {} are {} bytes, "
-                  "not {}",
+      fmt::format("the model '{}' takes images of {}x{}x{}: {} samples of {} are {} bytes, not {}",
                   facts.model, facts.channels, facts.height, facts.width, header.count,
                   comm::to_string(dtype), expected, header.payload_bytes));
 }
@@ -255,11 +254,11 @@ asio::awaitable<void> Session::take_text(net::FrameHeader header) {
 void Session::add_text(std::uint64_t sequence, TextRequest wanted) {
   const auto texts = owner_.texts();
   if (!texts) {
-    return refuse_request(
-        sequence, Error(ErrorCode::InvalidArgument,
-                        fmt::format("the model '{}' is no language model: it predicts the classes "
-                                    "of images (bimetal predict)",
-                                    owner_.facts().model)));
+    return refuse_request(sequence,
+                          Error(ErrorCode::InvalidArgument,
+                                fmt::format("the model '{}' is no language model: it predicts the "
+                                            "classes of images (bimetal predict)",
+                                            owner_.facts().model)));
   }
   TextJob job{.client = number_,
               .wanted = std::move(wanted),
@@ -274,9 +273,9 @@ void Session::add_text(std::uint64_t sequence, TextRequest wanted) {
   ++pending_;
   if (texts->add(std::move(job))) return;
   --pending_;
-  refuse_request(sequence, Error(ErrorCode::Aborted,
-                                 "the server is busy: too many texts wait already; try again "
-                                 "later"));
+  refuse_request(sequence,
+                 Error(ErrorCode::Aborted,
+                       "the server is busy: too many texts wait already; try again later"));
 }
 
 void Session::more_text(std::uint64_t sequence, const TextPiece& piece,

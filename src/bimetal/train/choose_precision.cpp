@@ -12,7 +12,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/device/out_of_memory.h"
-#include "bimetal/job/combinations.h"
+#include "bimetal/job/worker_spec.h"
 #include "bimetal/train/measure/step_probe.h"
 
 namespace bimetal::train {

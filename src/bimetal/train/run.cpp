@@ -7,7 +7,7 @@
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/data/prefetch.h"
-#include "bimetal/job/combinations.h"
+#include "bimetal/job/worker_spec.h"
 
 namespace bimetal::train {
 

@@ -9,7 +9,6 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/checkpoint.h"
-#include "bimetal/checkpoint/checkpoint_contents.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/comm/exchange.h"

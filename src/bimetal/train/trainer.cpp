@@ -6,8 +6,8 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/data/digest.h"
-#include "bimetal/job/combinations.h"
 #include "bimetal/job/same_job.h"
+#include "bimetal/job/worker_spec.h"
 #include "bimetal/progress/together.h"
 #include "bimetal/train/epochs.h"
 #include "bimetal/train/libtorch_state.h"

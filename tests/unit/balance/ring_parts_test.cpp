@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "bimetal/balance/deal.h"
+#include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
 
 namespace bimetal::balance {

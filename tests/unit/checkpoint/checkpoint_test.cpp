@@ -10,7 +10,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
-#include "bimetal/checkpoint/huggingface_config.h"
+#include "bimetal/checkpoint/huggingface.h"
 #include "bimetal/optim/layer_wise.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"

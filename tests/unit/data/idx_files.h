@@ -1,43 +1,22 @@
 #pragma once
-// Writes IDX files, sound and damaged, into a folder that goes with the test.
+// Writes IDX files, sound and damaged.
 
 #include <gtest/gtest.h>
 #include <zlib.h>
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "support/temporary_folder.h"
+
 namespace bimetal::data::test {
 
 using Bytes = std::vector<std::uint8_t>;
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    static std::atomic<int> count = 0;
-    const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-    path_ = std::filesystem::temp_directory_path() /
-            ("bimetal-data-" + std::to_string(now) + "-" + std::to_string(++count));
-    std::filesystem::create_directories(path_);
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
+using bimetal::test::TemporaryFolder;
 
 /// Header for `shape` followed by `elements`, whether they fit or not.
 inline Bytes idx_bytes(const std::vector<std::uint32_t>& shape, const Bytes& elements) {

@@ -1,11 +1,10 @@
-#include "bimetal/job/combinations.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/job/worker_spec.h"
 #include "support/errors.h"
 
 namespace bimetal::job {

@@ -10,8 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "bimetal/launch/rank_variables.h"
-#include "bimetal/launch/slurm/slurm_environment.h"
+#include "bimetal/launch/rank_places.h"
 #include "unit/launch/variables.h"
 
 namespace bimetal::launch {

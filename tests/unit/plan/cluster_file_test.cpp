@@ -1,11 +1,9 @@
-#include "bimetal/plan/mesh/cluster_file.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "bimetal/base/error.h"
-#include "bimetal/plan/mesh/timeline.h"
-#include "bimetal/plan/mesh/transformer_facts.h"
+#include "bimetal/plan/mesh/cluster.h"
+#include "bimetal/plan/mesh/mesh_plan.h"
 
 namespace bimetal::plan {
 namespace {

@@ -7,7 +7,6 @@
 
 #include "bimetal/plan/mesh/cluster.h"
 #include "bimetal/plan/mesh/mesh_plan.h"
-#include "bimetal/plan/mesh/transformer_facts.h"
 
 namespace bimetal::plan {
 

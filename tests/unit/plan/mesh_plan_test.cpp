@@ -7,10 +7,8 @@
 #include <limits>
 
 #include "bimetal/base/error.h"
-#include "bimetal/plan/mesh/data_choice.h"
+#include "bimetal/plan/mesh/step_choice.h"
 #include "bimetal/plan/mesh/layouts.h"
-#include "bimetal/plan/mesh/mesh_advice.h"
-#include "bimetal/plan/mesh/pipeline_choice.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
 #include "mesh_clusters.h"
 

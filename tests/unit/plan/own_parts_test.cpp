@@ -6,9 +6,9 @@
 #include <string>
 
 #include "bimetal/plan/mesh/layouts.h"
-#include "bimetal/plan/mesh/mesh_advice.h"
+#include "bimetal/plan/mesh/mesh_plan.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
-#include "bimetal/plan/mesh/stages_choice.h"
 #include "bimetal/plan/mesh/tensor_groups.h"
 #include "mesh_clusters.h"
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "bimetal/base/error.h"
-#include "bimetal/plan/plan_advice.h"
 
 namespace bimetal::plan {
 namespace {

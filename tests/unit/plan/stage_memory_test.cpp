@@ -1,14 +1,12 @@
-#include "bimetal/plan/mesh/stage_memory.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "bimetal/plan/mesh/data_choice.h"
-#include "bimetal/plan/mesh/mesh_advice.h"
-#include "bimetal/plan/mesh/pipeline_choice.h"
+#include "bimetal/plan/memory/memory_use.h"
+#include "bimetal/plan/mesh/step_choice.h"
+#include "bimetal/plan/mesh/mesh_plan.h"
 #include "bimetal/plan/mesh/tensor_groups.h"
 #include "mesh_clusters.h"
 

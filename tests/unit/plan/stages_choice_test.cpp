@@ -1,13 +1,12 @@
-#include "bimetal/plan/mesh/stages_choice.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
 
-#include "bimetal/plan/mesh/mesh_advice.h"
-#include "bimetal/plan/mesh/pipeline_choice.h"
+#include "bimetal/plan/mesh/step_choice.h"
+#include "bimetal/plan/mesh/mesh_plan.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
 #include "mesh_clusters.h"
 

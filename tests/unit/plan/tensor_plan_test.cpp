@@ -5,11 +5,10 @@
 #include <string>
 
 #include "bimetal/base/error.h"
-#include "bimetal/plan/mesh/data_choice.h"
+#include "bimetal/plan/mesh/step_choice.h"
 #include "bimetal/plan/mesh/layouts.h"
-#include "bimetal/plan/mesh/mesh_advice.h"
-#include "bimetal/plan/mesh/own_parts.h"
-#include "bimetal/plan/mesh/stages_choice.h"
+#include "bimetal/plan/mesh/mesh_plan.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/tensor_groups.h"
 #include "mesh_clusters.h"
 

@@ -12,7 +12,7 @@
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/huggingface.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
-#include "bimetal/plan/mesh/own_parts.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/train/measure/dry_run.h"
 #include "bimetal/train/measure/unit_measure.h"
 #include "support/errors.h"

@@ -83,10 +83,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kSent = "what rank 0 has sent of the checkpoint";
 
-Deadline in_time() {
-  return Deadline::after(kFileTimeout);
-}
-
 /// What tells a checkpoint from any other: its manifest, which has all checksums. Empty if this
 /// rank has none of that name.
 std::string mark_of(const fs::path& path) {
@@ -160,7 +156,7 @@ std::span<std::byte> bytes_in(const torch::Tensor& tensor) {
 SharedReader::SharedReader(comm::Group group, const std::optional<fs::path>& path)
     : group_(std::move(group)), seeing_(static_cast<std::size_t>(group_.size()), 1) {
   const auto told = [this](const std::function<std::string()>& action) {
-    return comm::from_rank_0(group_, action, in_time());
+    return comm::from_rank_0(group_, action, soon());
   };
   const auto place = told([&] { return path ? open(*path) : ""; });
   if (place.empty()) return;
@@ -174,8 +170,7 @@ SharedReader::SharedReader(comm::Group group, const std::optional<fs::path>& pat
     here_ = open_same(place, mark);
   }
   const std::vector<std::uint8_t> sees = {here_ ? std::uint8_t{1} : std::uint8_t{0}};
-  group_.all_gather(comm::buffer(std::span(sees)), comm::buffer(std::span(seeing_)), in_time())
-      .wait();
+  group_.all_gather(comm::buffer(std::span(sees)), comm::buffer(std::span(seeing_)), soon()).wait();
 }
 
 /// On rank 0: where what `path` names lies.
@@ -190,29 +185,18 @@ std::string SharedReader::open(const fs::path& path) {
 void SharedReader::on_rank_0(const std::function<void(OpenCheckpoint&)>& look) {
   if (found())
     comm::on_rank_0(
-        group_, [&] { look(*here_); }, in_time());
+        group_, [&] { look(*here_); }, soon());
 }
 
-SharedReader::Read SharedReader::read_here() {
-  return {.model =
-              [this](const std::string& name, const Slice& wanted) {
-                return here_->read(name, index_->model.at(name), wanted);
-              },
-          .optimizer =
-              [this](const std::string& name, const Slice& wanted) {
-                return here_->read(name, index_->optimizer.at(name), wanted);
-              }};
-}
-
-SharedReader::Read SharedReader::ask_rank_0() {
-  return {.model =
-              [this](const std::string& name, const Slice& wanted) {
-                return ask('m', name, index_->model.at(name), wanted);
-              },
-          .optimizer =
-              [this](const std::string& name, const Slice& wanted) {
-                return ask('o', name, index_->optimizer.at(name), wanted);
-              }};
+/// From the files, or by asking rank 0.
+SharedReader::Read SharedReader::reader() {
+  const auto of = [this](char part, const TensorIndex& index) {
+    return [this, part, &index](const std::string& name, const Slice& wanted) {
+      const auto& tensor = index.at(name);
+      return here_ ? here_->read(name, tensor, wanted) : ask(part, name, tensor, wanted);
+    };
+  };
+  return {.model = of('m', index_->model), .optimizer = of('o', index_->optimizer)};
 }
 
 torch::Tensor SharedReader::ask(char part, const std::string& name, const StoredTensor& tensor,
@@ -240,9 +224,10 @@ void SharedReader::answer(int rank) {
     const auto& index = request.part == 'm' ? index_->model : index_->optimizer;
     const auto found = index.find(request.name);
     if (found == index.end() || !lies_in(request.wanted, found->second.shape)) {
-      throw Error(ErrorCode::CorruptData, fmt::format("rank {} asks for '{}', of which there is no "
-                                                      "such part in the checkpoint",
-                                                      rank, request.name));
+      throw Error(
+          ErrorCode::CorruptData,
+          fmt::format("rank {} asks for '{}', of which there is no such part in the checkpoint",
+                      rank, request.name));
     }
     const auto values = here_->read(request.name, found->second, request.wanted);
     RelayOut out(group_, rank);
@@ -252,16 +237,12 @@ void SharedReader::answer(int rank) {
 }
 
 void SharedReader::each_takes(const std::function<void(const Read&)>& take) {
-  if (here_) {
-    take(read_here());
-  } else {
-    take(ask_rank_0());
-    send_text(group_, 0, request_text({'e', {}, {}}));
-  }
+  take(reader());
+  if (!here_) send_text(group_, 0, request_text({'e', {}, {}}));
   for (int rank = 1; rank < group_.size() && group_.rank() == 0; ++rank) {
     if (seeing_[static_cast<std::size_t>(rank)] == 0) answer(rank);
   }
-  group_.barrier(in_time()).wait();
+  group_.barrier(soon()).wait();
 }
 
 }  // namespace bimetal::checkpoint

@@ -88,8 +88,7 @@ class SharedReader {
 
  private:
   std::string open(const std::filesystem::path& path);
-  Read read_here();
-  Read ask_rank_0();
+  Read reader();
   void answer(int rank);
   torch::Tensor ask(char part, const std::string& name, const StoredTensor& tensor,
                     const Slice& wanted);

@@ -16,7 +16,7 @@
 
 #include "bimetal/base/files.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
-#include "bimetal/checkpoint/safetensors_header.h"
+#include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/checkpoint/sha256.h"
 #include "bimetal/checkpoint/slices/tensor_index.h"
 

@@ -17,7 +17,7 @@
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/meet.h"
-#include "bimetal/launch/slurm/slurm_environment.h"
+#include "bimetal/launch/rank_environment.h"
 #include "bimetal/launch/system/environment.h"
 
 namespace bimetal::cli {

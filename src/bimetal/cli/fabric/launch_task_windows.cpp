@@ -1,5 +1,5 @@
 #include "bimetal/cli/fabric/launch_task.h"
-#include "bimetal/launch/system/parent_watch.h"
+#include "bimetal/launch/local/process.h"
 
 namespace bimetal::cli {
 

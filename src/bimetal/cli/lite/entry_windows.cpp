@@ -1,7 +1,7 @@
 #include <windows.h>
 
 #include "bimetal/cli/lite/entry.h"
-#include "bimetal/launch/system/command_line_windows.h"
+#include "bimetal/launch/system/environment.h"
 
 namespace {
 

@@ -6,10 +6,10 @@
 
 #include "bimetal/cli/plan/plan_output.h"
 #include "bimetal/parallel/mesh/mesh.h"
-#include "bimetal/plan/mesh/own_parts.h"
+#include "bimetal/plan/memory/memory_use.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
-#include "bimetal/plan/mesh/stage_memory.h"
-#include "bimetal/plan/plan_advice.h"
+#include "bimetal/plan/plan.h"
 
 namespace bimetal::cli {
 namespace {

@@ -14,7 +14,6 @@
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/job/combinations.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/fetch_url.h"
 #include "bimetal/train/measure/measure_plan.h"

@@ -1,5 +1,3 @@
-#include "bimetal/cli/plan/plan_output.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,8 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/cli/plan/plan_output.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/plan/plan_advice.h"
+#include "bimetal/plan/plan.h"
 
 namespace bimetal::cli {
 namespace {
@@ -82,8 +81,8 @@ std::string_view name_of(plan::Place place) {
 
 }  // namespace
 
-void print_memory(Terminal& terminal, const plan::MemoryInput& input,
-                  const plan::MemoryPlan& plan, bool details) {
+void print_memory(Terminal& terminal, const plan::MemoryInput& input, const plan::MemoryPlan& plan,
+                  bool details) {
   if (details) {
     print_kinds(terminal, input, plan);
     print_ways(terminal, input, plan);

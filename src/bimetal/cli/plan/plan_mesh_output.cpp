@@ -11,10 +11,9 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/plan/memory/memory_plan.h"
-#include "bimetal/plan/mesh/cluster_file.h"
-#include "bimetal/plan/mesh/mesh_advice.h"
-#include "bimetal/plan/mesh/timeline.h"
-#include "bimetal/plan/plan_advice.h"
+#include "bimetal/plan/mesh/cluster.h"
+#include "bimetal/plan/mesh/mesh_plan.h"
+#include "bimetal/plan/plan.h"
 
 namespace bimetal::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "bimetal/cli/terminal.h"
-#include "bimetal/plan/plan_advice.h"
+#include "bimetal/plan/plan.h"
 
 namespace bimetal::cli {
 namespace {

@@ -15,7 +15,6 @@
 #include "bimetal/device/device.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/predict/mesh/model_in_parts.h"
-#include "bimetal/predict/mesh/text_in_parts.h"
 #include "bimetal/train/replicas.h"
 
 namespace bimetal::cli {

@@ -22,7 +22,6 @@
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/start/host_meeting.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/data/images/image_file.h"
 #include "bimetal/data/images/image_formats.h"
 #include "bimetal/progress/metric_text.h"
 #include "bimetal/serving/client.h"

@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bimetal/data/dataset_files.h"
+#include "bimetal/task/dropout.h"
 #include "bimetal/task/task.h"
 
 namespace bimetal::data {
@@ -53,7 +55,7 @@ struct TrainTest {
 
 /// How a data set is read.
 struct LoadOptions {
-  std::int64_t image_size = 224;  ///< of folders of images (image_folders.h), as the next
+  std::int64_t image_size = 224;  ///< of folders of images (image_formats.h), as the next
   bool skip_broken = false;       ///< files that cannot be read are left out, and listed
   std::vector<double> mean = {}, stddev = {};  ///< as ImageDataset's; empty: measured
 };
@@ -74,7 +76,7 @@ TrainTest load_dataset(const std::string& name, const std::filesystem::path& pat
 enum class Augment { No, Yes };
 
 /// A batch is {x, y} of make_batch(): [b, C, H, W] of `dtype`, normalised, and the labels, int64
-/// [b]. With Augment::Yes the images are cropped and flipped (augment.h) where a task::DrawScope
+/// [b]. With Augment::Yes the images are cropped and flipped (draw_crop) where a task::DrawScope
 /// says for which seed and epoch.
 class ImageSet final : public task::Dataset {
  public:
@@ -92,5 +94,26 @@ class ImageSet final : public task::Dataset {
   torch::Dtype dtype_;
   Augment augment_;
 };
+
+// Random crops and flips of images, as is usual on CIFAR (He et al. 2016, section 4.2).
+
+inline constexpr std::int64_t kCropPadding = 4;
+
+/// What is done with an image.
+struct Crop {
+  std::int64_t down = 0, right = 0;  ///< by so many pixels it moves, −kCropPadding … kCropPadding
+  bool flipped = false;              ///< left and right are then exchanged
+  bool operator==(const Crop&) const = default;
+};
+
+/// Depends on (seed, epoch, sample) alone: who computes a sample, and beside which others, makes no
+/// difference. Of `draws` only the seed and the epoch count.
+Crop draw_crop(const task::Draws& draws, std::int64_t sample);
+
+/// The images `samples` of `images` (uint8 [N, C, H, W]) in that order, each cropped to its own
+/// size out of itself padded with kCropPadding black pixels on every side, and flipped in half of
+/// the cases. All are from 0 to N − 1.
+torch::Tensor augmented(const torch::Tensor& images, std::span<const std::int64_t> samples,
+                        const task::Draws& draws);
 
 }  // namespace bimetal::data

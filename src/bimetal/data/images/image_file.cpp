@@ -1,10 +1,14 @@
-#include "bimetal/data/images/image_file.h"
+#include "bimetal/data/images/image_formats.h"
 
 #include <fmt/format.h>
+#include <torch/csrc/api/include/torch/types.h>
+
+#include "bimetal/base/error.h"
+
+#ifdef BIMETAL_IMAGE_FILES
 #include <jerror.h>
 #include <jpeglib.h>
 #include <png.h>
-#include <torch/csrc/api/include/torch/types.h>
 
 #include <array>
 #include <csetjmp>
@@ -14,10 +18,13 @@
 #include <string_view>
 #include <vector>
 
-#include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
+#endif
 
 namespace bimetal::data {
+
+#ifdef BIMETAL_IMAGE_FILES
+
 namespace {
 
 constexpr std::uint64_t kMostPixels = std::uint64_t{1} << 28;
@@ -130,5 +137,16 @@ torch::Tensor read_image(const std::filesystem::path& file) {
       .permute({2, 0, 1})
       .contiguous();
 }
+
+#else
+
+torch::Tensor read_image(const std::filesystem::path& file) {
+  throw Error(ErrorCode::Unsupported,
+              fmt::format("{}: this build of Bimetal reads no JPEG and PNG files; install libjpeg "
+                          "and libpng with their headers, and build it with them",
+                          file.string()));
+}
+
+#endif
 
 }  // namespace bimetal::data

@@ -1,5 +1,3 @@
-#include "bimetal/data/images/image_folders.h"
-
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -17,7 +15,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/nearest_name.h"
-#include "bimetal/data/images/image_file.h"
+#include "bimetal/data/images/image_formats.h"
 
 namespace bimetal::data {
 namespace {
@@ -94,8 +92,8 @@ void require_room(std::size_t files, std::int64_t size) {
   constexpr double gibi = 1 << 30;
   throw Error(
       ErrorCode::InvalidArgument,
-      fmt::format("{} images of {}x{} pixels take {:.1f} GiB of memory, more than the {:.0f} "
-                  "GiB that are allowed: take a smaller data.image_size, or fewer images",
+      fmt::format("{} images of {}x{} pixels take {:.1f} GiB of memory, more than the {:.0f} GiB "
+                  "that are allowed: take a smaller data.image_size, or fewer images",
                   files, size, size, bytes / gibi, static_cast<double>(kMostImageBytes) / gibi));
 }
 

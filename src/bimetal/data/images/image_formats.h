@@ -1,8 +1,10 @@
 #pragma once
-// The IDX format of MNIST and its kin, plain or gzipped.
+// How images lie on disk: the IDX format of MNIST and its kin, plain or gzipped; CIFAR-10; files in
+// folders.
 
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <span>
 
@@ -23,5 +25,31 @@ torch::Tensor read_idx(const std::filesystem::path& path);
 /// Errors name the file: System if it can't be opened; CorruptData for one of no whole number of
 /// records, or with another label.
 ImageDataset read_cifar10(std::span<const std::filesystem::path> files);
+
+// Images in folders, one for each class.
+
+/// Most bytes of decoded images that are held in memory.
+inline constexpr std::int64_t kMostImageBytes = std::int64_t{32} << 30;
+
+/// `folder`/train/<class>/… and `folder`/test/<class>/…: all files called *.jpg, *.jpeg or *.png,
+/// whatever their case, in the order of their names, each decoded once and made square
+/// (read_image); others are left alone. Classes are the folders of train/ in the order of their
+/// names. Not yet with their mean and deviation. Errors: CorruptData for a file that is no sound
+/// image, named with how many there are more, unless options.skip_broken; InvalidArgument for a
+/// folder without images, a class that train/ lacks, and for more than kMostImageBytes.
+TrainTest read_image_folders(const std::filesystem::path& folder, const LoadOptions& options);
+
+// JPEG and PNG files as pixels.
+
+/// uint8 [3, H, W], red, green, blue; grey images have three equal channels, what is transparent
+/// is put on black. The format is told by the first bytes. What a camera notes of its orientation
+/// is not looked at. Error(CorruptData) names the file and what is wrong with it: neither format,
+/// damaged, cut off, or of more than 2²⁸ pixels; Error(System) where it cannot be read;
+/// Error(Unsupported) in builds without libjpeg and libpng.
+torch::Tensor read_image(const std::filesystem::path& file);
+
+/// `image` with its short side resized to `size` (bilinear, smoothed where it gets smaller), and of
+/// that the middle: uint8 [3, size, size].
+torch::Tensor middle_square(const torch::Tensor& image, std::int64_t size);
 
 }  // namespace bimetal::data

@@ -28,10 +28,9 @@ constexpr std::int64_t kTokensAtATime = std::int64_t{1} << 20;
 constexpr std::uint64_t kMost = std::uint64_t{1} << 56;
 
 Error corrupt(const std::string& name, const std::string& found) {
-  return Error(ErrorCode::CorruptData,
-               fmt::format("'{}' is no sound token file: {}; write it anew with "
-                           "bimetal data tokenize, or copy it again",
-                           name, found));
+  return Error(ErrorCode::CorruptData, fmt::format("'{}' is no sound token file: {}; write it anew "
+                                                   "with bimetal data tokenize, or copy it again",
+                                                   name, found));
 }
 
 /// Whatever the host's byte order; compilers make one load of it.
@@ -148,9 +147,10 @@ void TokenFile::check_documents() const {
   for (std::int64_t i = 0; i < documents_; ++i) {
     const auto end = document_end(i);
     if (end < before || end > size_) {
-      throw corrupt(name_, fmt::format("document {} ends at token {}, the one before it at {}, the "
-                                       "last token at {}",
-                                       i, end, before, size_));
+      throw corrupt(
+          name_,
+          fmt::format("document {} ends at token {}, the one before it at {}, the last token at {}",
+                      i, end, before, size_));
     }
     before = end;
   }

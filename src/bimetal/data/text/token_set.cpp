@@ -43,8 +43,8 @@ TokenSet::TokenSet(std::shared_ptr<const TokenFile> file, std::int64_t block, Do
   if (samples_ == 0) {
     throw Error(
         ErrorCode::InvalidArgument,
-        fmt::format("'{}' has no two tokens after each other{}: there is nothing to learn "
-                    "from it; tokenize a longer text",
+        fmt::format("'{}' has no two tokens after each other{}: there is nothing to learn from it; "
+                    "tokenize a longer text",
                     file_->name(), documents == Documents::Separate ? " in any document" : ""));
   }
 }
@@ -91,10 +91,11 @@ TokenSets load_tokens(const DatasetFiles& files, std::int64_t block, const std::
   if (files.files.size() < 2) return sets;
   const auto test = open_checked(files.files.at(1));
   if (train->vocabulary() != test->vocabulary()) {
-    throw Error(ErrorCode::CorruptData,
-                fmt::format("'{}' has a vocabulary of {} and '{}' one of {}: write both with the "
-                            "same tokenizer",
-                            train->name(), train->vocabulary(), test->name(), test->vocabulary()));
+    throw Error(
+        ErrorCode::CorruptData,
+        fmt::format(
+            "'{}' has a vocabulary of {} and '{}' one of {}: write both with the same tokenizer",
+            train->name(), train->vocabulary(), test->name(), test->vocabulary()));
   }
   if (test->size() > 0) sets.test = std::make_shared<const TokenSet>(test, block, how);
   return sets;

@@ -51,11 +51,9 @@ void make_file(const fs::path& file) {
   std::error_code error;
   fs::create_directories(file.parent_path(), error);
   if (!error && std::ofstream(file, std::ios::app)) return;
-  throw Error(
-      ErrorCode::System,
-      fmt::format("cannot write '{}', by which processes take turns; set BIMETAL_CACHE to a "
-                  "folder that can be written to",
-                  file.string()));
+  throw Error(ErrorCode::System, fmt::format("cannot write '{}', by which processes take turns; "
+                                             "set BIMETAL_CACHE to a folder that can be written to",
+                                             file.string()));
 }
 
 /// Moves a meter as somebody else's does.
@@ -165,8 +163,6 @@ void CacheLock::mark_done() {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::size_t kFolderDigits = 32;  // 128 bits are enough to tell contents apart
 
 /// A variable's value, if it is set and not empty.
@@ -212,10 +208,9 @@ Cache::Cache() : root_(cache_root()) {
   for (const char* name : {"data", "urls"}) {
     fs::create_directories(root_ / name, error);
     if (!error) continue;
-    throw Error(ErrorCode::System,
-                fmt::format("cannot create '{}', where data is kept: {}; set BIMETAL_CACHE to a "
-                            "folder that can be written to",
-                            (root_ / name).string(), error.message()));
+    throw Error(ErrorCode::System, fmt::format("cannot create '{}', where data is kept: {}; set "
+                                               "BIMETAL_CACHE to a folder that can be written to",
+                                               (root_ / name).string(), error.message()));
   }
   id_ = agree_on_id(root_ / "id");
 }

@@ -106,13 +106,13 @@ void require_equal_copies(std::span<const Copy> copies, const std::string& datas
       if (found[i].content == expected[i].content) continue;
       throw Error(
           ErrorCode::CallMismatch,
-          fmt::format("{0} has another copy of the data set '{1}' than {2}: a file is {3} on rank "
-                      "{4}, but {5} on rank {6}. Copy the right files to the other machine; or "
-                      "move the wrong ones away there, and it is sent the right ones "
-                      "([data] send = true)",
-                      rank_on_host(static_cast<int>(rank), copies), dataset,
-                      rank_on_host(reference, copies), describe_file(expected.at(i)), reference,
-                      describe_file(found[i]), rank),
+          fmt::format(
+              "{0} has another copy of the data set '{1}' than {2}: a file is {3} on rank {4}, but "
+              "{5} on rank {6}. Copy the right files to the other machine; or move the wrong ones "
+              "away there, and it is sent the right ones ([data] send = true)",
+              rank_on_host(static_cast<int>(rank), copies), dataset,
+              rank_on_host(reference, copies), describe_file(expected.at(i)), reference,
+              describe_file(found[i]), rank),
           static_cast<int>(rank));
     }
   }

@@ -83,19 +83,19 @@ void keep_delivery(const Delivery& delivery, progress::Meter& meter,
     receive(fresh.path());
   } catch (const Error& error) {
     if (error.code() != ErrorCode::System) throw;
-    throw Error(error.code(),
-                fmt::format("{} cannot keep the data set that it is sent: {}; make room, or set "
-                            "BIMETAL_CACHE to a folder with more",
-                            delivery.receiver, error.what()));
+    throw Error(error.code(), fmt::format("{} cannot keep the data set that it is sent: {}; make "
+                                          "room, or set BIMETAL_CACHE to a folder with more",
+                                          delivery.receiver, error.what()));
   }
   for (std::size_t i = 0; i < delivery.files.size(); ++i) {
     const auto& name = delivery.files[i].name;
     if (content_of(fresh.path() / name, meter) == delivery.contents[i]) continue;
-    throw Error(ErrorCode::CorruptData,
-                fmt::format("what {} was sent as {} is not what the sender's file was found to "
-                            "hold: the file was changed meanwhile, or the network or a disk is at "
-                            "fault; start the job again",
-                            delivery.receiver, name));
+    throw Error(
+        ErrorCode::CorruptData,
+        fmt::format(
+            "what {} was sent as {} is not what the sender's file was found to hold: the file was "
+            "changed meanwhile, or the network or a disk is at fault; start the job again",
+            delivery.receiver, name));
   }
   sync_directory(fresh.path());
   fresh.move_into_place();

@@ -9,12 +9,15 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/comm/group.h"
+#include "bimetal/data/dataset_files.h"
 #include "bimetal/data/transfer/cache.h"
 #include "bimetal/data/transfer/content.h"
 #include "bimetal/data/transfer/data_copies.h"
 #include "bimetal/data/transfer/file_transfer.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/progress/observer.h"
+#include "bimetal/progress/together.h"
 
 namespace bimetal::data {
 
@@ -52,5 +55,20 @@ std::string sending_note(const std::string& receivers, const std::string& missin
 
 /// "29.5 MiB", "1.2 GiB".
 std::string size_text(std::uint64_t bytes);
+
+// A copy of the data set for the ranks that have none, over the fabric, into the cache of their
+// machines: private to shared_data.cpp.
+
+struct SentData {
+  const job::DataConfig& config;
+  const std::vector<Copy>& copies;  ///< of all ranks: equal, and all contents known
+  const DatasetFiles& found;        ///< this rank's copy, if it has one
+};
+
+/// The files of this rank: its own or, where it has none, those in its cache, which were there from
+/// an earlier job or have been sent by the reference rank; one rank of each cache receives them.
+/// Collective. `options.what` is ignored. Errors: see share_dataset.
+DatasetFiles send_data(comm::Group group, const SentData& data,
+                       const progress::TogetherOptions& options, progress::Observer& observer);
 
 }  // namespace bimetal::data

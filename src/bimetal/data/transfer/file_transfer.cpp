@@ -111,8 +111,6 @@ void receive_files(comm::Group group, const fs::path& folder, const std::vector<
 
 namespace {
 
-namespace fs = std::filesystem;
-
 std::FILE* open_file(const fs::path& path, const char* mode) {
   if (std::FILE* file = std::fopen(path.c_str(), mode)) return file;
   throw system_error(fmt::format("cannot {} '{}'", *mode == 'r' ? "read" : "write", path.string()),
@@ -129,10 +127,10 @@ void PieceReader::read(std::span<std::byte> piece) {
   if (std::ferror(file_.get())) {
     throw system_error(fmt::format("cannot read '{}'", path_.string()), errno);
   }
-  throw Error(ErrorCode::CorruptData,
-              fmt::format("'{}' became shorter while it was sent; leave the data alone while a job "
-                          "starts",
-                          path_.string()));
+  throw Error(
+      ErrorCode::CorruptData,
+      fmt::format("'{}' became shorter while it was sent; leave the data alone while a job starts",
+                  path_.string()));
 }
 
 PieceWriter::PieceWriter(fs::path path) : path_(std::move(path)), file_(open_file(path_, "wb")) {}
@@ -155,11 +153,10 @@ std::filesystem::path fetch_dataset(const Cache& cache, const std::string& url,
                             without_secrets(url)));
   }
   if (names.empty()) {
-    throw Error(
-        ErrorCode::InvalidArgument,
-        fmt::format("folders of images are not fetched from a URL such as '{}': unpack them "
-                    "into a folder, and name that as [data] path",
-                    without_secrets(url)));
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("folders of images are not fetched from a URL such as '{}': unpack "
+                            "them into a folder, and name that as [data] path",
+                            without_secrets(url)));
   }
   const auto folder = cache.url_folder(digest_of(url));
   CacheLock turn(cache, folder.filename().string(), patience, meter);

@@ -1,4 +1,3 @@
-#include "bimetal/data/transfer/send_data.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -14,7 +14,7 @@
 #include "bimetal/comm/exchange.h"
 #include "bimetal/data/transfer/content.h"
 #include "bimetal/data/transfer/data_copies.h"
-#include "bimetal/data/transfer/send_data.h"
+#include "bimetal/data/transfer/data_delivery.h"
 #include "bimetal/device/host.h"
 #include "bimetal/progress/together.h"
 
@@ -22,11 +22,6 @@ namespace bimetal::data {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// How a rank's fetch from its URL has ended.
-struct Fetching {
-  std::optional<Error> failure;
-};
 
 std::string identity_of(const FileStamp& stamp) {
   const auto machine = device::boot_id();
@@ -94,23 +89,23 @@ std::vector<std::string> Sharing::url_places() {
 std::optional<Error> Sharing::fetch_and_tell(const std::vector<std::string>& places) {
   const auto& mine = places[static_cast<std::size_t>(group_.rank())];
   const auto leader = std::ranges::find(places, mine) - places.begin();
-  const auto outcome = std::make_shared<Fetching>();
+  const auto failed = std::make_shared<std::optional<Error>>();
   progress::Task task;
   if (!mine.empty() && leader == group_.rank()) {
-    task = [outcome, cache = *cache_, url = config_.path, names = names_, fetch = options_.fetch,
+    task = [failed, cache = *cache_, url = config_.path, names = names_, fetch = options_.fetch,
             patience = options_.timeout](progress::Meter& meter) {
       try {
         fetch_dataset(cache, url, names, fetch, patience, meter);
       } catch (const Error& failure) {
-        outcome->failure = failure;  // another rank may have the data
+        *failed = failure;  // another rank may have the data
       }
     };
   }
   progress::run_together(group_, task, together("fetching the data"), observer_);
   Copy told;
-  if (outcome->failure) {
-    told.missing = outcome->failure->what();
-    told.code = outcome->failure->code();
+  if (*failed) {
+    told.missing = (*failed)->what();
+    told.code = (*failed)->code();
   }
   const auto all = comm::all_gather_bytes(group_, encode_copy(told), deadline());
   if (mine.empty()) return std::nullopt;
@@ -181,7 +176,7 @@ DatasetFiles Sharing::run() {
   read_contents();
   require_equal_copies(copies_, config_.name);
   if (std::ranges::all_of(copies_, &Copy::there)) return found_;
-  return send_data(group_, {config_, copies_, names_, found_}, together(""), observer_);
+  return send_data(group_, {config_, copies_, found_}, together(""), observer_);
 }
 
 }  // namespace

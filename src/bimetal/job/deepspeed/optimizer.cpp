@@ -3,7 +3,7 @@
 #include <tuple>
 #include <utility>
 
-#include "bimetal/job/deepspeed/sections.h"
+#include "bimetal/job/deepspeed/reader.h"
 
 namespace bimetal::job::deepspeed {
 namespace {

@@ -1,9 +1,9 @@
-#include "bimetal/job/deepspeed/sections.h"
-
 #include <fmt/format.h>
 
 #include <array>
 #include <cmath>
+
+#include "bimetal/job/deepspeed/reader.h"
 
 namespace bimetal::job::deepspeed {
 namespace {

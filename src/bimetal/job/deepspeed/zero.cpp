@@ -1,6 +1,6 @@
 #include <array>
 
-#include "bimetal/job/deepspeed/sections.h"
+#include "bimetal/job/deepspeed/reader.h"
 
 namespace bimetal::job::deepspeed {
 namespace {

@@ -28,7 +28,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/rank_variables.h"
+#include "bimetal/launch/rank_places.h"
 #include "bimetal/net/endpoint.h"
 
 namespace bimetal::launch {

@@ -40,8 +40,8 @@ std::string find_program(const std::string& name) {
     }
     throw Error(
         ErrorCode::InvalidArgument,
-        fmt::format("{} has no program {} (looked from {}); install it there, or give the "
-                    "path that it has on every host",
+        fmt::format("{} has no program {} (looked from {}); install it there, or give the path "
+                    "that it has on every host",
                     asio::ip::host_name(), name, utf8_of_path(std::filesystem::current_path())));
   }
   for (const auto& folder : program_folders()) {

@@ -1,5 +1,3 @@
-#include "bimetal/launch/local/launcher_watch.h"
-
 #include <signal.h>
 #include <unistd.h>
 
@@ -19,6 +17,7 @@
 #include <vector>
 
 #include "bimetal/base/log.h"
+#include "bimetal/launch/local/process.h"
 
 namespace bimetal::launch {
 namespace {

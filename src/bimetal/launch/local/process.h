@@ -107,4 +107,20 @@ void prefer_own_package();
 /// that package; any other by its path, as find_program() has it. Errors: its.
 std::vector<std::string> runnable(std::vector<std::string> command);
 
+// For ranks that another launcher than ours has started: mpirun, torchrun.
+
+/// If the environment says that mpirun (Open MPI, MPICH and its kin) or torchrun has started this
+/// process, watches on a thread of its own the process that did, through whatever shells and
+/// wrappers there are in between. When it has ended, however it did, this process gets a SIGTERM,
+/// and ends a few seconds later at the latest, whatever its other threads do. Ranks that were
+/// started by hand have nobody to end with. Again it does nothing. Thread-safe.
+void end_with_launcher();
+
+// A launcher that somebody else's process stands in front of (Windows, where no process can take
+// the place of another).
+
+/// From now on this process ends at once when the one with number `pid` does, however that happens,
+/// and with it all that it has started. Error(System) if there is no such process.
+void end_with_process(int pid);
+
 }  // namespace bimetal::launch

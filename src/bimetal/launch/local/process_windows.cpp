@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <thread>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/unicode/windows_text.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/system/command_line_windows.h"
 #include "bimetal/launch/system/environment.h"
 
 namespace bimetal::launch {
@@ -235,6 +235,19 @@ std::string signal_name(int signal) {
       {kKillSignal, "Killed"}, {SIGSEGV, "Access violation"},   {SIGTERM, "Terminated"}};
   const auto found = names.find(signal);
   return found == names.end() ? "unknown" : found->second;
+}
+
+void end_with_process(int pid) {
+  constexpr UINT kStatus = 1;
+  const HANDLE process = OpenProcess(SYNCHRONIZE, FALSE, static_cast<DWORD>(pid));
+  if (process == nullptr) {
+    throw windows_error(fmt::format("cannot watch process {}", pid), GetLastError());
+  }
+  std::thread([process] {
+    WaitForSingleObject(process, INFINITE);
+    // Nothing of ours is waited for: the job objects close, and what is in them ends.
+    TerminateProcess(GetCurrentProcess(), kStatus);
+  }).detach();
 }
 
 }  // namespace bimetal::launch

@@ -1,11 +1,10 @@
-#include "bimetal/launch/local/root_cause.h"
-
 #include <fmt/format.h>
 #include <signal.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "bimetal/launch/local/local_launcher.h"
 #include "bimetal/launch/local/signal_watch.h"
 
 namespace bimetal::launch {

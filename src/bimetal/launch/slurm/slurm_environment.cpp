@@ -1,13 +1,10 @@
-#include "bimetal/launch/slurm/slurm_environment.h"
-
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cstdlib>
 #include <limits>
 
 #include "bimetal/base/error.h"
-#include "bimetal/launch/slurm/slurm_list.h"
+#include "bimetal/launch/rank_environment.h"
 
 namespace bimetal::launch {
 namespace {
@@ -100,10 +97,7 @@ std::optional<SlurmTask> slurm_task(const Variables& variables) {
 }
 
 std::optional<SlurmTask> slurm_task() {
-  return slurm_task([](const char* name) -> std::optional<std::string> {
-    const char* value = std::getenv(name);
-    return value ? std::optional<std::string>(value) : std::nullopt;
-  });
+  return slurm_task(environment_variable);
 }
 
 RankEnvironment rank_in(const SlurmTask& task) {

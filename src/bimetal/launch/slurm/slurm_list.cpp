@@ -1,4 +1,4 @@
-#include "bimetal/launch/slurm/slurm_list.h"
+#include "bimetal/launch/rank_environment.h"
 
 #include <fmt/format.h>
 

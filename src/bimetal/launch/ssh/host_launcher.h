@@ -10,9 +10,8 @@
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/signal_watch.h"
-#include "bimetal/launch/rank_variables.h"
-#include "bimetal/launch/ssh/host_list.h"
-#include "bimetal/launch/ssh/ssh_command.h"
+#include "bimetal/launch/rank_places.h"
+#include "bimetal/launch/ssh/host_connection.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
 

@@ -4,11 +4,13 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "bimetal/launch/rank_variables.h"
-
 namespace bimetal::launch {
+
+/// Variables and their values.
+using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
 /// All of them. On Windows without those of a drive's folder, whose names begin with "=".
 NamedValues own_environment();
@@ -41,5 +43,16 @@ std::vector<std::string> program_folders();
 /// From now on programs are looked for there, too, behind these: by this process and by those that
 /// it starts. Not thread-safe, as the environment itself.
 void add_program_folder(const std::string& folder);
+
+#ifdef _WIN32
+// Arguments as the one string that Windows hands to a program.
+
+/// The words so that CommandLineToArgvW and the C runtime read them as they are here (UTF-8):
+/// quoted where they have blanks or quotes, or are empty.
+std::wstring command_line_of(const std::vector<std::string>& words);
+
+/// The words of this process's own command line, in UTF-8.
+std::vector<std::string> own_command_line();
+#endif
 
 }  // namespace bimetal::launch

@@ -19,8 +19,8 @@ void require_rows(const std::vector<std::vector<double>>& rows, std::size_t coun
                     std::ranges::all_of(rows, [&](const auto& row) { return row.size() == units; });
   if (even) return;
   refuse_cut(
-      fmt::format("cutting {} units into {} stages: {} must have a number for each of "
-                  "both (send: of stages but the last, unless that has several chunks)",
+      fmt::format("cutting {} units into {} stages: {} must have a number for each of both (send: "
+                  "of stages but the last, unless that has several chunks)",
                   units, stages, what));
 }
 
@@ -52,8 +52,8 @@ void PieceLengths::ask_what_fits(std::size_t stage) {
     fitting[begin] = problem_.fitting(stage, begin);
     if (fitting[begin].size() == units_ - begin) continue;
     refuse_cut(
-        fmt::format("cutting {} units into {} stages: fitting must say of {} ends whether a "
-                    "stage from unit {} on fits, and says it of {}",
+        fmt::format("cutting {} units into {} stages: fitting must say of {} ends whether a stage "
+                    "from unit {} on fits, and says it of {}",
                     units_, stages_, units_ - begin, begin, fitting[begin].size()));
   }
 }

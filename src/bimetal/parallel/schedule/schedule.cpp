@@ -121,8 +121,8 @@ void require_possible(Kind kind, const Shape& shape) {
   const int stages = shape.stages, micro_batches = shape.micro_batches, chunks = shape.chunks;
   if (stages < 1 || micro_batches < 1 || chunks < 1) {
     refuse(
-        fmt::format("a pipeline of {} stages, {} micro-batches and {} pieces per stage: each "
-                    "must be at least 1",
+        fmt::format("a pipeline of {} stages, {} micro-batches and {} pieces per stage: each must "
+                    "be at least 1",
                     stages, micro_batches, chunks));
   }
   if (micro_batches > kMostMicroBatches) {
@@ -132,10 +132,9 @@ void require_possible(Kind kind, const Shape& shape) {
                     micro_batches, kMostMicroBatches));
   }
   if (kind != Kind::interleaved && chunks != 1) {
-    refuse(
-        fmt::format("schedule \"{}\" has one piece of the model per stage, not {}: take "
-                    "\"interleaved\"",
-                    to_string(kind), chunks));
+    refuse(fmt::format(
+        "schedule \"{}\" has one piece of the model per stage, not {}: take \"interleaved\"",
+        to_string(kind), chunks));
   }
   if (kind == Kind::interleaved && !shape.windows.empty()) {
     refuse(
@@ -145,8 +144,8 @@ void require_possible(Kind kind, const Shape& shape) {
   if (kind == Kind::interleaved && micro_batches % stages != 0) {
     const int fewer = micro_batches / stages * stages;
     refuse(fmt::format(
-        "schedule \"interleaved\" goes in rounds of as many micro-batches as there "
-        "are stages: {} over {} stages do not; {}{} would",
+        "schedule \"interleaved\" goes in rounds of as many micro-batches as there are stages: {} "
+        "over {} stages do not; {}{} would",
         micro_batches, stages, fewer > 0 ? fmt::format("{} or ", fewer) : "", fewer + stages));
   }
 }

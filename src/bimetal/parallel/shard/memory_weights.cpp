@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "bimetal/balance/deal.h"
+#include "bimetal/balance/shares.h"
 #include "bimetal/device/device.h"
 
 namespace bimetal::parallel::shard {

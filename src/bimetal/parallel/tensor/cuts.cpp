@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "bimetal/balance/deal.h"
+#include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
 
 namespace bimetal::parallel::tensor {

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <utility>
 
-#include "bimetal/balance/deal.h"
+#include "bimetal/balance/shares.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/comm/exchange.h"

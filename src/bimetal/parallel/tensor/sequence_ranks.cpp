@@ -9,7 +9,7 @@
 #include <numeric>
 #include <utility>
 
-#include "bimetal/balance/deal.h"
+#include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/tensor/group_ranks.h"
 #include "bimetal/parallel/tensor_buffer.h"

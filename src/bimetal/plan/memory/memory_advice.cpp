@@ -68,8 +68,8 @@ std::vector<std::string> what_would_help(const MemoryInput& input, const MemoryP
   double missing = 0;
   for (const double bytes : close.missing) missing += bytes;
   lines.push_back(
-      fmt::format("What would help: {} more memory, another worker that has as much, "
-                  "shorter samples, or a smaller model.",
+      fmt::format("What would help: {} more memory, another worker that has as much, shorter "
+                  "samples, or a smaller model.",
                   bytes_text(missing)));
   return lines;
 }
@@ -105,8 +105,8 @@ std::string unsaid(const std::vector<std::string>& keys, const std::set<std::str
                            said.contains("train.recompute=\"auto\"");
     if (!automatic && !said.contains(key)) left.push_back(key);
   }
-  const bool on_disk = asks("zero.offload_optimizer=\"disk\"") ||
-                       asks("zero.offload_parameters=\"disk\"");
+  const bool on_disk =
+      asks("zero.offload_optimizer=\"disk\"") || asks("zero.offload_parameters=\"disk\"");
   if (on_disk && said.contains("zero.offload_path=\"\"")) {
     left.push_back("zero.offload_path=\"FOLDER\" (on a fast disk)");
   }
@@ -148,9 +148,9 @@ std::string memory_advice(const MemoryInput& input, const MemoryPlan& plan) {
         fmt::format("As the job file has it, this takes about all the memory there is: a plan may "
                     "be wrong by {:.0f} %, and so it may fit or not.",
                     100 * kDoubt));
-    lines.push_back(plan.sure ? fmt::format("What fits for sure: {}.",
-                                            changes(input, plan.ways[*plan.sure]))
-                              : "Nothing that Bimetal can do leaves clearly more room.");
+    lines.push_back(
+        plan.sure ? fmt::format("What fits for sure: {}.", changes(input, plan.ways[*plan.sure]))
+                  : "Nothing that Bimetal can do leaves clearly more room.");
     return fmt::format("{}", fmt::join(lines, "\n"));
   }
   if (fails) {
@@ -162,8 +162,7 @@ std::string memory_advice(const MemoryInput& input, const MemoryPlan& plan) {
     for (auto& line : what_would_help(input, plan)) lines.push_back(std::move(line));
   } else if (*best != 0) {
     lines.push_back(fmt::format(
-        "{}: {}.",
-        fails ? "The cheapest that fits" : "It would be faster otherwise, and fit, too",
+        "{}: {}.", fails ? "The cheapest that fits" : "It would be faster otherwise, and fit, too",
         changes(input, plan.ways[*best])));
   } else {
     lines.push_back("It fits as the job file has it, and nothing that fits is cheaper.");

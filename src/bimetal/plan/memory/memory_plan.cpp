@@ -45,10 +45,7 @@ double pieces_of(const RankLoad& load) {
 /// By all ranks together, of gathers and sums of `pieces` micro-batches and the update.
 double sent_bytes(const ModelFacts& facts, const Keeping& keeping, double pieces) {
   const double whole = facts.parameter_bytes(), gathered = gathered_bytes(facts, keeping);
-  double resident = 0;
-  for (const auto& unit : facts.units) {
-    resident += static_cast<double>(unit.resident) * facts.element_bytes;
-  }
+  const double resident = facts.resident_bytes();
   if (keeping.level < 3) return gathered + whole * (keeping.level < 2 ? 1 : pieces);
   return pieces * (2 * (gathered - resident) + whole) + resident;
 }

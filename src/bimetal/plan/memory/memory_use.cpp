@@ -11,14 +11,17 @@ namespace {
 class StepWalk {
  public:
   StepWalk(const ModelFacts& facts, const Keeping& keeping, const RankLoad& load, double program)
-      : facts_(facts), keeping_(keeping), load_(load), whole_(facts.parameter_bytes()) {
+      : facts_(facts),
+        keeping_(keeping),
+        load_(load),
+        whole_(facts.parameter_bytes()),
+        resident_(facts.resident_bytes()) {
     most_.program = program;
     below_.push_back(0);
     copies_below_.push_back(0);
     for (const auto& unit : facts.units) {
-      below_.push_back(below_.back() + bytes_of(unit));
-      copies_below_.push_back(copies_below_.back() + copies_of(unit));
-      resident_ += static_cast<double>(unit.resident) * facts.element_bytes;
+      below_.push_back(below_.back() + facts.bytes(unit.elements()));
+      copies_below_.push_back(copies_below_.back() + facts.copies_of(unit));
       halved_ += static_cast<double>(unit.halved);
     }
     make_flats();
@@ -40,14 +43,6 @@ class StepWalk {
   bool accumulates() const { return load_.at_once < load_.samples; }
   /// Where micro-batches add up that is the last one's, which finds the others' gradients there.
   bool updates_in_backward() const { return keeping_.level == 3 && keeping_.update_in_backward; }
-  double bytes_of(const UnitFacts& unit) const {
-    return static_cast<double>(unit.elements()) * facts_.element_bytes;
-  }
-  /// What autocast copies of a unit's parameters, which is kept until the step's backward is
-  /// through.
-  double copies_of(const UnitFacts& unit) const {
-    return static_cast<double>(unit.halved) * facts_.half_bytes;
-  }
   double from(std::size_t unit) const { return whole_ - below_[unit]; }
   double shard() const { return in_shards() ? load_.shard : 1; }
   /// With the copy of another's, where there are any.
@@ -71,11 +66,11 @@ class StepWalk {
     for (std::size_t u = 0; u < facts_.units.size(); ++u) {
       const auto& unit = facts_.units[u];
       if (unit.shared > 0) {
-        flats_.push_back({static_cast<double>(unit.shared) * facts_.element_bytes, u, u, true});
+        flats_.push_back({facts_.bytes(unit.shared), u, u, true});
       }
       const auto apart = keeping_.level == 3 ? unit.resident : 0;
       if (open == 0) first = u;
-      open += static_cast<double>(unit.parameters - apart) * facts_.element_bytes;
+      open += facts_.bytes(unit.parameters - apart);
       if (open < least && u + 1 < facts_.units.size()) continue;
       if (open > 0) flats_.push_back({open, first, u, false});
       open = 0;
@@ -145,7 +140,7 @@ class StepWalk {
   double between_steps() const { return gathered_bytes(facts_, keeping_); }
   double kept_parameters() const {
     if (keeping_.level < 3) {
-      return between_steps() + (in_half() ? shard() * halved_ * facts_.element_bytes : 0);
+      return between_steps() + (in_half() ? shard() * facts_.bytes(halved_) : 0);
     }
     const bool elsewhere = keeping_.parameters_elsewhere(load_.host_is_device);
     return resident_ + (elsewhere ? 0 : with_copy() * whole_);
@@ -159,13 +154,12 @@ class StepWalk {
       const auto& unit_facts = facts_.units[u];
       const auto halved = in_half() ? unit_facts.halved : 0;
       const auto exact = unit_facts.parameters - unit_facts.resident - halved;
-      return static_cast<double>(exact) * facts_.element_bytes +
-             static_cast<double>(halved) * facts_.half_bytes;
+      return facts_.bytes(exact) + static_cast<double>(halved) * facts_.half_bytes;
     };
     const auto last = facts_.units.size() - 1;
     double bytes = 0;
     for (std::size_t u = 0; u <= (back ? last : unit); ++u) {
-      bytes += static_cast<double>(facts_.units[u].shared) * facts_.element_bytes;
+      bytes += facts_.bytes(facts_.units[u].shared);
     }
     if (back || unit == last) bytes += own(last);
     if (unit < last) bytes += own(unit);
@@ -201,14 +195,14 @@ class StepWalk {
   double saved_before(std::size_t unit) const {
     double bytes = group_inputs(unit);
     for (std::size_t u = first_of(unit); u < unit; ++u) {
-      bytes += own_bytes(facts_.units[u].saved, copies_of(facts_.units[u]));
+      bytes += own_bytes(facts_.units[u].saved, facts_.copies_of(facts_.units[u]));
     }
     return bytes;
   }
 
   /// A figure without the copies in it that autocast has made of parameters.
   double own_bytes(const Linear& figure, double copies) const {
-    return std::max(0.0, figure.at(load_.at_once) - copies);
+    return figure.beyond(copies, load_.at_once);
   }
   /// Such copies, once forward has come through so many units; none where parameters are gathered
   /// in their type.
@@ -230,7 +224,8 @@ class StepWalk {
     const bool dropped = keeping_.recomputed_at_once > 0 && !in_last_group(unit);
     const double before = dropped ? group_inputs(unit) : saved_before(unit);
     const auto& facts = facts_.units[unit];
-    return before + own_bytes(facts.forward_peak, copies_of(facts)) + copies(unit + 1) + batches();
+    return before + own_bytes(facts.forward_peak, facts_.copies_of(facts)) + copies(unit + 1) +
+           batches();
   }
   double backward_activations(std::size_t unit) const {
     // Copies for the units behind it, which are through, are still there.
@@ -244,7 +239,7 @@ class StepWalk {
     const auto end = std::min(first_of(unit) + keeping_.recomputed_at_once, facts_.units.size());
     double bytes = 0;
     for (std::size_t u = unit; u < end; ++u) {
-      bytes += static_cast<double>(facts_.units[u].parameters) * facts_.element_bytes;
+      bytes += facts_.bytes(facts_.units[u].parameters);
     }
     return bytes;
   }
@@ -304,12 +299,12 @@ class StepWalk {
   void evaluation() {
     if (!load_.evaluates || !in_half() || keeping_.level == 3 || halved_ == 0) return;
     MemoryUse use;
-    use.parameters = kept_parameters() + halved_ * facts_.element_bytes;
+    use.parameters = kept_parameters() + facts_.bytes(halved_);
     use.gradients = shard() * whole_;
     use.optimizer = states();
     use.activations = batches();
     for (const auto& unit : facts_.units) {
-      const auto own = own_bytes(unit.forward_peak, copies_of(unit)) + batches();
+      const auto own = own_bytes(unit.forward_peak, facts_.copies_of(unit)) + batches();
       use.activations = std::max(use.activations, own);
     }
     use.buffers = set_aside();
@@ -325,10 +320,9 @@ class StepWalk {
   const ModelFacts& facts_;
   const Keeping& keeping_;
   const RankLoad& load_;
-  const double whole_;
+  const double whole_, resident_;     ///< bytes: all, and those that stay whole at level 3
   std::vector<double> below_;         ///< bytes of the parameters of the units before each
   std::vector<double> copies_below_;  ///< likewise of what autocast copies of them
-  double resident_ = 0;               ///< bytes that stay whole at level 3
   double halved_ = 0;                 ///< elements that are whole in half
   double room_ = 0;                   ///< for gradients on their way, set aside
   std::vector<Flat> flats_;
@@ -358,7 +352,7 @@ double gathered_bytes(const ModelFacts& facts, const Keeping& keeping,
       whole_in_half(facts, keeping) ? facts.half_bytes : facts.element_bytes;
   double bytes = 0;
   for (const auto& unit : units) {
-    bytes += static_cast<double>(unit.elements() - unit.halved) * facts.element_bytes +
+    bytes += facts.bytes(unit.elements() - unit.halved) +
              static_cast<double>(unit.halved) * halved_bytes;
   }
   return bytes;

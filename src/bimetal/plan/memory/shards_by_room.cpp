@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "bimetal/balance/deal.h"
+#include "bimetal/balance/shares.h"
 #include "bimetal/plan/memory/memory_plan.h"
 
 namespace bimetal::plan {

@@ -1,5 +1,3 @@
-#include "bimetal/plan/mesh/data_choice.h"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -8,6 +6,7 @@
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/plan/memory/memory_plan.h"
+#include "bimetal/plan/mesh/step_choice.h"
 
 namespace bimetal::plan {
 namespace {

@@ -36,9 +36,7 @@ class Finder {
 
   void every_order(std::vector<int>& chosen, const std::vector<int>& all) {
     if (chosen.size() >= 2) {
-      Layout layout;
-      for (const int device : chosen) layout.push_back({device});
-      add(std::move(layout));
+      add(one_each(chosen));
       boxes_of(chosen);
       for (auto& parts : parts_of(chosen, units_)) add(std::move(parts));
     }
@@ -52,11 +50,7 @@ class Finder {
 
   /// One device in each stage, and every box, either way.
   void in_order(const std::vector<int>& devices) {
-    if (devices.size() <= kMostStages) {
-      Layout layout;
-      for (const int device : devices) layout.push_back({device});
-      add(std::move(layout));
-    }
+    if (devices.size() <= kMostStages) add(one_each(devices));
     boxes_of(devices);
   }
 
@@ -92,6 +86,12 @@ class Finder {
   std::vector<Layout> take() { return std::move(found_); }
 
  private:
+  static Layout one_each(const std::vector<int>& devices) {
+    Layout layout;
+    for (const int device : devices) layout.push_back({device});
+    return layout;
+  }
+
   /// Alike: the same kinds of devices in the same places, and the same pairs of one host.
   void add(Layout layout) {
     if (layout.size() > units_ || layout.size() < 2) return;

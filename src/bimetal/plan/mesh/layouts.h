@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bimetal/plan/mesh/cluster.h"
-#include "bimetal/plan/mesh/pipeline_choice.h"
+#include "bimetal/plan/mesh/step_choice.h"
 
 namespace bimetal::plan {
 

@@ -1,5 +1,3 @@
-#include "bimetal/plan/mesh/mesh_advice.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,7 +7,8 @@
 #include <vector>
 
 #include "bimetal/plan/memory/memory_plan.h"
-#include "bimetal/plan/plan_advice.h"
+#include "bimetal/plan/mesh/mesh_plan.h"
+#include "bimetal/plan/plan.h"
 
 namespace bimetal::plan {
 namespace {

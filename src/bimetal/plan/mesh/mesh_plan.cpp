@@ -7,14 +7,10 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/plan/mesh/data_choice.h"
-#include "bimetal/plan/mesh/dealt.h"
 #include "bimetal/plan/mesh/layouts.h"
-#include "bimetal/plan/mesh/mesh_advice.h"
 #include "bimetal/plan/mesh/mesh_search.h"
-#include "bimetal/plan/mesh/own_parts.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
-#include "bimetal/plan/mesh/pipeline_cut.h"
+#include "bimetal/plan/mesh/step_choice.h"
 #include "bimetal/plan/mesh/tensor_groups.h"
 
 namespace bimetal::plan {

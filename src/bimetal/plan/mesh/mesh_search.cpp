@@ -7,9 +7,8 @@
 #include <utility>
 
 #include "bimetal/plan/memory/memory_plan.h"
-#include "bimetal/plan/mesh/data_choice.h"
 #include "bimetal/plan/mesh/layouts.h"
-#include "bimetal/plan/mesh/pipeline_choice.h"
+#include "bimetal/plan/mesh/step_choice.h"
 
 namespace bimetal::plan {
 namespace {

@@ -1,4 +1,3 @@
-#include "bimetal/plan/mesh/pipeline_choice.h"
 
 #include <algorithm>
 #include <functional>
@@ -8,10 +7,9 @@
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/schedule/cut.h"
-#include "bimetal/plan/mesh/data_choice.h"
-#include "bimetal/plan/mesh/dealt.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
-#include "bimetal/plan/mesh/pipeline_cut.h"
+#include "bimetal/plan/mesh/step_choice.h"
 
 namespace bimetal::plan {
 namespace {

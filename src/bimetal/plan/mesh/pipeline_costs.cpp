@@ -4,8 +4,7 @@
 #include <numeric>
 #include <span>
 
-#include "bimetal/plan/mesh/data_choice.h"
-#include "bimetal/plan/mesh/dealt.h"
+#include "bimetal/plan/mesh/step_choice.h"
 
 namespace bimetal::plan {
 namespace {

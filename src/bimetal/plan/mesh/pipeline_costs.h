@@ -3,12 +3,15 @@
 // them.
 
 #include <cstddef>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "bimetal/parallel/schedule/cut.h"
+#include "bimetal/parallel/schedule/deal.h"
 #include "bimetal/parallel/schedule/simulate.h"
+#include "bimetal/plan/memory/memory_use.h"
 #include "bimetal/plan/mesh/mesh_plan.h"
-#include "bimetal/plan/mesh/stage_memory.h"
 
 namespace bimetal::plan {
 
@@ -51,5 +54,34 @@ std::vector<double> updates(const MeshProblem& on, const MeshChoice& choice);
 /// What the replicas of each stage, and the stages that share parameters, exchange beside a step;
 /// nothing hides it.
 std::vector<double> exchanges(const MeshProblem& on, const MeshChoice& choice);
+
+// Pipelines whose number of replicas differs by stage. One of a stage's replicas computes a
+// micro-batch. (If numbers are equal, each replica has a pipeline of its own.)
+
+/// By stage, of each of its replicas.
+using ByReplica = std::vector<std::vector<double>>;
+
+/// Takes choice.micro_batches micro-batches of `batch` samples, dealt by `speeds`, for the samples
+/// of its stages.
+void deal_by_speed(const ByReplica& speeds, std::int64_t batch, MeshChoice& choice);
+
+/// Of a choice with samples: who computes which micro-batch.
+parallel::schedule::Deal dealt(const MeshChoice& choice);
+
+/// As it runs; `costs`: of each stage's first replica, `slowness`: of all in terms of it. Has a
+/// list for each device, in the order of the stages.
+parallel::schedule::Simulation run_dealt(const MeshChoice& choice, const ByReplica& slowness,
+                                         std::span<const parallel::schedule::PieceCost> costs);
+
+/// What a micro-batch takes of a stage's time if its replicas compute as many at a time, by what
+/// each takes.
+double shared_seconds(std::span<const double> each);
+
+// Where a pipeline's model may be cut, in the form of schedule/cut.h.
+
+/// Of a choice whose stages have devices and samples, but no units yet: what each unit takes on
+/// each stage, what lies between these, and what fits into their devices. What it is made of must
+/// outlive it.
+parallel::schedule::CutProblem cut_problem(const MeshProblem& on, const MeshChoice& choice);
 
 }  // namespace bimetal::plan

@@ -1,21 +1,71 @@
-#include "bimetal/plan/mesh/pipeline_cut.h"
+// Who in a pipeline's stages computes which micro-batches, and where its model may be cut.
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "bimetal/plan/mesh/dealt.h"
-#include "bimetal/plan/mesh/mesh_search.h"
-#include "bimetal/plan/mesh/pipeline_choice.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
-#include "bimetal/plan/mesh/tensor_groups.h"
 
 namespace bimetal::plan {
+namespace {
+
+namespace schedule = parallel::schedule;
+
+schedule::Deal deal_of(const ByReplica& speeds, std::int64_t batch, int micro_batches) {
+  auto seconds = speeds;
+  for (auto& of_stage : seconds) {
+    for (auto& one : of_stage) one = one > 0 ? 1 / one : schedule::kNeverSeconds;
+  }
+  return {seconds, schedule::micro_batch_sizes(batch, micro_batches)};
+}
+
+}  // namespace
+
+void deal_by_speed(const ByReplica& speeds, std::int64_t batch, MeshChoice& choice) {
+  const auto deal = deal_of(speeds, batch, choice.micro_batches);
+  for (std::size_t s = 0; s < choice.stages.size(); ++s) {
+    auto& stage = choice.stages[s];
+    stage.samples.clear();
+    for (std::size_t r = 0; r < stage.devices.size(); ++r) {
+      stage.samples.push_back(deal.samples(static_cast<int>(s), static_cast<int>(r)));
+    }
+  }
+}
+
+// Who has been dealt so many samples gets as many again where they stand for its speed.
+schedule::Deal dealt(const MeshChoice& choice) {
+  ByReplica speeds;
+  for (const auto& stage : choice.stages) {
+    speeds.emplace_back(stage.samples.begin(), stage.samples.end());
+  }
+  const auto& first = choice.stages.front().samples;
+  return deal_of(speeds, std::reduce(first.begin(), first.end()), choice.micro_batches);
+}
+
+schedule::Simulation run_dealt(const MeshChoice& choice, const ByReplica& slowness,
+                               std::span<const schedule::PieceCost> costs) {
+  const auto deal = dealt(choice);
+  std::vector<schedule::Runs> all;
+  for (int s = 0; s < deal.stages(); ++s) {
+    const auto& of_stage = slowness[static_cast<std::size_t>(s)];
+    for (std::size_t r = 0; r < of_stage.size(); ++r) {
+      all.push_back({s, deal.actions(choice.schedule, 1, s, static_cast<int>(r)), of_stage[r]});
+    }
+  }
+  return schedule::simulate(all, deal.stages(), costs);
+}
+
+double shared_seconds(std::span<const double> each) {
+  double rate = 0;
+  for (const auto one : each) rate += 1 / std::max(1e-12, one);
+  return 1 / rate;
+}
+
 namespace {
 
 struct Replica {
@@ -104,137 +154,6 @@ parallel::schedule::CutProblem cut_problem(const MeshProblem& on, const MeshChoi
     return fitting_ends(devices[stage], begin);
   };
   return problem;
-}
-
-namespace {
-
-namespace schedule = parallel::schedule;
-
-constexpr std::size_t kSimulatedCounts = 3;  // numbers of micro-batches, of a schedule
-
-/// As a run has them: of one of `replicas` pipelines of `stages` devices.
-int micro_batches_of(const MeshInput& input, schedule::Kind kind, int stages, int replicas) {
-  const auto share = std::max<std::int64_t>(1, input.global_batch / replicas);
-  const auto limit = input.micro_batch > 0 ? input.micro_batch : share;
-  return schedule::usual_micro_batches(kind, stages, share, (share + limit - 1) / limit);
-}
-
-/// Numbers of micro-batches to try, which is to be left off at the first that can be unless any
-/// will do: a replica with the smaller share may have fewer samples than the usual number.
-std::vector<int> counts_to_try(const MeshProblem& on, const StagesWish& wish, schedule::Kind kind,
-                               const Layout& layout) {
-  if (wish.micro_batches > 0) return {wish.micro_batches};
-  const int replicas = is_box(on.cluster, layout) ? static_cast<int>(layout.front().size()) : 1;
-  const int stages = in_line(on.cluster, layout);
-  std::vector<int> counts;
-  for (int count = micro_batches_of(on.input, kind, stages, replicas); count > 0; count /= 2) {
-    counts.push_back(schedule::micro_batches_near(kind, stages, count));
-  }
-  if (!wish.any_micro_batches) return counts;
-  for (const int count : micro_batch_counts(stages, on.input.global_batch)) {
-    counts.push_back(schedule::micro_batches_near(kind, stages, count));
-  }
-  std::ranges::sort(counts);
-  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
-  return counts;
-}
-
-/// Of numbers of micro-batches, where stages of one piece begin.
-using KnownCuts = std::map<int, std::vector<std::size_t>>;
-
-/// A cut does not depend on the schedule, but for what fits: with another that keeps more the same
-/// is the best if it fits there. (Replicas are then dealt by their speeds with that cut at once.)
-std::optional<MeshChoice> cut_for(const MeshProblem& on, const StagesWish& wish,
-                                  const Layout& layout, PipelineOptions options, KnownCuts& known) {
-  const auto place = known.find(options.micro_batches);
-  if (options.chunks > 1 || !wish.cuts.empty() || place == known.end()) {
-    options.cuts = wish.cuts;
-    auto choice = choose_cut(on, layout, options);
-    if (!choice || options.chunks > 1) return choice;
-    const auto begins = choice->begins();
-    known.insert_or_assign(options.micro_batches, std::vector(begins.begin() + 1, begins.end()));
-    return choice;
-  }
-  options.cuts = place->second;
-  auto choice = choose_cut(on, layout, options);
-  if (choice && choice->fits()) return choice;
-  options.cuts.clear();
-  return choose_cut(on, layout, options);
-}
-
-/// By the formula, the best first.
-std::vector<MeshChoice> in_micro_batches(const MeshProblem& on, const StagesWish& wish,
-                                         const Layout& layout, const WayThrough& way,
-                                         KnownCuts& known) {
-  PipelineOptions options{.schedule = way.schedule,
-                          .chunks = way.chunks,
-                          .keeping = wish.keeping,
-                          .any_size = wish.micro_batches > 0};
-  std::vector<MeshChoice> found;
-  for (const int count : counts_to_try(on, wish, options.schedule, layout)) {
-    options.micro_batches = count;
-    if (auto choice = cut_for(on, wish, layout, options, known)) {
-      found.push_back(std::move(*choice));
-      if (!wish.any_micro_batches) break;
-    }
-  }
-  std::ranges::stable_sort(found, better);
-  if (found.size() > kSimulatedCounts) found.resize(kSimulatedCounts);
-  return found;
-}
-
-}  // namespace
-
-bool beats(const MeshChoice& a, const MeshChoice& b) {
-  if (a.fits() != b.fits()) return a.fits();
-  if (!a.fits()) return a.missing_bytes < b.missing_bytes;
-  return a.step_s < b.step_s * (1 - kWorthwhile);
-}
-
-std::optional<MeshChoice> pipeline_of(const MeshProblem& on, const StagesWish& wish,
-                                      const Layout& layout) {
-  const auto units = on.units();
-  const auto ways = wish.any_schedule ? ways_worth_a_try(on.cluster, wish.keeping, layout, units)
-                                      : std::vector<WayThrough>{{wish.schedule, wish.chunks}};
-  KnownCuts known;
-  std::optional<MeshChoice> best;
-  for (const auto& way : ways) {
-    std::optional<MeshChoice> of_way;
-    for (auto& choice : in_micro_batches(on, wish, layout, way, known)) {
-      auto run = simulated(on, std::move(choice));
-      if (!of_way || better(run, *of_way)) of_way = std::move(run);
-    }
-    if (of_way && (!best || beats(*of_way, *best))) best = std::move(of_way);
-  }
-  return best;
-}
-
-std::optional<MeshChoice> at_a_glance(const MeshProblem& on, StagesWish wish,
-                                      const Layout& layout) {
-  const WayThrough way{wish.schedule, wish.chunks};
-  KnownCuts known;
-  wish.any_micro_batches = false;
-  auto seen = in_micro_batches(on, wish, layout, way, known);
-  if (seen.empty()) return std::nullopt;
-  if (wish.micro_batches == 0) {
-    wish.micro_batches = 4 * seen.front().micro_batches;
-    std::ranges::move(in_micro_batches(on, wish, layout, way, known), std::back_inserter(seen));
-  }
-  return *std::ranges::min_element(seen, better);
-}
-
-std::vector<std::vector<double>> weights_to_try(const MeshProblem& on, const StagesWish& wish,
-                                                const Groups& groups) {
-  const auto parts = groups.front().size();
-  if (!wish.tensor_weights.empty()) {
-    if (wish.tensor_weights.size() != parts) return {};
-    return {wish.tensor_weights};
-  }
-  if (!wish.parts_by_speed) return {std::vector<double>(parts, 1.0)};
-  auto by_speed = parts_by_speed(on, groups);
-  auto by_memory = parts_by_memory(on.cluster, groups);
-  if (by_memory == by_speed) return {std::move(by_speed)};
-  return {std::move(by_speed), std::move(by_memory)};
 }
 
 }  // namespace bimetal::plan

@@ -8,10 +8,10 @@
 #include <numeric>
 #include <utility>
 
-#include "bimetal/plan/mesh/data_choice.h"
-#include "bimetal/plan/mesh/own_parts.h"
+#include "bimetal/plan/memory/memory_use.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
-#include "bimetal/plan/mesh/stage_memory.h"
+#include "bimetal/plan/mesh/step_choice.h"
 
 namespace bimetal::plan {
 namespace {
@@ -196,10 +196,7 @@ void TensorGroups::add_kind(const TensorGroup& group) {
 Network TensorGroups::network() const {
   const auto& first = groups_.front().devices;
   const bool alike = std::ranges::all_of(groups_, [&](const TensorGroup& group) {
-    const bool near = std::ranges::all_of(group.devices, [&](int member) {
-      return on_.cluster.same_host(member, group.devices.front());
-    });
-    return near && group.devices.size() == first.size();
+    return in_one_host(on_.cluster, group.devices) && group.devices.size() == first.size();
   });
   auto network = on_.cluster.network();
   for (auto& host : network.hosts) host.uplink.bytes_per_s /= static_cast<double>(first.size());

@@ -1,12 +1,11 @@
-#include "bimetal/plan/mesh/timeline.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <string_view>
 
 #include "bimetal/base/error.h"
-#include "bimetal/plan/plan_advice.h"
+#include "bimetal/plan/mesh/mesh_plan.h"
+#include "bimetal/plan/plan.h"
 
 namespace bimetal::plan {
 namespace {

@@ -122,11 +122,10 @@ ModelInParts load_huggingface_in_parts(const parallel::Mesh& mesh, const fs::pat
                                        const PartOptions& options) {
   const auto config = checkpoint::read_huggingface_config(folder);
   if (checkpoint::huggingface_config_text(config) != config_of_rank_0) {
-    throw Error(
-        ErrorCode::InvalidArgument,
-        fmt::format("{} holds another model on rank {} than on rank 0: copy the same folder "
-                    "to every machine",
-                    folder.string(), mesh.world().rank()));
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{} holds another model on rank {} than on rank 0: copy the same "
+                            "folder to every machine",
+                            folder.string(), mesh.world().rank()));
   }
   checkpoint::HuggingFaceWeights weights(folder);
   ModelInParts made;

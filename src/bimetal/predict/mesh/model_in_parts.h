@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/parallel/schedule/deal.h"
 #include "bimetal/predict/evaluate.h"
+#include "bimetal/predict/generate.h"
 #include "bimetal/task/task.h"
 
 namespace bimetal::predict {
@@ -72,5 +74,23 @@ Through through_stages(const parallel::Mesh& mesh, const parallel::pipeline::Sta
 /// What a stage computes without gradients, of inputs that `inputs` gives where the model begins.
 parallel::pipeline::StageWork forward_alone(const parallel::pipeline::StageModel& stage,
                                             std::function<task::Values(int micro_batch)> inputs);
+
+// Text from a language model of which each rank of a mesh has its part.
+
+struct TextOptions {
+  std::int64_t vocabulary = 0;  ///< of the whole model
+  torch::Device device{torch::kCPU};
+  double speed = 1.0;  ///< emulated: see device::pause_for_speed
+  std::chrono::milliseconds timeout{std::chrono::minutes(5)};  ///< of each wait for other ranks
+};
+
+/// The stages of `mesh`, one replica of each, foretell together: what is asked goes through them,
+/// each keeps what its own units remember, and the first rank of the last stage draws and tells all
+/// others. Every rank makes a Continuation of it with the same context, prompt and sampling. For
+/// equal logits, hence on like devices, the tokens are those of the whole model on one. Collective
+/// over the mesh, which must outlive it. Errors, also while it is used: those of the fabric, naming
+/// the stage; what one rank alone throws must end the group.
+std::shared_ptr<Foretelling> foretold_in_parts(const parallel::Mesh& mesh, parallel::ModelPart part,
+                                               const TextOptions& options);
 
 }  // namespace bimetal::predict

@@ -1,4 +1,3 @@
-#include "bimetal/predict/mesh/text_in_parts.h"
 
 #include <torch/csrc/api/include/torch/types.h>
 

@@ -11,7 +11,6 @@
 #include "bimetal/base/json/depth.h"
 #include "bimetal/net/http/http_server.h"
 #include "bimetal/serving/answering.h"
-#include "bimetal/serving/http/image_json.h"
 
 namespace bimetal::serving {
 namespace {

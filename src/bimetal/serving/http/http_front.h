@@ -6,11 +6,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
+#include "bimetal/serving/batcher.h"
+#include "bimetal/serving/message.h"
 #include "bimetal/serving/server.h"
 
 namespace bimetal::serving {
@@ -24,7 +27,7 @@ struct TextCoding {
 
 struct HttpFrontOptions {
   net::Endpoint listen = {};  ///< port 0: a free one
-  net::Token token = {};  ///< what "Authorization: Bearer" has to bring; none: loopback only
+  net::Token token = {};      ///< what "Authorization: Bearer" has to bring; none: loopback only
   TextCoding coding = {};
   std::chrono::milliseconds answer_patience{60000};  ///< then 504
 };
@@ -46,5 +49,16 @@ class HttpFront {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// Images as JSON has them, and what a model says of them.
+
+/// A request from an object with either "images" (nested lists, [height][width], [n][height][width]
+/// or [n][channels][height][width], of whole numbers 0…255, which are pixels, or with "normalised":
+/// true of any numbers, as the model takes them) or "images_base64" (the pixels of n images back to
+/// back, a byte each). Error(InvalidArgument) that says what is wrong with it.
+std::shared_ptr<Request> images_of(const nlohmann::json& asked, const ModelFacts& facts);
+
+/// {"predictions": [{"class", "probability", "probabilities"}, …], "step"} of an answered request.
+std::string predictions_json(const Request& request, std::int64_t classes);
 
 }  // namespace bimetal::serving

@@ -1,5 +1,3 @@
-#include "bimetal/serving/http/image_json.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +9,8 @@
 #include <span>
 #include <string_view>
 #include <vector>
+
+#include "bimetal/serving/http/http_front.h"
 
 namespace bimetal::serving {
 namespace {
@@ -110,10 +110,9 @@ std::shared_ptr<Request> from_base64(const Json& text, const ModelFacts& facts) 
   if (!bytes) refuse_images("\"images_base64\" is no base64");
   const auto each = static_cast<std::size_t>(facts.values_per_sample());
   if (bytes->empty() || bytes->size() % each != 0) {
-    refuse_images(
-        fmt::format("an image of the model '{}' is {} bytes ({}x{}x{}); {} are no whole "
-                    "number of them",
-                    facts.model, each, facts.channels, facts.height, facts.width, bytes->size()));
+    refuse_images(fmt::format(
+        "an image of the model '{}' is {} bytes ({}x{}x{}); {} are no whole number of them",
+        facts.model, each, facts.channels, facts.height, facts.width, bytes->size()));
   }
   auto request = std::make_shared<Request>();
   request->samples = static_cast<std::int64_t>(bytes->size() / each);

@@ -14,7 +14,7 @@
 #include "bimetal/comm/gather_fields.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/host.h"
-#include "bimetal/job/combinations.h"
+#include "bimetal/job/worker_spec.h"
 #include "bimetal/train/compute.h"
 
 namespace bimetal::train {

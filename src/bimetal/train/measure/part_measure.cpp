@@ -12,7 +12,7 @@
 #include <span>
 #include <utility>
 
-#include "bimetal/balance/deal.h"
+#include "bimetal/balance/shares.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/device/device.h"
 #include "bimetal/parallel/data/gradient_hooks.h"

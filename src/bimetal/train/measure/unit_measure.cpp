@@ -13,7 +13,7 @@
 #include "bimetal/device/out_of_memory.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/shard/flat_plan.h"
-#include "bimetal/plan/mesh/own_parts.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/measure/dry_run.h"
 #include "bimetal/train/measure/part_measure.h"

@@ -6,7 +6,7 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/plan/mesh/mesh_plan.h"
-#include "bimetal/plan/mesh/stages_choice.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/train/trainer.h"
 

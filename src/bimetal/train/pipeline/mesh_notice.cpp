@@ -8,7 +8,7 @@
 
 #include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/plan/model_facts.h"
-#include "bimetal/plan/plan_advice.h"
+#include "bimetal/plan/plan.h"
 #include "bimetal/task/catalog/job_task.h"
 
 namespace bimetal::train {

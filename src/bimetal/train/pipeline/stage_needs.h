@@ -12,14 +12,14 @@
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/schedule/cut.h"
 #include "bimetal/plan/memory/memory_plan.h"
-#include "bimetal/plan/mesh/stage_memory.h"
+#include "bimetal/plan/memory/memory_use.h"
 
 namespace bimetal::train {
 
 /// Samples of a step that go through one pipeline, if all replicas get as many.
 std::int64_t samples_of_pipeline(const parallel::MeshShape& shape, std::int64_t global_batch);
 
-/// By the planner's formulas (plan/mesh/stage_memory.h), of what every rank has measured.
+/// By the planner's formulas (plan/memory/memory_use.h), of what every rank has measured.
 class StageNeeds {
  public:
   /// `measured`: of all ranks of `shape`, as measure_memory() has it. A replica computes a

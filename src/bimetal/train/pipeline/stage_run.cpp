@@ -7,7 +7,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/job/combinations.h"
+#include "bimetal/job/worker_spec.h"
 
 namespace bimetal::train {
 

@@ -1,4 +1,3 @@
-#include "bimetal/data/images/augment.h"
 
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>

@@ -1,5 +1,3 @@
-#include "bimetal/data/images/image_folders.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -8,7 +6,7 @@
 #include <string>
 
 #include "bimetal/base/error.h"
-#include "bimetal/data/images/image_file.h"
+#include "bimetal/data/images/image_formats.h"
 #include "support/errors.h"
 #include "unit/data/images/image_files.h"
 

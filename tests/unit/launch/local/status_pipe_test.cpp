@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/launch/local/root_cause.h"
+#include "bimetal/launch/local/local_launcher.h"
 #include "bimetal/launch/local/signal_watch.h"
 
 namespace bimetal::launch {

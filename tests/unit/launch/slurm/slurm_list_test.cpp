@@ -1,5 +1,3 @@
-#include "bimetal/launch/slurm/slurm_list.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,6 +5,7 @@
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "bimetal/launch/rank_environment.h"
 
 namespace bimetal::launch {
 namespace {

@@ -1,11 +1,10 @@
-#include "bimetal/launch/ssh/host_list.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "bimetal/base/error.h"
+#include "bimetal/launch/rank_places.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"
 

@@ -1,4 +1,3 @@
-#include "bimetal/launch/ssh/ssh_command.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

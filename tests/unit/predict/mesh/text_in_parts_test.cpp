@@ -1,8 +1,6 @@
 // Whatever the cuts, the ranks of a mesh write what one device does, and none has more than its
 // part.
 
-#include "bimetal/predict/mesh/text_in_parts.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/optim.h>

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bimetal/parallel/shard/sharded_model.h"
-#include "bimetal/plan/mesh/stage_memory.h"
+#include "bimetal/plan/memory/memory_use.h"
 #include "bimetal/precision/precision.h"
 #include "bimetal/task/segments.h"
 #include "bimetal/train/measure/dry_run.h"

@@ -1,25 +1,15 @@
-#include "bimetal/plan/mesh/stage_memory.h"
-
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "bimetal/parallel/schedule/simulate.h"
+#include "bimetal/plan/memory/memory_use.h"
 
 namespace bimetal::plan {
 
 namespace schedule = parallel::schedule;
 
 namespace {
-
-double bytes_of(const ModelFacts& facts, double elements) {
-  return elements * facts.element_bytes;
-}
-
-/// What autocast copies of a unit's parameters, once for all micro-batches of a step.
-double copies_of(const ModelFacts& facts, const UnitFacts& unit) {
-  return static_cast<double>(unit.halved) * facts.half_bytes;
-}
 
 /// Units that are computed again together, or the last of a piece, whose activations stay
 /// (task/segments.h): backward begins with these.
@@ -46,7 +36,7 @@ class StageWalk {
     if (open_.units > 0) end_piece();
     next_ = unit;
     behind_ = 0;
-    for (auto u = unit; u < facts_.units.size(); ++u) behind_ += copies_of(facts_, facts_.units[u]);
+    for (auto u = unit; u < facts_.units.size(); ++u) behind_ += facts_.copies_of(facts_.units[u]);
     tied_ = -shared_;
     tied_frozen_ = -shared_frozen_;
     for (std::size_t u = 0; u < unit; ++u) {
@@ -75,16 +65,16 @@ class StageWalk {
     const double shared = pieces * shared_ + (last ? tied_ : 0), own = pieces * own_;
     const double frozen = pieces * frozen_ + (last ? tied_frozen_ : 0);
     MemoryUse use;
-    use.parameters = pieces * whole_ + bytes_of(facts_, shared) + frozen;
+    use.parameters = pieces * whole_ + facts_.bytes(shared) + frozen;
     // The gradient of one that another stage has, too, is whole to the end of a step.
-    use.gradients = bytes_of(facts_, own * (keeping.level > 1 ? load_.shard : 1) + shared);
+    use.gradients = facts_.bytes(own * (keeping.level > 1 ? load_.shard : 1) + shared);
     const double kept = (own + shared) * (keeping.level > 0 ? load_.shard : 1);
     use.optimizer = states_bytes(facts_, keeping, kept);
     if (keeping.states_on_host(load_.host_is_device)) use.host = std::exchange(use.optimizer, 0);
     if (keeping.parameters_on_host(load_.host_is_device)) {
-      use.host += bytes_of(facts_, own + shared) * load_.shard;
+      use.host += facts_.bytes(own + shared) * load_.shard;
     }
-    use.buffers = on_their_way(bytes_of(facts_, own), bytes_of(facts_, own + shared));
+    use.buffers = on_their_way(facts_.bytes(own), facts_.bytes(own + shared));
     use.activations = held() + pieces * (copies_ + copied(open_)) + std::max(passing_, passing());
     return use;
   }
@@ -135,34 +125,30 @@ class StageWalk {
     shared_ += static_cast<double>(unit.shared);
     frozen_ += unit.frozen;
     shared_frozen_ += unit.frozen_shared;
-    whole_ += bytes_of(facts_, own);
-    open_flat_ += bytes_of(facts_, own);
+    whole_ += facts_.bytes(own);
+    open_flat_ += facts_.bytes(own);
     largest_flat_ = std::max(largest_flat_, open_flat_);
     if (load_.keeping.level > 2 || open_flat_ >= load_.bucket_bytes) open_flat_ = 0;
     if (load_.keeping.level < 3) return;
     const auto halved = facts_.alike ? unit.halved : 0;
     const bool elsewhere = load_.keeping.parameters_elsewhere(load_.host_is_device);
     const auto apart = elsewhere ? 0 : static_cast<double>(halved + unit.resident);
-    whole_ += bytes_of(facts_, apart * load_.shard);
+    whole_ += facts_.bytes(apart * load_.shard);
     whole_ -= static_cast<double>(halved) * (facts_.element_bytes - facts_.half_bytes);
   }
 
-  /// A figure without the copies in it, which are counted by themselves.
-  double at_once(const Linear& figure, double copies) const {
-    return std::max(0.0, figure.at(load_.at_once) - copies);
-  }
-
   void add_activations(const UnitFacts& unit) {
-    const double copies = copies_of(facts_, unit), saved = at_once(unit.saved, copies);
+    const double copies = facts_.copies_of(unit), at_once = load_.at_once;
+    const double saved = unit.saved.beyond(copies, at_once);
     // In backward those for the units behind it are still there.
-    const double most =
-        std::max(at_once(unit.backward_peak, behind_), at_once(unit.forward_peak, copies));
+    const double most = std::max(unit.backward_peak.beyond(behind_, at_once),
+                                 unit.forward_peak.beyond(copies, at_once));
     behind_ -= copies;
     open_.beyond = std::max(open_.beyond, most - saved);
     // Gradients of those before it have not come yet.
     open_.again = std::max(open_.again, open_.saved - open_.gradients + most);
     open_.saved += saved;
-    open_.gradients += bytes_of(facts_, static_cast<double>(unit.parameters));
+    open_.gradients += facts_.bytes(unit.parameters);
     open_.copies += copies;
   }
 
