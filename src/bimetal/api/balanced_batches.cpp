@@ -149,6 +149,7 @@ std::string origin_of_failure(const comm::Group& group) {
 void or_end_all(comm::Group group, const std::function<void()>& work) {
   const auto end = [&](const std::string& why) {
     group.abort(fmt::format("{}: {}", origin_of_failure(group), why));
+    group.wait_told(Deadline::after(kLastWords));
   };
   try {
     work();
