@@ -1,5 +1,3 @@
-#include "bimetal/api/balanced_batches.h"
-
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "bimetal/api/balanced_steps.h"
+#include "bimetal/api/job.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/comm/checksum.h"

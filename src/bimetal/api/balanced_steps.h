@@ -12,9 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/api/balanced_batches.h"
+#include "bimetal/api/job.h"
 #include "bimetal/balance/balancer.h"
 #include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/data/prefetch.h"

@@ -175,6 +175,24 @@ TEST(Failures, ThatTheProgramExitsUponEndTheOthersWithTheirText) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 3}));
 }
 
+/// A destructor is not told which exception is under way; a handler is.
+TEST(Failures, InACatchBlockEndTheOthersWithTheirText) {
+  const auto statuses = test::run_forked_ranks(2, [](int rank) {
+    Loop loop{.beside = throws_on(rank)};
+    return told(
+        [&] {
+          const auto job = start();
+          try {
+            loop.run(job);
+          } catch (...) {
+            job.run([] { throw; });
+          }
+        },
+        {rank == 1 ? "" : "rank 1: ", "my own"});
+  });
+  EXPECT_EQ(statuses, kBothWell);
+}
+
 TEST(Failures, AnotherTokenOfOneRankEndsBoth) {
   const test::TemporaryFolder folder;
   const auto statuses = test::run_forked_ranks(2, [&](int rank) {
