@@ -34,7 +34,7 @@ mkdir -p "$headers/binary/include/bimetal" "$reference"
 IFS=. read -r major minor patch <<< "$version"
 sed -e "s/@PROJECT_VERSION@/$version/; s/@PROJECT_VERSION_MAJOR@/$major/; s/@PROJECT_VERSION_MINOR@/$minor/; s/@PROJECT_VERSION_PATCH@/$patch/" \
   src/bimetal/version.h.in > "$headers/binary/include/bimetal/version.h"
-cmake -DCMAKE_INSTALL_PREFIX="$headers" "-DBIMETAL_HEADERS=bimetal/core.h;bimetal/bimetal.h;bimetal/capi/bimetal_c.h" -DBIMETAL_SOURCES="$PWD/src" \
+cmake -DCMAKE_INSTALL_PREFIX="$headers" "-DBIMETAL_HEADERS=bimetal/capi/bimetal_c.h;bimetal/core.h;bimetal/bimetal.h" -DBIMETAL_SOURCES="$PWD/src" \
   -DBIMETAL_BINARY="$headers/binary" -DBIMETAL_INCLUDEDIR=include -P cmake/install_headers.cmake > /dev/null
 { cat docs/reference/Doxyfile; printf '%s\n' "INPUT = $headers/include" "STRIP_FROM_PATH = $headers/include" "OUTPUT_DIRECTORY = $reference"; } | doxygen -
 echo "$build/docs/index.html"

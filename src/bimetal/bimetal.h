@@ -2,12 +2,9 @@
 // Everything that a program which trains with Bimetal needs: examples/cpp shows it in
 // use.
 
-#include "bimetal/api/balanced_batches.h"
 #include "bimetal/api/data_parallel.h"
 #include "bimetal/api/elastic.h"
-#include "bimetal/api/images.h"
 #include "bimetal/api/job.h"
-#include "bimetal/api/model_io.h"
 #include "bimetal/api/optimizers.h"
 #include "bimetal/api/options.h"
 #include "bimetal/api/pipeline.h"

@@ -6,13 +6,8 @@ set(EXAMPLE ${SOURCES}/examples/cpp)
 file(REMOVE_RECURSE ${SCRATCH})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/prefix)
 
-# The program finds its torch, and no header is there that is not public.
+# The program finds its torch.
 run(${SCRATCH}/prefix/bin/bimetal token)
-file(GLOB_RECURSE headers ${SCRATCH}/prefix/include/*.h)
-list(LENGTH headers count)
-if(count GREATER 60 OR NOT EXISTS ${SCRATCH}/prefix/include/bimetal/version.h)
-  message(FATAL_ERROR "${count} headers were installed, or no version.h")
-endif()
 
 run(${CMAKE_COMMAND} -S ${EXAMPLE} -B ${SCRATCH}/build -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O0
     -DCMAKE_PROJECT_bimetal_examples_INCLUDE=${CMAKE_CURRENT_LIST_DIR}/share_headers.cmake

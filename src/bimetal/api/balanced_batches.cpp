@@ -1,5 +1,3 @@
-#include "bimetal/api/balanced_batches.h"
-
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "bimetal/api/balanced_steps.h"
+#include "bimetal/api/job.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/comm/checksum.h"
@@ -149,6 +148,7 @@ std::string origin_of_failure(const comm::Group& group) {
 void or_end_all(comm::Group group, const std::function<void()>& work) {
   const auto end = [&](const std::string& why) {
     group.abort(fmt::format("{}: {}", origin_of_failure(group), why));
+    group.wait_told(Deadline::after(kLastWords));
   };
   try {
     work();

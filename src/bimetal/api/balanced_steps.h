@@ -2,6 +2,7 @@
 // The state of a loop over BalancedBatches, between the range that hands out batches and the
 // DataParallel that ends steps. Private to api.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,9 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/api/balanced_batches.h"
+#include "bimetal/api/job.h"
 #include "bimetal/balance/balancer.h"
 #include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/data/prefetch.h"
@@ -30,8 +32,11 @@ namespace bimetal::api {
 std::string origin_of_failure(const comm::Group& group);
 
 /// Ends the job on all other ranks, with what goes wrong in `work` here and its origin, and
-/// rethrows it: an error that names a rank is known to them.
+/// rethrows it when they have been told: an error that names a rank is known to them.
 void or_end_all(comm::Group group, const std::function<void()>& work);
+
+/// For which a process that ends waits until the others have been told why.
+inline constexpr std::chrono::milliseconds kLastWords{250};
 
 /// Ends a loop of which all ranks have agreed in the last step that its workers change. No
 /// std::exception: it is for bimetal::elastic alone.

@@ -18,9 +18,7 @@
 
 #include "bimetal/api/job.h"
 #include "bimetal/api/options.h"
-#include "bimetal/progress/metrics.h"
-#include "bimetal/task/model_state.h"
-#include "bimetal/task/task.h"
+#include "bimetal/api/task.h"
 
 namespace bimetal {
 

@@ -13,7 +13,7 @@
 
 #include "bimetal/api/data_parallel.h"
 #include "bimetal/api/job.h"
-#include "bimetal/task/unit.h"
+#include "bimetal/api/task.h"
 
 namespace bimetal {
 

@@ -1,10 +1,9 @@
-#include "bimetal/api/images.h"
-
 #include <fmt/format.h>
 
 #include <asio/ip/host_name.hpp>
 #include <exception>
 
+#include "bimetal/api/job.h"
 #include "bimetal/data/transfer/shared_data.h"
 #include "bimetal/launch/fetch_url.h"
 

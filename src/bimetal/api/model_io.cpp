@@ -1,5 +1,4 @@
-#include "bimetal/api/model_io.h"
-
+#include "bimetal/api/task.h"
 #include "bimetal/checkpoint/model_file.h"
 
 namespace bimetal {

@@ -14,8 +14,7 @@
 
 #include "bimetal/api/job.h"
 #include "bimetal/api/options.h"
-#include "bimetal/progress/metrics.h"
-#include "bimetal/task/unit.h"
+#include "bimetal/api/task.h"
 
 namespace bimetal {
 

@@ -41,7 +41,11 @@ std::terminate_handler before_us = nullptr;
     try {
       or_end_all(session->group(), [] { std::rethrow_exception(std::current_exception()); });
     } catch (...) {
-      // It is on its way.
+    }
+    try {
+      // What another rank has said is passed on, too: this one would be taken for the one to blame.
+      comm::Group(session->group()).wait_told(Deadline::after(kLastWords));
+    } catch (...) {
     }
   }
   if (before_us != nullptr) before_us();

@@ -118,6 +118,10 @@ void Group::abort(const std::string& reason) {
   impl().core().fail({ErrorCode::Aborted, reason, self}, true);
 }
 
+void Group::wait_told(Deadline deadline) {
+  impl().core().wait_told(deadline);
+}
+
 void Group::close(Deadline deadline) {
   impl().close(deadline);
 }

@@ -159,6 +159,11 @@ class Group {
   /// Ends everything in flight, here and on every other rank, with Error(Aborted, reason).
   void abort(const std::string& reason);
 
+  /// Where the group has failed: until the words on that have left this process for the others, or
+  /// until `deadline`. For a process that may end without close(): they would find it gone, and
+  /// not hear why. Not from a thread of the group's own.
+  void wait_told(Deadline deadline);
+
   /// Orderly end: waits for what is in flight (what is not done by `deadline` ends in Aborted, here
   /// and elsewhere) and says goodbye. Ranks that still wait for this one get PeerLost. A group that
   /// has failed does not wait. The last group of a job to close ends its connections. The

@@ -6,6 +6,7 @@
 #include <torch/csrc/api/include/torch/nn.h>
 #include <torch/csrc/api/include/torch/optim.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -154,6 +155,42 @@ TEST(Failures, ThatNobodyCatchesEndTheOthersWithTheirText) {
   ASSERT_EQ(statuses.size(), 2);
   EXPECT_EQ(statuses[0], 0);
   EXPECT_NE(statuses[1], 0);  // SIGABRT
+}
+
+TEST(Failures, ThatTheProgramExitsUponEndTheOthersWithTheirText) {
+  const auto statuses = test::run_forked_ranks(2, [](int rank) {
+    Loop loop{.beside = throws_on(rank)};
+    return told(
+        [&] {
+          const auto job = start();
+          try {
+            job.run([&] { loop.run(job); });
+          } catch (...) {
+            if (rank == 1) std::_Exit(3);  // nothing is closed
+            throw;
+          }
+        },
+        {"rank 1", ": my own"});
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 3}));
+}
+
+/// A destructor is not told which exception is under way; a handler is.
+TEST(Failures, InACatchBlockEndTheOthersWithTheirText) {
+  const auto statuses = test::run_forked_ranks(2, [](int rank) {
+    Loop loop{.beside = throws_on(rank)};
+    return told(
+        [&] {
+          const auto job = start();
+          try {
+            loop.run(job);
+          } catch (...) {
+            job.run([] { throw; });
+          }
+        },
+        {rank == 1 ? "" : "rank 1: ", "my own"});
+  });
+  EXPECT_EQ(statuses, kBothWell);
 }
 
 TEST(Failures, AnotherTokenOfOneRankEndsBoth) {

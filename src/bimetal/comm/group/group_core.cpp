@@ -306,13 +306,29 @@ void GroupCore::leave(bool farewell) {
   mailbox_.remove_group(id_, encode(last_words));
 }
 
+void GroupCore::wait_told(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  told_.wait_until(lock, deadline.time(), [&] { return !telling_ && unsent_words_ == 0; });
+}
+
 void GroupCore::send_abort(const AbortMessage& message) {
   const auto payload = std::make_shared<const std::vector<std::byte>>(encode(message));
   for (int to = 0; to < size(); ++to) {
     if (to == rank_ || !hears(to, message.failure.has_value())) continue;
+    {
+      std::lock_guard lock(mutex_);
+      ++unsent_words_;
+    }
     // Whether it arrives is all the same to a rank that is leaving.
-    mesh_.send(members_[to], abort_header(id_), *payload, [payload](std::exception_ptr) {});
+    mesh_.send(members_[to], abort_header(id_), *payload,
+               [payload, self = shared_from_this()](std::exception_ptr) { self->end_word(); });
   }
+}
+
+void GroupCore::end_word() {
+  std::lock_guard lock(mutex_);
+  --unsent_words_;
+  told_.notify_all();
 }
 
 /// Where not all are connected, a failure is passed on by whoever hears of it, and those near on

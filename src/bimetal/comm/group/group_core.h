@@ -99,6 +99,9 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   void fail(const Failure& failure, bool tell_others);
   std::optional<Failure> failure() const;
 
+  /// Until the words on the failure have left this process, or cannot.
+  void wait_told(Deadline deadline);
+
   /// False if calls are still in flight at `deadline`.
   bool wait_idle(Deadline deadline);
 
@@ -124,6 +127,7 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   void on_alarm(const FlightPtr& flight);
   void send_signs(const FlightPtr& flight);
   void send_abort(const AbortMessage& message);
+  void end_word();
   bool hears(int to, bool of_failure) const;
   void give_up();
   void drop_stuck_peers();
@@ -149,6 +153,7 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   std::list<FlightPtr> flights_;  // in the order of the calls
   std::optional<Failure> failure_;
   bool telling_ = false;  // the failure is on its way into the mesh's queues
+  int unsent_words_ = 0;  // of the failure or the farewell, to this many members
 };
 
 }  // namespace bimetal::comm
