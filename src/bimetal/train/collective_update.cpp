@@ -115,9 +115,11 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   const bool ahead = !stages_.needs_agreement() && !copies;
   if (ahead) exchange_.start(sync_.as_one(mine), Deadline::after(timeout_));
   in_phase(Phase::kWait, [&] { sync_.sum_gradients(); });
-  const auto* const skippable = dynamic_cast<const optim::SkippableUpdate*>(&optimizer);
-  const bool no_skips = !stages_.scaler() || (skippable != nullptr && skippable->can_skip());
-  if (unread && unread->late && no_skips) {
+  const auto leaves_out = [&] {
+    const auto* const skippable = dynamic_cast<const optim::SkippableUpdate*>(&optimizer);
+    return skippable != nullptr && skippable->can_skip();
+  };
+  if (unread && unread->late && (!stages_.scaler() || leaves_out())) {
     if (!ahead) exchange_.start(mine, Deadline::after(timeout_));
     return run_late(step, optimizer, *std::exchange(unread, std::nullopt));
   }

@@ -243,7 +243,10 @@ TEST(Waits, NoneWithRunningStatistics) {
 TEST(Waits, TheDeviceSkipsWhatOverflows) {
   for (const std::string optimizer : {"sgd", "adam", "adamw", "lamb"}) {
     SCOPED_TRACE(optimizer);
-    Asked asked{.optimizer = optimizer, .epochs = 6, .overflows = {1, 4, 5, 12}};
+    Asked asked;
+    asked.optimizer = optimizer;
+    asked.epochs = 6;
+    asked.overflows = {1, 4, 5, 12};
     asked.step.update = {.limits = {.norm = 0.1}, .scaler = scaler()};
     expect_waits(optimizer == "lamb" ? 1 : 0, asked);
     const auto learnt = alone(asked, SimulatedDevice::install());
@@ -253,7 +256,11 @@ TEST(Waits, TheDeviceSkipsWhatOverflows) {
 }
 
 TEST(Waits, ASkippedStepMovesNoRunningStatistics) {
-  Asked asked{.model = "resnet18", .optimizer = "sgd", .norm_group = 4, .overflows = {1, 3}};
+  Asked asked;
+  asked.model = "resnet18";
+  asked.optimizer = "sgd";
+  asked.norm_group = 4;
+  asked.overflows = {1, 3};
   asked.step.update.scaler = scaler();
   const auto learnt = alone(asked, SimulatedDevice::install());
   const auto expected = alone(asked, torch::kCPU);
@@ -269,7 +276,8 @@ TEST(Waits, ASkippedStepMovesNoRunningStatistics) {
 TEST(Waits, AStepThatDoesNotFitIsRepeatedBehindOneThatIsUnread) {
   for (const auto& update :
        {UpdateOptions{}, UpdateOptions{.limits = {.norm = 0.1}, .scaler = scaler()}}) {
-    Asked asked{.too_large = {3}};
+    Asked asked;
+    asked.too_large = {3};
     asked.step.update = update;
     const auto device = SimulatedDevice::install();
     const auto learnt = alone(asked, device);
@@ -309,7 +317,8 @@ TEST(Waits, ALossThatIsNotFiniteNamesItsStep) {
   for (const auto& update : {UpdateOptions{}, UpdateOptions{.limits = {.norm = 0.1}},
                              UpdateOptions{.scaler = scaler()}}) {
     for (const int step : {1, 3, 4}) {
-      Asked asked{.spoilt = {step}};
+      Asked asked;
+      asked.spoilt = {step};
       asked.step.update = update;
       expect_error(ErrorCode::NotFinite,
                    {"step " + std::to_string(step) + ": the loss of rank 0 is not finite",
@@ -321,7 +330,8 @@ TEST(Waits, ALossThatIsNotFiniteNamesItsStep) {
 
 TEST(Waits, GradientsThatAreNotFiniteNameTheirStep) {
   const auto device = SimulatedDevice::install();
-  Asked asked{.overflows = {2}};
+  Asked asked;
+  asked.overflows = {2};
   asked.step.update.limits.norm = 0.1;
   expect_error(ErrorCode::NotFinite,
                {"step 2: the gradients are not finite", "what they have updated is dropped"},
@@ -388,7 +398,7 @@ TEST(Waits, NoneForBatches) {
 }
 
 // Between units nobody waits, since that is not how steps are made: their seconds come of events.
-TEST(Waits, TwoForTheSecondsOfAllUnits) {
+TEST(Waits, OneForTheSecondsOfAllUnits) {
   const auto device = SimulatedDevice::install();
   const task::ImageClassification task("resnet18", 0, {noise(), noise()}, "float64",
                                        data::Augment::No, /*norm_group=*/4);
