@@ -10,6 +10,7 @@
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <torch/library.h>
@@ -24,6 +25,7 @@
 #include <set>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 namespace bimetal::testing {
 namespace {
@@ -44,10 +46,12 @@ struct Queue {
 
   /// Makes all copies that were asked for before `ticket`.
   void pass(std::uint64_t ticket) {
+    std::vector<std::function<void()>> made;  // whose memory is given back when nothing is locked
     const std::scoped_lock lock(mutex);
     passed = std::max(passed, std::min(ticket, tickets));
     while (!copies.empty() && copies.front().first <= ticket) {
       copies.front().second();
+      made.push_back(std::move(copies.front().second));
       copies.pop_front();
     }
   }
@@ -143,7 +147,7 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<kType> {
 };
 
 /// The host's memory, said to be somebody else's.
-struct Memory final : c10::Allocator {
+struct Memory final : c10::DeviceAllocator {
   explicit Memory(c10::Device of, bool locked) : device(of), page_locked(locked) {}
 
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -160,6 +164,14 @@ struct Memory final : c10::Allocator {
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
+  // It keeps none.
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t = {0, 0}) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override {}
+
   static void free_locked(void* data) {
     {
       const std::scoped_lock lock(queue().mutex);
@@ -296,6 +308,21 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
   return {on_device(std::get<0>(made)), on_device(std::get<1>(made)), on_device(std::get<2>(made))};
 }
 
+/// Its schema does not say that it writes running statistics, which a fallback would so lose.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
+    const std::optional<at::Tensor>& running_var, bool training, double momentum, double eps) {
+  const InKernel within;
+  const auto host = [](const std::optional<at::Tensor>& tensor) {
+    return tensor && tensor->defined() ? std::optional(on_cpu(*tensor)) : std::nullopt;
+  };
+  const auto made =
+      at::native_batch_norm(on_cpu(input), host(weight), host(bias), host(running_mean),
+                            host(running_var), training, momentum, eps);
+  return {on_device(std::get<0>(made)), on_device(std::get<1>(made)), on_device(std::get<2>(made))};
+}
+
 void launch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (kernels_under_way == 0) {
     const std::scoped_lock lock(queue().mutex);
@@ -311,8 +338,13 @@ TORCH_LIBRARY_IMPL(aten, HPU, m) {
   m.impl("_copy_from", copy_from);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("_local_scalar_dense", local_scalar_dense);
+  m.impl("native_batch_norm", native_batch_norm);
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
+  // Updates of many parameters at once, as cards have them.
+  for (const char* const fused : {"_fused_adam_", "_fused_adamw_", "_fused_sgd_"}) {
+    m.impl(fused, torch::CppFunction::makeFromBoxedFunction<&launch>());
+  }
   m.impl("as_strided", at::native::as_strided_tensorimpl);
   m.impl("view", at::native::view);
   m.impl("_reshape_alias", at::native::_reshape_alias);

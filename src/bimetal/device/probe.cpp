@@ -15,7 +15,9 @@
 namespace bimetal::device {
 namespace {
 
-constexpr int kMeasurements = 7;           // fields of DeviceSpeed, which share the budget
+constexpr int kMeasurements = 7;  // fields of DeviceSpeed, which share the budget
+constexpr std::int64_t kFloatBytes = 4;
+constexpr std::int64_t kCopiedBytes = 16 << 20;  // of gradients and activations
 constexpr double kShortestSample = 0.005;  // seconds: below it, the clock and queueing blur a run
 constexpr std::size_t kFewestSamples = 3;
 
@@ -59,15 +61,20 @@ class Prober {
   std::optional<double> memory_bytes_per_s() const {
     const auto read_and_written = 2.0 * sizes_.copy_bytes;
     return rate(read_and_written, [&]() -> std::function<void()> {
-      const auto source = device_floats();
+      const auto source = device_floats(sizes_.copy_bytes);
       return [source, target = torch::empty_like(source)] { target.copy_(source); };
     });
   }
 
   std::optional<double> copy_bytes_per_s(bool to_device) const {
+    return copies_per_s(to_device, sizes_.copy_bytes);
+  }
+
+  /// Bytes a second, by copies of so many.
+  std::optional<double> copies_per_s(bool to_device, std::int64_t bytes) const {
     if (device_.is_cpu()) return std::nullopt;
-    return rate(sizes_.copy_bytes, [&]() -> std::function<void()> {
-      const auto on_device = device_floats();
+    return rate(static_cast<double>(bytes), [&]() -> std::function<void()> {
+      const auto on_device = device_floats(bytes);
       const auto on_host = host_buffer(on_device.numel(), torch::kFloat32, device_);
       return [to_device, on_device, on_host] {
         constexpr bool kNonBlocking = true;
@@ -86,9 +93,8 @@ class Prober {
     return torch::randn(shape, device_).to(dtype);
   }
 
-  torch::Tensor device_floats() const {
-    constexpr std::int64_t kFloatBytes = 4;
-    return torch::zeros({sizes_.copy_bytes / kFloatBytes}, device_);
+  torch::Tensor device_floats(std::int64_t bytes) const {
+    return torch::zeros({bytes / kFloatBytes}, device_);
   }
 
   std::optional<double> gigas(double work, const Preparation& prepare) const {
@@ -149,6 +155,18 @@ DeviceSpeed probe_device(const torch::Device& device, std::chrono::milliseconds 
   speed.to_device_bytes_per_s = prober.copy_bytes_per_s(true);
   speed.from_device_bytes_per_s = prober.copy_bytes_per_s(false);
   return speed;
+}
+
+std::optional<CopySpeed> probe_copies(const torch::Device& device) {
+  const torch::NoGradGuard no_grad;
+  const Prober prober(device, 0.5);
+  const auto in = prober.copies_per_s(true, kCopiedBytes);
+  const auto out = prober.copies_per_s(false, kCopiedBytes);
+  const auto small = prober.copies_per_s(false, kFloatBytes);
+  if (!in || !out || !small) return std::nullopt;
+  return CopySpeed{.latency_s = static_cast<double>(kFloatBytes) / *small,
+                   .to_device_bytes_per_s = *in,
+                   .from_device_bytes_per_s = *out};
 }
 
 double product_speed(const torch::Device& device) {

@@ -26,6 +26,16 @@ struct DeviceSpeed {
 DeviceSpeed probe_device(const torch::Device& device,
                          std::chrono::milliseconds budget = std::chrono::seconds(1));
 
+/// Copies between a device and page-locked memory of its host.
+struct CopySpeed {
+  double latency_s = 0;  ///< of the smallest, one way
+  double to_device_bytes_per_s = 0, from_device_bytes_per_s = 0;
+};
+
+/// Measures for about 0.2 s. Nothing of the CPU, which has no such copies, and where they cannot be
+/// made.
+std::optional<CopySpeed> probe_copies(const torch::Device& device);
+
 /// Of float32 products, in GFLOP/s, measured for 0.3 s; 0 if it cannot be had.
 double product_speed(const torch::Device& device);
 

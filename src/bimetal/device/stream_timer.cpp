@@ -18,24 +18,51 @@ double StreamTimer::seconds() const {
   return begin_->elapsedTime(*end_) / 1e3;
 }
 
+namespace {
+
+/// One after the other, where they are.
+torch::Tensor flat_of(const std::vector<torch::Tensor>& tensors, torch::Dtype wide) {
+  std::vector<torch::Tensor> flat;
+  for (const auto& tensor : tensors) flat.push_back(tensor.flatten().to(wide));
+  return flat.size() == 1 ? flat.front() : at::cat(flat);
+}
+
+std::vector<double> numbers_of(const torch::Tensor& on_host) {
+  const auto all = on_host.to(torch::kFloat64).contiguous();
+  const auto* const numbers = all.const_data_ptr<double>();
+  return {numbers, numbers + all.numel()};
+}
+
+}  // namespace
+
 std::vector<double> read_together(const std::vector<torch::Tensor>& tensors) {
   if (tensors.empty()) return {};
   const torch::NoGradGuard no_grad;
   const auto& device = tensors.front().device();
   const bool alike = std::ranges::all_of(
       tensors, [&](const torch::Tensor& tensor) { return tensor.device() == device; });
-  const auto wide = device.is_mps() ? torch::kFloat32 : torch::kFloat64;
-  std::vector<torch::Tensor> flat;
-  for (const auto& tensor : tensors) {
-    const auto here = alike ? tensor : tensor.to(torch::kCPU);
-    flat.push_back(here.flatten().to(alike ? wide : torch::kFloat64));
+  if (alike) {
+    const auto wide = device.is_mps() ? torch::kFloat32 : torch::kFloat64;
+    return numbers_of(flat_of(tensors, wide).to(torch::kCPU));
   }
-  const auto all = (flat.size() == 1 ? flat.front() : at::cat(flat))
-                       .to(torch::kCPU)
-                       .to(torch::kFloat64)
-                       .contiguous();
-  const auto* const numbers = all.const_data_ptr<double>();
-  return {numbers, numbers + all.numel()};
+  std::vector<torch::Tensor> here;
+  for (const auto& tensor : tensors) here.push_back(tensor.to(torch::kCPU));
+  return numbers_of(flat_of(here, torch::kFloat64));
+}
+
+LateNumbers::LateNumbers(const std::vector<torch::Tensor>& tensors) {
+  const torch::NoGradGuard no_grad;
+  const auto& device = tensors.front().device();
+  there_ = flat_of(tensors, device.is_mps() ? torch::kFloat32 : torch::kFloat64);
+  here_ = unset_host_buffer(there_.numel(), there_.scalar_type(), device);
+  HostStaging staging(device);
+  staging.to_host(there_, here_);
+  copied_ = staging.mark_to_host();
+}
+
+std::vector<double> LateNumbers::take(Deadline deadline) const {
+  copied_.wait(deadline);
+  return numbers_of(here_);
 }
 
 }  // namespace bimetal::device

@@ -7,6 +7,9 @@
 #include <optional>
 #include <vector>
 
+#include "bimetal/base/deadline.h"
+#include "bimetal/device/staging.h"
+
 namespace bimetal::device {
 
 /// How long an accelerator's current stream takes from one point to another, by events. Use from
@@ -33,5 +36,18 @@ class StreamTimer {
 /// All elements of some tensors, one after the other, in the double precision that the device has:
 /// those on one device by one copy, for which alone the host waits.
 std::vector<double> read_together(const std::vector<torch::Tensor>& tensors);
+
+/// The same numbers of tensors on one accelerator, for which the host waits when it wants them.
+/// Use from one thread.
+class LateNumbers {
+ public:
+  explicit LateNumbers(const std::vector<torch::Tensor>& tensors);
+  /// Error(Timeout) if the device has not come to them at `deadline`.
+  std::vector<double> take(Deadline deadline) const;
+
+ private:
+  torch::Tensor there_, here_;
+  CopyMark copied_;
+};
 
 }  // namespace bimetal::device

@@ -58,6 +58,16 @@ void clip_norm(const std::vector<torch::Tensor>& gradients, double norm, double 
   at::_foreach_mul_(gradients, factor);
 }
 
+void clip_norm_there(const std::vector<torch::Tensor>& gradients, const torch::Tensor& norm,
+                     double limit) {
+  if (gradients.empty()) return;
+  const torch::NoGradGuard no_grad;
+  // As the host computes it, in float64 where the device has that.
+  const auto wide = norm.is_mps() ? norm : norm.to(torch::kFloat64);
+  const auto factor = torch::full_like(wide, limit).div_(wide + 1e-6).clamp_max_(1);
+  at::_foreach_mul_(gradients, factor.to(gradients.front().scalar_type()));
+}
+
 void clip(const std::vector<torch::Tensor>& gradients, const GradientLimits& limits) {
   if (limits.value > 0) clip_values(gradients, limits.value);
   if (limits.norm > 0) clip_norm(gradients, norm_of_gradients(gradients), limits.norm);

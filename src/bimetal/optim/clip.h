@@ -42,6 +42,10 @@ double clip_factor(double norm, double limit);
 /// Multiplies them by that.
 void clip_norm(const std::vector<torch::Tensor>& gradients, double norm, double limit);
 
+/// The same where the gradients are: `norm` as norm_where_they_are() has it.
+void clip_norm_there(const std::vector<torch::Tensor>& gradients, const torch::Tensor& norm,
+                     double limit);
+
 /// Both, the values first, where one process sees all gradients.
 void clip(const std::vector<torch::Tensor>& gradients, const GradientLimits& limits);
 

@@ -18,28 +18,68 @@
 
 namespace bimetal::optim {
 
-/// Each takes its class's own way where libtorch's fused kernel would not do the same: on devices
-/// other than CPUs, CUDA's and Metal's, with amsgrad, and for tensors that are not contiguous,
-/// whose gradient's elements may lie in another order than their own. Use from one thread.
+/// An optimizer whose update a device leaves out by what it has found itself, so that the host
+/// need not know when it asks for the update. Use from one thread.
+class SkippableUpdate {
+ public:
+  virtual ~SkippableUpdate() = default;
+  /// Whether the next step() can be left out, as parameters and gradients are now.
+  virtual bool can_skip() const = 0;
+  /// The next step(), and no other, changes nothing if `found` is 1: float32, one element, where
+  /// the parameters are. It counts as a step until forget_step().
+  virtual void skip_where(torch::Tensor found) = 0;
+  /// The host has learnt that such a step was left out. Before a step without skip_where() it must
+  /// have learnt of all.
+  virtual void forget_step() = 0;
+};
 
-class FusedAdam final : public torch::optim::Adam {
+/// What an optimizer knows of steps that a device may have left out.
+struct SkippedSteps {
+  torch::Tensor next;   ///< of the step to come, where defined
+  torch::Tensor ahead;  ///< by how many steps the host's counts are ahead of the device's
+};
+
+/// Each takes its class's own way where libtorch's fused kernel would not do the same: on devices
+/// for which libtorch has none, with amsgrad, and for tensors that are not contiguous, whose
+/// gradient's elements may lie in another order than their own; such a step cannot be skipped. Use
+/// from one thread.
+
+class FusedAdam final : public torch::optim::Adam, public SkippableUpdate {
  public:
   using Adam::Adam;
   torch::Tensor step(LossClosure closure = nullptr) override;  ///< one update
+  bool can_skip() const override;
+  void skip_where(torch::Tensor found) override { skipped_.next = std::move(found); }
+  void forget_step() override;
+
+ private:
+  SkippedSteps skipped_;
 };
 
 /// AdamW, as FusedAdam.
-class FusedAdamW final : public torch::optim::AdamW {
+class FusedAdamW final : public torch::optim::AdamW, public SkippableUpdate {
  public:
   using AdamW::AdamW;
   torch::Tensor step(LossClosure closure = nullptr) override;  ///< one update
+  bool can_skip() const override;
+  void skip_where(torch::Tensor found) override { skipped_.next = std::move(found); }
+  void forget_step() override;
+
+ private:
+  SkippedSteps skipped_;
 };
 
-/// SGD, as FusedAdam.
-class FusedSgd final : public torch::optim::SGD {
+/// SGD, as FusedAdam; with dampening a first step cannot be skipped.
+class FusedSgd final : public torch::optim::SGD, public SkippableUpdate {
  public:
   using SGD::SGD;
   torch::Tensor step(LossClosure closure = nullptr) override;  ///< one update
+  bool can_skip() const override;
+  void skip_where(torch::Tensor found) override { found_ = std::move(found); }
+  void forget_step() override {}  ///< it counts none
+
+ private:
+  torch::Tensor found_;  ///< of the step to come, where defined
 };
 
 // An optimizer that is somebody else's: what it keeps is tensors by names of its own, which

@@ -110,4 +110,26 @@ LinkSpeed probe_link(comm::Group group, std::uint64_t gradient_bytes) {
           .bytes_per_s = rounds * static_cast<double>(bytes) / group.size() / (large - small)};
 }
 
+LinkSpeed with_copies(const LinkSpeed& way, const HostCopies& from, const HostCopies& to) {
+  if (way.bytes_per_s <= 0) return way;  // within a rank, or not known
+  return {.latency_s = way.latency_s + from.latency_s + to.latency_s,
+          .bytes_per_s = 1 / (1 / way.bytes_per_s + from.out_s_per_byte + to.in_s_per_byte)};
+}
+
+/// In 2(n − 1) rounds of a part in n each, which all wait for the one copy out and the one back.
+LinkSpeed with_copies(const LinkSpeed& link, std::span<const HostCopies> ranks) {
+  if (ranks.size() < 2 || link.bytes_per_s <= 0) return link;
+  HostCopies slowest;
+  for (const auto& rank : ranks) {
+    slowest.latency_s = std::max(slowest.latency_s, rank.latency_s);
+    slowest.out_s_per_byte = std::max(slowest.out_s_per_byte, rank.out_s_per_byte);
+    slowest.in_s_per_byte = std::max(slowest.in_s_per_byte, rank.in_s_per_byte);
+  }
+  const auto count = static_cast<double>(ranks.size());
+  const double rounds = 2 * (count - 1);
+  const double copied = slowest.out_s_per_byte + slowest.in_s_per_byte;
+  return {.latency_s = link.latency_s + 2 * slowest.latency_s / rounds,
+          .bytes_per_s = 1 / (1 / link.bytes_per_s + copied * count / rounds)};
+}
+
 }  // namespace bimetal::plan

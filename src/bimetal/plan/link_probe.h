@@ -26,4 +26,18 @@ std::vector<LinkSpeed> probe_pairs(comm::Group group, std::span<const RankPair> 
 /// Every ordered pair: [from · n + to].
 std::vector<LinkSpeed> probe_pairs(comm::Group group);
 
+/// What a device takes to bring bytes to page-locked memory of its host, and back; zeros of a CPU,
+/// which has them there.
+struct HostCopies {
+  double latency_s = 0;  ///< of the smallest copy, one way
+  double out_s_per_byte = 0, in_s_per_byte = 0;
+};
+
+/// A way between two ranks as what their devices compute goes it: out of one, and into the other.
+LinkSpeed with_copies(const LinkSpeed& way, const HostCopies& from, const HostCopies& to);
+
+/// The link of all-reduces likewise: what is summed leaves each device, and comes back. The slowest
+/// counts. `ranks`: of all, several.
+LinkSpeed with_copies(const LinkSpeed& link, std::span<const HostCopies> ranks);
+
 }  // namespace bimetal::plan

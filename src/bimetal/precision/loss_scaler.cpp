@@ -1,5 +1,8 @@
 #include "bimetal/precision/loss_scaler.h"
 
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -56,6 +59,21 @@ void LossScaler::restore(const LossScalerState& state) {
   scale_ = static_cast<float>(state.scale);
   growth_steps_ = state.growth_steps;
   tolerated_ = state.tolerated;
+}
+
+DeviceLossScale::DeviceLossScale(const LossScaler& scaler, const torch::Device& device)
+    : options_(scaler.options()),
+      scale_(torch::full({}, scaler.scale(), torch::dtype(torch::kFloat32).device(device))),
+      growth_steps_(torch::full({}, scaler.state().growth_steps,
+                                torch::dtype(torch::kInt32).device(device))) {}
+
+void DeviceLossScale::update(const torch::Tensor& found) {
+  if (!options_.dynamic) return;
+  const torch::NoGradGuard no_grad;
+  const auto floor = scale_.clamp_max(options_.least);
+  at::_amp_update_scale_(scale_, growth_steps_, found, options_.growth, options_.back_off,
+                         options_.interval);
+  at::maximum_out(scale_, scale_, floor);
 }
 
 }  // namespace bimetal::precision

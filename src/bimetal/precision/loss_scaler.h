@@ -2,6 +2,8 @@
 // Keeps the gradients of float16 within its range: the loss is multiplied by a scale before
 // backward, and the gradients are divided by it before the update.
 
+#include <torch/csrc/api/include/torch/types.h>
+
 #include <cstdint>
 
 #include "bimetal/job/job_config.h"
@@ -43,6 +45,7 @@ class LossScaler {
   explicit LossScaler(LossScalerOptions options);
 
   double scale() const noexcept { return static_cast<double>(scale_); }
+  const LossScalerOptions& options() const noexcept { return options_; }  ///< as it was made
 
   /// After each step: whether any gradient of it, on any rank, was NaN or infinite. Such a step is
   /// not to change anything.
@@ -64,6 +67,24 @@ class LossScaler {
   LossScalerOptions options_;
   float scale_;
   std::int64_t growth_steps_ = 0, skipped_ = 0, tolerated_ = 0, falls_ = 0, stuck_ = 0;
+};
+
+/// The scale where the gradients are, which follows from what the device has found, so that the
+/// host need not wait for that: step by step what a LossScaler has that is told of the same, for a
+/// hysteresis of 1. Use from one thread.
+class DeviceLossScale {
+ public:
+  /// Goes on from where `scaler` is.
+  DeviceLossScale(const LossScaler& scaler, const torch::Device& device);
+
+  /// A float32 number on the device, [].
+  const torch::Tensor& scale() const noexcept { return scale_; }
+  /// After each step; `found`: float32, [], 1 where any gradient was NaN or infinite, else 0.
+  void update(const torch::Tensor& found);
+
+ private:
+  LossScalerOptions options_;
+  torch::Tensor scale_, growth_steps_;
 };
 
 }  // namespace bimetal::precision

@@ -13,7 +13,7 @@ constexpr double kEpsilon = 1e-5;  // torch's
 
 }  // namespace
 
-void merge(const BatchStatistics& statistics) {
+void merge(const BatchStatistics& statistics, const torch::Tensor& skipped) {
   const torch::NoGradGuard no_grad;
   auto sums = statistics.sums;
   const auto channels = statistics.mean.numel();
@@ -21,9 +21,16 @@ void merge(const BatchStatistics& statistics) {
   const auto samples = sums[2 * channels];
   const auto means = sums / samples.clamp_min(1);
   const auto weight = (samples > 0).to(sums.scalar_type()) * statistics.momentum;
-  auto mean = statistics.mean, variance = statistics.variance;
-  mean.lerp_(means.narrow(0, 0, channels), weight);
-  variance.lerp_(means.narrow(0, channels, channels), weight);
+  // Chosen and not weighed: what is not finite times 0 is not 0.
+  const auto move = [&](torch::Tensor running, const torch::Tensor& seen) {
+    if (!skipped.defined()) {
+      running.lerp_(seen, weight);
+    } else {
+      running.copy_(torch::where(skipped != 0, running, running.lerp(seen, weight)));
+    }
+  };
+  move(statistics.mean, means.narrow(0, 0, channels));
+  move(statistics.variance, means.narrow(0, channels, channels));
   sums.zero_();
 }
 

@@ -22,8 +22,8 @@ struct BatchStatistics {
 };
 
 /// The running statistics after a step: `sums` of all its samples move them, and become 0. Without
-/// samples they stay.
-void merge(const BatchStatistics& statistics);
+/// samples they stay, and if `skipped`, where defined, is not 0: one number where they are.
+void merge(const BatchStatistics& statistics, const torch::Tensor& skipped = {});
 
 /// Over [b, channels, …]: in training samples 0 … group − 1 with each other, the next ones, and so
 /// on; the last group may be smaller. In evaluation by the running statistics. Tensors are called

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,8 +22,9 @@ namespace bimetal::train {
 namespace {
 
 // Every rank sees the same figures, so every rank throws the same error at the same step.
+/// `updated`: what has been by it, which the error drops; "": nothing.
 void require_finite(std::span<const progress::RankFigures> figures, std::int64_t step,
-                    bool updated) {
+                    std::string_view updated) {
   std::vector<int> ranks;
   for (std::size_t rank = 0; rank < figures.size(); ++rank) {
     if (!std::isfinite(figures[rank].loss_sum)) ranks.push_back(static_cast<int>(rank));
@@ -32,9 +34,7 @@ void require_finite(std::span<const progress::RankFigures> figures, std::int64_t
       ErrorCode::NotFinite,
       fmt::format("step {}: the loss of rank {} is not finite (NaN or infinity), so {}; a lower "
                   "learning rate or a look at the data may help. The last checkpoint is kept",
-                  step, fmt::join(ranks, ", "),
-                  updated ? "what backward has updated by it is dropped (zero.update)"
-                          : "nothing was updated"),
+                  step, fmt::join(ranks, ", "), updated.empty() ? "nothing was updated" : updated),
       ranks.front());
 }
 
@@ -115,6 +115,16 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   const bool ahead = !stages_.needs_agreement() && !copies;
   if (ahead) exchange_.start(sync_.as_one(mine), Deadline::after(timeout_));
   in_phase(Phase::kWait, [&] { sync_.sum_gradients(); });
+  const auto leaves_out = [&] {
+    const auto* const skippable = dynamic_cast<const optim::SkippableUpdate*>(&optimizer);
+    return skippable != nullptr && skippable->can_skip();
+  };
+  if (unread && unread->late && (!stages_.scaler() || leaves_out())) {
+    if (!ahead) exchange_.start(mine, Deadline::after(timeout_));
+    return run_late(step, optimizer, *std::exchange(unread, std::nullopt));
+  }
+  StepResult result;
+  result.earlier = read_late();
   auto* const merged = dynamic_cast<optim::MergedUpdate*>(&optimizer);
   stages_.set_factors(merged != nullptr ? Factors::Deferred : Factors::Applied);
   const Stopwatch inspecting;
@@ -129,7 +139,6 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   complete_ = step;
   if (!ahead) exchange_.start(sync_.as_one(mine), Deadline::after(timeout_));
   const Stopwatch waiting;
-  StepResult result;
   result.figures = in_phase(Phase::kWait, [&] { return exchange_.wait(); });
   result.communicate_seconds = sync_.communicate_seconds();
   // Whoever waited for the sums of gradients that were not there yet has waited for the device.
@@ -143,7 +152,10 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
     return result;
   }
 
-  require_finite(result.figures, step, sync_.store().updates_in_backward());
+  require_finite(result.figures, step,
+                 sync_.store().updates_in_backward()
+                     ? "what backward has updated by it is dropped (zero.update)"
+                     : "");
   const Stopwatch updating;
   const Phase phase(Phase::kUpdate);
   if (unread && !updating_) updating_.emplace(unread->losses.device());
@@ -157,6 +169,66 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   wait_seconds_ += waited;
   communicate_seconds_ += waited;
   return result;
+}
+
+/// Nobody waits for the device, but for what it has done a step ago: by then it has the next one.
+StepResult CollectiveUpdate::run_late(std::int64_t step, torch::optim::Optimizer& optimizer,
+                                      Unread unread) {
+  constexpr std::size_t kBehind = 1;
+  StepResult result;
+  result.figures = exchange_.wait();
+  result.wait_seconds = std::exchange(waited_before_, 0);
+  wait_seconds_ += result.wait_seconds;
+  result.applied = result.unread = true;
+  {
+    const Phase phase(Phase::kUpdate);
+    device::StreamTimer updating(unread.losses.device());
+    updating.begin();
+    const auto gradients = optim::gradients_of(optimizer);
+    const auto counted = optim::gradients_of(
+        optimizer, [this](const torch::Tensor& parameter) { return sync_.counts(parameter); });
+    const auto there = stages_.decide_there(gradients, counted);
+    auto* const skippable = dynamic_cast<optim::SkippableUpdate*>(&optimizer);
+    if (there.skipped.defined()) skippable->skip_where(there.skipped);
+    optimizer.step();
+    for (const auto& one : statistics_) task::merge(one, there.skipped);
+    sync_.spread_update();
+    updating.end();
+    std::vector<torch::Tensor> numbers = {unread.losses};
+    if (there.norm.defined()) numbers.push_back(there.norm);
+    late_.push_back({.step = {.number = step, .figures = result.figures.front()},
+                     .unread = std::move(unread),
+                     .updating = std::move(updating),
+                     .numbers = device::LateNumbers(numbers),
+                     .with_norm = there.norm.defined(),
+                     .skippable = there.skipped.defined() ? skippable : nullptr});
+  }
+  complete_ = updated_ = step;
+  if (late_.size() > kBehind) result.earlier = read_late();
+  return result;
+}
+
+std::optional<EarlierStep> CollectiveUpdate::read_late() {
+  if (late_.empty()) return std::nullopt;
+  auto late = std::move(late_.front());
+  late_.pop_front();
+  auto numbers =
+      in_phase(Phase::kUpdate, [&] { return late.numbers.take(Deadline::after(timeout_)); });
+  auto& figures = late.step.figures;
+  if (late.with_norm) {
+    figures.gradient_norm = numbers.back();
+    numbers.pop_back();
+  }
+  figures.loss_sum = std::accumulate(numbers.begin(), numbers.end(), 0.0);
+  figures.compute_seconds =
+      std::max(late.unread.launch_seconds, late.unread.timer.seconds()) + late.updating.seconds();
+  const std::span<const progress::RankFigures> alone(&figures, 1);
+  require_finite(alone, late.step.number, "what it has updated is dropped");
+  if (stages_.needs_agreement()) {
+    late.step.skipped = !stages_.learn(late.step.number, alone);
+    if (late.step.skipped) late.skippable->forget_step();
+  }
+  return late.step;
 }
 
 /// How long this rank has waited for others to have updated theirs.

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <utility>
@@ -20,6 +21,13 @@
 
 namespace bimetal::train {
 
+/// A step of a rank alone, once it is known what became of it.
+struct EarlierStep {
+  std::int64_t number = 0;
+  progress::RankFigures figures = {};
+  bool skipped = false;
+};
+
 struct StepResult {
   std::span<const progress::RankFigures> figures;  ///< one per rank; valid until the next step
   bool applied =
@@ -27,13 +35,18 @@ struct StepResult {
   bool skipped = false;  ///< applied, but for the update: float16 could not hold the gradients
   double communicate_seconds = 0;
   double wait_seconds = 0;
+  /// Loss, norm, seconds of computing and `skipped` are not known yet: they come as `earlier` of
+  /// the next step's result, applied or not, or by CollectiveUpdate::read_late().
+  bool unread = false;
+  std::optional<EarlierStep> earlier = {};
 };
 
 /// What is to be known of a share once the device has computed it, which nobody has waited for.
 struct Unread {
-  torch::Tensor losses;        ///< of its pieces
-  double launch_seconds = 0;   ///< that the host took
-  device::StreamTimer& timer;  ///< of the device, begun and ended
+  torch::Tensor losses;       ///< of its pieces
+  double launch_seconds = 0;  ///< that the host took
+  device::StreamTimer timer;  ///< of the device, begun and ended
+  bool late = false;          ///< once the next step is on its way, if the optimizer lets that be
 };
 
 /// Use from one thread.
@@ -53,9 +66,14 @@ class CollectiveUpdate {
   /// parameters unchanged (but for a store that updates in backward), naming the step and the ranks
   /// whose loss is no number, or as GradientStages::decide has it; the fabric's.
   /// `unread`: loss and seconds of `mine` are read with the norm of the gradients, by the only copy
-  /// that the host waits for; for stages() that need agreement.
+  /// that the host waits for; for stages() that need agreement. `late`: of a rank alone; an error
+  /// of the step before comes then, with that one's number, and its update is dropped.
   StepResult run(std::int64_t step, progress::RankFigures mine, torch::optim::Optimizer& optimizer,
                  std::optional<Unread> unread = {});
+
+  /// What is still to be known of the last step, if that is anything; waits for the device. Errors:
+  /// what run() says of a step's numbers; Timeout.
+  std::optional<EarlierStep> read_late();
 
   /// Whose loss_scale() the step's gradients are multiplied by.
   GradientStages& stages() noexcept { return stages_; }
@@ -84,6 +102,7 @@ class CollectiveUpdate {
   double memory_now();
   double read(const torch::Tensor& seen, progress::RankFigures& mine,
               std::optional<Unread>& unread);
+  StepResult run_late(std::int64_t step, torch::optim::Optimizer& optimizer, Unread unread);
 
   parallel::Sync sync_;
   std::chrono::milliseconds timeout_;
@@ -94,7 +113,16 @@ class CollectiveUpdate {
   double memory_bytes_ = 0;
   std::int64_t updated_ = 0, complete_ = 0;  // steps: the last update; all gradients are here
   double update_seconds_ = 0, waited_before_ = 0;
-  std::optional<device::StreamTimer> updating_;        ///< where nobody waits for the update
+  std::optional<device::StreamTimer> updating_;  ///< where nobody waits for the update
+  struct Late {
+    EarlierStep step;
+    Unread unread;
+    device::StreamTimer updating;
+    device::LateNumbers numbers;  ///< the norm, if there is one, and the losses
+    bool with_norm = false;
+    optim::SkippableUpdate* skippable = nullptr;  ///< where the device may have left it out
+  };
+  std::deque<Late> late_;                              ///< two at most
   double communicate_seconds_ = 0, wait_seconds_ = 0;  // of all steps so far
 };
 

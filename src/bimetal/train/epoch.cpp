@@ -120,6 +120,7 @@ void Epoch::introduce_workers() {
 }
 
 void Epoch::hand_over() {
+  read_late();
   share_buffers();
   auto feedback = step_.store().error_feedback();
   if (!run_.whole() && !job_.checkpoint.dir.empty()) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bimetal/balance/balancer.h"
@@ -105,6 +106,9 @@ class Epoch {
   void repeat(const data::BatchFeed::Plan& plan, const StepResult& result);
   void commit(std::int64_t step, const data::SamplerPosition& after);
   void record(const data::BatchFeed::Plan& plan, const StepResult& result);
+  void tell(std::int64_t step, const data::BatchFeed::Plan& plan, const StepResult& result);
+  void tell_earlier(const std::optional<EarlierStep>& known);
+  void read_late() { tell_earlier(step_.read_late()); }
   void tell_who_ended_it(std::span<const progress::RankFigures> figures);
   void evaluate_now();
   void test_now();
@@ -159,6 +163,8 @@ class Epoch {
   DrawsApart apart_;
   IdleRanks idle_;
   std::optional<data::BatchFeed::Plan> current_;  ///< of the step under way
+  /// The last step, where it is not known yet what became of it.
+  std::optional<std::pair<data::BatchFeed::Plan, StepResult>> unread_;
   bool interrupted_ = false;
   std::optional<std::vector<int>> change_;
 };

@@ -36,6 +36,7 @@ progress::Report Epoch::run_steps() {
   settle_debts();
   while (!interrupted_ && !change_ && next_step()) {
   }
+  read_late();
   memory_.note_peak();
   if (change_) {
     hand_over();
@@ -83,12 +84,12 @@ bool Epoch::next_step() {
   profiler_.begin(step);
   const auto result = step_.run(step, plan.samples, fetch, asked, shadow);
   if (profiler_.end(step)) journal_->start_clock();
+  tell_earlier(result.earlier);
   if (!result.applied) {
     repeat(plan, result);
     return true;
   }
   record(plan, result);
-  learn_shares(result.figures);
   if (std::ranges::any_of(result.figures, [](const auto& rank) { return rank.wishes.tell; })) {
     tell_lines();
   }
@@ -182,6 +183,7 @@ void Epoch::note_change(std::span<const progress::RankFigures> figures) {
 /// What is to be done between two steps, and has not been: whoever goes on in another epoch does it
 /// there.
 void Epoch::settle_debts() {
+  if (run_.save_owed || run_.evaluation_owed) read_late();
   if (run_.save_owed) save(Write::beside);
   run_.save_owed = false;
   if (run_.evaluation_owed && !interrupted_) evaluate_now();
@@ -216,18 +218,38 @@ void Epoch::record(const data::BatchFeed::Plan& plan, const StepResult& result) 
       std::ranges::any_of(result.figures, [](const auto& rank) { return rank.wishes.save; });
   run_.save_owed = plan.ends_epoch || by_clock || (every > 0 && state().step % every == 0);
   run_.evaluation_owed = plan.ends_epoch;
+  if (result.unread) {
+    unread_.emplace(plan, result);
+  } else {
+    tell(state().step, plan, result);
+  }
+}
+
+/// What is known of a step of this rank alone now that it has begun the next one, or is to save.
+void Epoch::tell_earlier(const std::optional<EarlierStep>& known) {
+  if (!known) return;
+  auto [plan, result] = *std::exchange(unread_, std::nullopt);
+  result.figures = {&known->figures, 1};
+  result.skipped = known->skipped;
+  if (const auto& scaler = step_.stages().scaler()) state().loss_scaler = scaler->state();
+  tell(known->number, plan, result);
+}
+
+/// Whoever watches, and the balancer.
+void Epoch::tell(std::int64_t step, const data::BatchFeed::Plan& plan, const StepResult& result) {
   if (const auto text = result.skipped ? step_.stages().notice() : std::nullopt) {
     observer_.on_notice(*text);
   }
-  auto done = journal_->add(state().step, plan, result);
+  auto done = journal_->add(step, plan, result);
   if (stage_) {
     const auto most = *std::ranges::max_element(plan.samples.counts);
     done.pipeline = {job_.mesh.schedule, stage_->micro_batches(most)};
   }
-  done.learning_rate = optim::learning_rate_at(job_.train, state().step, run_.planned_steps);
+  done.learning_rate = optim::learning_rate_at(job_.train, step, run_.planned_steps);
   if (const auto& scaler = step_.stages().scaler()) done.loss_scale = scaler->scale();
   progress::tell_step(done, *run_.loss_trend, observer_);
   apart_.look(observer_);
+  learn_shares(result.figures);
 }
 
 /// Every rank feeds its balancer with the same figures, and so holds the same shares.

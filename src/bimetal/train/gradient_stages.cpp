@@ -48,29 +48,73 @@ torch::Tensor GradientStages::look(const std::vector<torch::Tensor>& gradients,
     const auto norm = optim::norm_where_they_are(counted);
     return (norm.is_mps() ? norm : norm.to(torch::kFloat64)) * factor_;
   }
-  const auto found = scaler_ && !gradients.empty() ? unscale(gradients) : torch::Tensor();
+  const bool scaled = scaler_ && !gradients.empty();
+  return look_with(gradients, counted,
+                   scaled ? inverse_scale(gradients.front().device()) : torch::Tensor());
+}
+
+/// float32: Metal has no float64.
+torch::Tensor GradientStages::inverse_scale(const torch::Device& device) const {
+  return torch::full({}, scaler_->scale(), torch::dtype(torch::kFloat32).device(device))
+      .reciprocal_();
+}
+
+/// `inverse`: of the scale, [], where that is to be taken out.
+torch::Tensor GradientStages::look_with(const std::vector<torch::Tensor>& gradients,
+                                        const std::vector<torch::Tensor>& counted,
+                                        const torch::Tensor& inverse) {
+  const torch::NoGradGuard no_grad;
+  torch::Tensor found;  // above 0 if any was not finite
+  if (inverse.defined()) {
+    found = torch::zeros_like(inverse);
+    at::_amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse);
+  }
   if (limits_.value > 0) optim::clip_values(gradients, limits_.value);
   const bool limited = limits_.norm > 0;
   if (!found.defined()) return limited ? optim::norm_where_they_are(counted) : torch::Tensor();
   auto norm = limited ? optim::norm_where_they_are(counted).to(found.device())
                       : torch::zeros({}, found.options());
-  return norm.masked_fill(found.squeeze(0) > 0, std::numeric_limits<double>::quiet_NaN());
+  return norm.masked_fill(found > 0, std::numeric_limits<double>::quiet_NaN());
 }
 
-/// Above 0 if any was not finite.
-torch::Tensor GradientStages::unscale(const std::vector<torch::Tensor>& gradients) const {
+torch::Tensor GradientStages::scale_there(const torch::Device& device) {
+  if (!scaler_) return {};
+  if (!there_) there_.emplace(*scaler_, device);
+  return there_->scale();
+}
+
+GradientStages::There GradientStages::decide_there(const std::vector<torch::Tensor>& gradients,
+                                                   const std::vector<torch::Tensor>& counted) {
   const torch::NoGradGuard no_grad;
-  // float32 throughout: Metal has no float64.
-  const auto options = torch::dtype(torch::kFloat32).device(gradients.front().device());
-  auto found = torch::zeros({1}, options);
-  const auto inverse = torch::full({1}, scaler_->scale(), options).reciprocal_();
-  at::_amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse);
-  return found;
+  There there{
+      look_with(gradients, counted, scaler_ ? there_->scale().reciprocal() : torch::Tensor()), {}};
+  if (limits_.norm > 0) optim::clip_norm_there(gradients, there.norm, limits_.norm);
+  if (scaler_) {
+    // Less itself it is 0 exactly where it is finite.
+    there.skipped = (there.norm - there.norm).ne(0).to(torch::kFloat32);
+    there_->update(there.skipped);
+  }
+  return there;
 }
 
 bool GradientStages::decide(std::int64_t step, std::span<const progress::RankFigures> ranks,
                             const std::vector<torch::Tensor>& gradients) {
   if (!needs_agreement()) return true;
+  const bool finite = learn(step, ranks, /*made=*/false);
+  there_.reset();
+  if (finite && limits_.norm > 0) {
+    const double norm = norm_of(ranks, norms_);
+    if (factors_ == Factors::Deferred) {
+      factor_ *= optim::clip_factor(norm, limits_.norm);
+    } else {
+      optim::clip_norm(gradients, norm, limits_.norm);
+    }
+  }
+  return finite;
+}
+
+bool GradientStages::learn(std::int64_t step, std::span<const progress::RankFigures> ranks,
+                           bool made) {
   const bool finite = std::ranges::all_of(
       ranks, [](const auto& rank) { return std::isfinite(rank.gradient_norm); });
   if (scaler_) {
@@ -79,18 +123,9 @@ bool GradientStages::decide(std::int64_t step, std::span<const progress::RankFig
   } else if (!finite) {
     throw Error(
         ErrorCode::NotFinite,
-        fmt::format("step {}: the gradients are not finite (NaN or infinity), so nothing was "
-                    "updated; a lower learning rate or a look at the data may help. The "
-                    "last checkpoint is kept",
-                    step));
-  }
-  if (finite && limits_.norm > 0) {
-    const double norm = norm_of(ranks, norms_);
-    if (factors_ == Factors::Deferred) {
-      factor_ *= optim::clip_factor(norm, limits_.norm);
-    } else {
-      optim::clip_norm(gradients, norm, limits_.norm);
-    }
+        fmt::format("step {}: the gradients are not finite (NaN or infinity), so {}; a lower "
+                    "learning rate or a look at the data may help. The last checkpoint is kept",
+                    step, made ? "what they have updated is dropped" : "nothing was updated"));
   }
   return finite;
 }

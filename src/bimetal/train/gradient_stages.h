@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bimetal/optim/clip.h"
+#include "bimetal/optim/fused.h"
 #include "bimetal/precision/loss_scaler.h"
 #include "bimetal/progress/worker_summary.h"
 
@@ -37,7 +38,9 @@ enum class Factors {
 };
 
 /// A step is backward of loss_scale() times the loss, the sum of gradients over the ranks,
-/// inspect() on each rank, an exchange of what that returned, decide(). Use from one thread.
+/// inspect() on each rank, an exchange of what that returned, decide(). Or, of a rank alone, whose
+/// host is not to wait: backward of scale_there() times the loss, decide_there(), the update, and
+/// later learn() of it. Use from one thread.
 class GradientStages {
  public:
   explicit GradientStages(const UpdateOptions& options, Norms norms = Norms::OfWhole);
@@ -75,6 +78,20 @@ class GradientStages {
   bool decide(std::int64_t step, std::span<const progress::RankFigures> ranks,
               const std::vector<torch::Tensor>& gradients);
 
+  /// What the losses of a step are to be multiplied by, as the device has it: [], undefined without
+  /// a scaler.
+  torch::Tensor scale_there(const torch::Device& device);
+  struct There {
+    torch::Tensor norm;     ///< as look() has it
+    torch::Tensor skipped;  ///< of the scaler's: [], 1 where the step is no update; else undefined
+  };
+  /// Does where the gradients are what look() and decide() do.
+  There decide_there(const std::vector<torch::Tensor>& gradients,
+                     const std::vector<torch::Tensor>& counted);
+  /// What decide() does but for the gradients. `made`: the update has been, so that it is dropped
+  /// where the error says so. A step whose scale was scale_there() then goes on from there.
+  bool learn(std::int64_t step, std::span<const progress::RankFigures> ranks, bool made = true);
+
   /// For checkpoints; empty without a scaler.
   std::optional<precision::LossScaler>& scaler() noexcept { return scaler_; }
 
@@ -82,7 +99,9 @@ class GradientStages {
   std::optional<std::string> notice() const;
 
  private:
-  torch::Tensor unscale(const std::vector<torch::Tensor>& gradients) const;
+  torch::Tensor look_with(const std::vector<torch::Tensor>& gradients,
+                          const std::vector<torch::Tensor>& counted, const torch::Tensor& inverse);
+  torch::Tensor inverse_scale(const torch::Device& device) const;
   void require_way_out(std::int64_t step) const;
 
   optim::GradientLimits limits_;
@@ -90,6 +109,7 @@ class GradientStages {
   Factors factors_ = Factors::Applied;
   double factor_ = 1;
   std::optional<precision::LossScaler> scaler_;
+  std::optional<precision::DeviceLossScale> there_;  ///< ahead of it by what is not learnt yet
 };
 
 }  // namespace bimetal::train

@@ -6,6 +6,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
+#include "bimetal/optim/fused.h"
 #include "bimetal/train/profile/phase.h"
 
 namespace bimetal::train {
@@ -14,10 +15,13 @@ namespace {
 /// Of a rank that has a whole replica, or a part of each of its tensors.
 class ReplicaCompute final : public ShareCompute {
  public:
+  /// `scale`: what losses are multiplied by, beside the store's scale, where it is defined as a
+  /// step begins. Must outlive it.
   ReplicaCompute(const task::Task& task, const task::Model& model, const parallel::Sync& sync,
-                 const StepOptions& options, bool waits)
+                 const StepOptions& options, bool waits, const torch::Tensor& scale)
       : ShareCompute({sync.group().size(), sync.group().rank()}),
         store_(sync.store()),
+        scale_(scale),
         compute_(task, model, options.device,
                  {.micro_batch = options.micro_batch,
                   .precision = options.precision,
@@ -33,11 +37,17 @@ class ReplicaCompute final : public ShareCompute {
   Compute::Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
                            const task::Draws& draws) override {
     if (samples > 0) store_.expect_passes(static_cast<int>(compute_.pieces(samples, passes_)));
-    return compute_.try_run(samples, fetch, backward_into(store_), draws, passes_);
+    const auto backward = backward_into(store_);
+    const auto scaled = [&](const torch::Tensor& loss_sum, bool last) {
+      backward(loss_sum * scale_, last);
+    };
+    return compute_.try_run(samples, fetch, scale_.defined() ? Backward(scaled) : backward, draws,
+                            passes_);
   }
 
  private:
   parallel::ParameterStore& store_;
+  const torch::Tensor& scale_;
   Compute compute_;
   std::int64_t passes_ = 0;  ///< of the step under way, where ranks agree on them
 };
@@ -58,9 +68,9 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
     : optimizer_(optimizer),
       options_(options),
       sync_(std::move(sync)),
-      share_(options_.stage
-                 ? options_.stage
-                 : std::make_shared<ReplicaCompute>(task, model, sync_, options_, !reads_later())),
+      share_(options_.stage ? options_.stage
+                            : std::make_shared<ReplicaCompute>(task, model, sync_, options_,
+                                                               !reads_later(), scale_)),
       update_(sync_, options.parallel.timeout, options.update),
       timer_(options_.device) {
   update_.set_statistics(model.statistics());
@@ -72,14 +82,28 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
   }
 }
 
-/// Whether what the device computes is waited for once, with the norm of the gradients: not where
-/// parts of a model wait for each other within a share, whose seconds then tell nothing, and not
-/// where a pause is to follow.
+/// Whether nobody needs to know what the device computes before it is to update: not where parts of
+/// a model wait for each other within a share, whose seconds then tell nothing, and not where a
+/// pause is to follow.
+bool TrainingStep::unwatched() const {
+  const bool alone = !options_.stage && !sync_.in_parts() && sync_.can_repeat();
+  return !options_.device.is_cpu() && alone && options_.speed == 1 && !sync_.store().keeps_copies();
+}
+
+/// Whether the host need know it but a step later: of a rank alone, whose gradients nobody waits
+/// for. Metal has one stream, in which what the host reads comes behind all that it has asked for.
+bool TrainingStep::reads_late() const {
+  const auto& scaler = options_.update.scaler;
+  const bool decides =
+      !scaler || (scaler->hysteresis == 1 &&
+                  dynamic_cast<const optim::SkippableUpdate*>(&optimizer_) != nullptr);
+  return unwatched() && !options_.device.is_mps() && sync_.group().size() == 1 && decides;
+}
+
+/// Whether it is waited for once, with the norm of the gradients, if not later.
 bool TrainingStep::reads_later() const {
   const auto& [limits, scaler] = options_.update;
-  const bool alone = !options_.stage && !sync_.in_parts() && sync_.can_repeat();
-  return !options_.device.is_cpu() && (scaler || limits.norm > 0) && alone && options_.speed == 1 &&
-         !sync_.store().keeps_copies();
+  return reads_late() || (unwatched() && (scaler || limits.norm > 0));
 }
 
 StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& plan,
@@ -89,7 +113,8 @@ StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& 
   in_phase(Phase::kWait,
            [&] { share_->prepare(plan.counts[static_cast<std::size_t>(share_->lanes().mine())]); });
   update_.has_waited(waiting.seconds());
-  sync_.begin_step(plan.weight(), update_.stages().loss_scale());
+  scale_ = reads_late() ? update_.stages().scale_there(options_.device) : torch::Tensor();
+  sync_.begin_step(plan.weight(), scale_.defined() ? 1 : update_.stages().loss_scale());
   auto mine = compute(plan, fetch);
   mine.wishes = wishes;
   mine.shadow = shadow;
@@ -118,7 +143,8 @@ progress::RankFigures TrainingStep::compute(const data::EpochSampler::Step& plan
   if (samples == 0 || outcome.fit != progress::Fit::fits) return mine;
   if (outcome.losses.defined()) {
     timer_.end();
-    unread_.emplace(outcome.losses, watch.seconds() - sync_.wait_seconds(), timer_);
+    unread_.emplace(outcome.losses, watch.seconds() - sync_.wait_seconds(), std::move(timer_),
+                    reads_late());
     return mine;
   }
   // The previous step's update belongs to what this device spends on a step, and waiting for others

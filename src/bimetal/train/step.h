@@ -61,6 +61,9 @@ class TrainingStep {
                  const std::function<task::Values()>& fetch, progress::Wishes wishes = {},
                  progress::ShadowFigures shadow = {});
 
+  /// As CollectiveUpdate has it: what the last step's result left open.
+  std::optional<EarlierStep> read_late() { return update_.read_late(); }
+
   /// What becomes of the summed gradients; used between steps alone.
   GradientStages& stages() noexcept { return update_.stages(); }
 
@@ -76,11 +79,14 @@ class TrainingStep {
  private:
   progress::RankFigures compute(const data::EpochSampler::Step& plan,
                                 const std::function<task::Values()>& fetch);
+  bool unwatched() const;
+  bool reads_late() const;
   bool reads_later() const;
 
   torch::optim::Optimizer& optimizer_;
   StepOptions options_;
   parallel::Sync sync_;
+  torch::Tensor scale_;  ///< of the step under way, where the device has it
   std::shared_ptr<ShareCompute> share_;
   CollectiveUpdate update_;
   device::StreamTimer timer_;     ///< of a share that nobody waits for

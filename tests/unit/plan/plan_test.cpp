@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "bimetal/base/error.h"
+#include "bimetal/plan/link_probe.h"
 
 namespace bimetal::plan {
 namespace {
@@ -204,6 +205,30 @@ TEST(PlanText, UnitsFitTheSize) {
   EXPECT_EQ(seconds_text(1.25), "1.25 s");
   EXPECT_EQ(link_text(117.5e6), "940 Mbit/s");
   EXPECT_EQ(link_text(3.125e9), "25.0 Gbit/s");
+}
+
+// Between devices bytes go through page-locked memory of their hosts.
+TEST(HostCopies, LengthenWhatGoesOverALink) {
+  const LinkSpeed link{.latency_s = 10e-6, .bytes_per_s = 1e9};
+  const HostCopies card{.latency_s = 5e-6, .out_s_per_byte = 1 / 25e9, .in_s_per_byte = 1 / 50e9};
+  const auto same = with_copies(link, {}, {});
+  EXPECT_DOUBLE_EQ(same.latency_s, link.latency_s);
+  EXPECT_DOUBLE_EQ(same.bytes_per_s, link.bytes_per_s);
+  const auto out = with_copies(link, card, {}), in = with_copies(link, {}, card);
+  EXPECT_DOUBLE_EQ(out.latency_s, 15e-6);
+  EXPECT_DOUBLE_EQ(1 / out.bytes_per_s, 1 / 1e9 + 1 / 25e9);
+  EXPECT_DOUBLE_EQ(1 / in.bytes_per_s, 1 / 1e9 + 1 / 50e9);
+
+  for (const int ranks : {2, 5}) {
+    std::vector<HostCopies> all(static_cast<std::size_t>(ranks));
+    EXPECT_DOUBLE_EQ(with_copies(link, all).bytes_per_s, link.bytes_per_s);
+    all.back() = card;  // the others wait for the slowest
+    const auto slower = with_copies(link, all);
+    constexpr double kBytes = 1e8;
+    EXPECT_NEAR(ring_seconds(kBytes, ranks, slower),
+                ring_seconds(kBytes, ranks, link) + 2 * 5e-6 + kBytes / 25e9 + kBytes / 50e9,
+                1e-12);
+  }
 }
 
 }  // namespace

@@ -2,8 +2,11 @@
 #include "bimetal/precision/loss_scaler.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <limits>
+#include <random>
 
 namespace bimetal::precision {
 namespace {
@@ -98,6 +101,27 @@ TEST(LossScaler, GoesOnWhereItWas) {
   second.restore(first.state());
   for (int step = 42; step < 100; ++step) second.update(overflow(step));
   EXPECT_EQ(second.state(), whole.state());
+}
+
+// Which the host learns later, and then has the same.
+TEST(DeviceLossScale, DecidesAsTheHostsDoes) {
+  std::mt19937 random(7);
+  for (const auto& options :
+       {LossScalerOptions{.interval = 3}, LossScalerOptions{.initial = 5, .interval = 2},
+        LossScalerOptions{.initial = 0.25, .interval = 4, .least = 1},
+        LossScalerOptions{.initial = std::numeric_limits<float>::max(), .interval = 1},
+        LossScalerOptions{.initial = 1000, .growth = 1.7, .back_off = 0.3, .interval = 2},
+        LossScalerOptions{.initial = 64, .dynamic = false}}) {
+    LossScaler host(options);
+    for (int i = 0; i < 5; ++i) host.update(i == 2);  // it goes on from anywhere
+    DeviceLossScale device(host, torch::kCPU);
+    for (int step = 0; step < 300; ++step) {
+      const bool overflow = random() % (step < 150 ? 3 : 8) == 0;
+      device.update(torch::tensor(overflow ? 1.0F : 0.0F));
+      host.update(overflow);
+      ASSERT_EQ(device.scale().item<double>(), host.scale()) << step;
+    }
+  }
 }
 
 }  // namespace

@@ -156,7 +156,9 @@ DryRun::DryRun(const task::Task& task, const UnitMeasureOptions& options,
       options_(options),
       products_(options.on.precision),
       data_(task.training()),
-      watch_(options.on.device) {
+      watch_(options.on.device),
+      events_(!options.on.device.is_cpu() && !options.on.device.is_mps()),
+      timer_(options.on.device) {
   if (options.by_units) memory_ = UnitMemory::make(task, options.on.device, options.on.dtype);
   model_ = memory_ ? memory_->model() : task.make_model();
   if (!memory_) model_.to(options.on.device, options.on.dtype);
@@ -176,6 +178,7 @@ std::vector<UnitRun> DryRun::run_once(std::int64_t samples) {
   auto loss_sum = forward(batch);
   loss_sum = loss_sum.to(options_.on.dtype == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32);
   backward(loss_sum, 1.0 / static_cast<double>(task::weight_of(*data_, 0, samples)));
+  read_spans();
   if (memory_) memory_->drop_all();
   return runs_;
 }
@@ -214,8 +217,14 @@ std::int64_t DryRun::take_peak() {
 void DryRun::change_held(const std::function<void()>& change) {
   note_peak();
   const Stopwatch filling;
+  device::StreamTimer timer(options_.on.device);
+  if (events_) timer.begin();
   change();
   filled_s_ += filling.seconds();
+  if (events_) {
+    timer.end();
+    filling_.push_back(std::move(timer));
+  }
   watch_.take_peak();
 }
 
@@ -238,16 +247,16 @@ torch::Tensor DryRun::forward(const task::Values& batch) {
     values = task::run_units(std::span(&model_.units[u], 1), std::move(values), {}, u);
     runs_[u].output = bytes_of(values);
     if (u + 1 == model_.units.size()) break;
-    end_unit(runs_[u]);
+    end_unit(u);
   }
   auto loss_sum = task_.loss_sum(values, batch);
   values.clear();
-  end_unit(runs_.back());
+  end_unit(runs_.size() - 1);
   return loss_sum;
 }
 
 void DryRun::begin_unit() {
-  device::synchronize(options_.on.device);
+  if (!events_) device::synchronize(options_.on.device);
   before_ = above_start(now());
   take_peak();
   start_clock();
@@ -256,11 +265,38 @@ void DryRun::begin_unit() {
 void DryRun::start_clock() {
   filled_s_ = 0;
   clock_ = Stopwatch();
+  if (!events_) return;
+  filling_.clear();
+  timer_.begin();
 }
 
-void DryRun::end_unit(UnitRun& unit) {
+void DryRun::stop_clock(std::size_t unit, bool backward) {
+  if (events_) {
+    timer_.end();
+    spans_.push_back({unit, backward, std::move(timer_), std::move(filling_)});
+    timer_ = device::StreamTimer(options_.on.device);
+    filling_.clear();
+    return;
+  }
   device::synchronize(options_.on.device);
-  unit.forward_s = seconds();
+  auto& run = runs_[unit];
+  (backward ? run.backward_s : run.forward_s) += clock_.seconds() - filled_s_;
+}
+
+void DryRun::read_spans() {
+  if (!events_) return;
+  device::synchronize(options_.on.device);
+  for (const auto& span : std::exchange(spans_, {})) {
+    double seconds = span.all.seconds();
+    for (const auto& filling : span.filling) seconds -= filling.seconds();
+    auto& run = runs_[span.unit];
+    (span.backward ? run.backward_s : run.forward_s) += seconds;
+  }
+}
+
+void DryRun::end_unit(std::size_t number) {
+  stop_clock(number, /*backward=*/false);
+  auto& unit = runs_[number];
   unit.saved = above_start(now()) - before_;
   unit.forward_peak = above_start(take_peak()) - before_;
 }
@@ -272,11 +308,10 @@ void DryRun::backward(const torch::Tensor& loss_sum, double part) {
   // Gradients of a unit come before those of the units in front of it (the last of a tensor that
   // several have with the first of them).
   const auto note = [&](std::size_t of) {
-    device::synchronize(options_.on.device);
     unit = std::min(unit, of);
+    stop_clock(unit, /*backward=*/true);
     auto& run = runs_[unit];
     run.backward_peak = std::max(run.backward_peak, above_start(take_peak()));
-    run.backward_s += seconds();
     start_clock();
   };
   {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/device/stream_timer.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/measure/unit_measure.h"
 
@@ -122,11 +123,14 @@ class DryRun {
   void hold_while_used(std::size_t unit);
 
   torch::Tensor forward(const task::Values& batch);
-  // Without what it took to fill memory, which training has filled.
+  // Without what it took to fill memory, which training has filled. On a device that has events
+  // nobody waits between units, so that seconds are those of a step, launches included; they are
+  // known at the run's end.
   void start_clock();
-  double seconds() const { return clock_.seconds() - filled_s_; }
+  void stop_clock(std::size_t unit, bool backward);
+  void read_spans();
   void begin_unit();
-  void end_unit(UnitRun& unit);
+  void end_unit(std::size_t unit);
   void backward(const torch::Tensor& loss_sum, double part);
 
   const task::Task& task_;
@@ -142,6 +146,16 @@ class DryRun {
   double before_ = 0, filled_s_ = 0;
   int count_ = 0;
   Stopwatch clock_;
+  struct Span {
+    std::size_t unit = 0;
+    bool backward = false;
+    device::StreamTimer all;
+    std::vector<device::StreamTimer> filling;
+  };
+  const bool events_;
+  device::StreamTimer timer_;
+  std::vector<device::StreamTimer> filling_;  ///< since start_clock()
+  std::vector<Span> spans_;
 };
 
 }  // namespace bimetal::train

@@ -167,8 +167,22 @@ void take_steps(const std::vector<plan::PlanWorker>& workers, double batch_weigh
   }
 }
 
-std::vector<plan::LinkSpeed> links_of(comm::Group group) {
-  return group.size() > 1 ? plan::probe_pairs(group) : std::vector<plan::LinkSpeed>();
+/// Between the ranks' devices, which is through their hosts' memory.
+std::vector<plan::LinkSpeed> links_of(comm::Group group, const std::vector<RankDevice>& devices) {
+  if (group.size() == 1) return {};
+  auto links = plan::probe_pairs(group);
+  const auto count = devices.size();
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    links[i] = plan::with_copies(links[i], devices[i / count].copies, devices[i % count].copies);
+  }
+  return links;
+}
+
+plan::LinkSpeed link_of(comm::Group group, std::uint64_t gradient_bytes,
+                        const std::vector<RankDevice>& devices) {
+  std::vector<plan::HostCopies> copies;
+  for (const auto& device : devices) copies.push_back(device.copies);
+  return plan::with_copies(plan::probe_link(std::move(group), gradient_bytes), copies);
 }
 
 /// What this rank is, with the job's data.
@@ -290,7 +304,7 @@ MeasuredPlan measure_meshes(const job::JobConfig& of_all, comm::Group group,
     result.input.workers.push_back({short_name(device, result.devices), {}});
   }
   observer.on_phase("measuring the link");
-  take_cluster(job, here.place, group, links_of(group), result);
+  take_cluster(job, here.place, group, links_of(group, result.devices), result);
   return result;
 }
 
@@ -323,14 +337,14 @@ MeasuredPlan measure_plan(const job::JobConfig& of_all, comm::Group group,
   input.servers = static_cast<int>(job.servers.weights.size());
   input.copies = static_cast<int>(job.servers.replicas);
   input.bucket_bytes = bucket_bytes(job, *here.task, here.place.dtype);
-  input.link = plan::probe_link(group, input.gradient_bytes());
+  input.link = link_of(group, input.gradient_bytes(), result.devices);
   for (std::size_t r = 0; r < result.devices.size(); ++r) {
     input.workers.push_back({short_name(result.devices[r], result.devices), steps[r].cost});
   }
   if (result.memory) {
     result.memory_input.link = input.link;
     result.memory = plan::plan_memory(result.memory_input);
-    take_cluster(job, here.place, group, links_of(group), result);
+    take_cluster(job, here.place, group, links_of(group, result.devices), result);
     take_steps(input.workers, static_cast<double>(input.global_batch), result.mesh_input);
     auto asked = for_these ? std::optional(asked_mesh(job, result)) : std::nullopt;
     result.mesh = plan::plan_mesh({result.mesh_input, *result.cluster}, std::move(asked));

@@ -22,6 +22,11 @@ RankDevice named_device(const torch::Device& device, const TrainerOptions& optio
   result.host = options.host_name;
   result.worker = job::to_string(options.worker);
   result.device = device.str();
+  if (const auto copies = device::probe_copies(device)) {
+    result.copies = {.latency_s = copies->latency_s,
+                     .out_s_per_byte = 1 / copies->from_device_bytes_per_s,
+                     .in_s_per_byte = 1 / copies->to_device_bytes_per_s};
+  }
   return result;
 }
 
@@ -45,7 +50,8 @@ std::vector<RankDevice> gather_devices(comm::Group group, RankDevice mine, Deadl
       std::move(group), std::move(mine), deadline, [](auto& wire, RankDevice& device) {
         wire(device.host, device.worker, device.device, device.name, device.memory_free_bytes,
              device.matmul_float32_gflops, device.matmul_half_gflops, device.may_be_lower,
-             device.convolution_float32_gflops, device.memory_bytes_per_s);
+             device.convolution_float32_gflops, device.memory_bytes_per_s, device.copies.latency_s,
+             device.copies.out_s_per_byte, device.copies.in_s_per_byte);
       });
 }
 

@@ -9,6 +9,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/plan/link_probe.h"
 #include "bimetal/train/trainer.h"
 
 namespace bimetal::train {
@@ -25,9 +26,10 @@ struct RankDevice {
   bool may_be_lower = false;      ///< it computes in float32 by default, and could in bfloat16
   double convolution_float32_gflops = 0;
   double memory_bytes_per_s = 0;
+  plan::HostCopies copies = {};  ///< of what goes to other ranks through its host's memory
 };
 
-/// Without speeds and the like; with them, which takes about half a second.
+/// Without speeds and the like but those of copies; with them, which takes about half a second.
 RankDevice named_device(const torch::Device& device, const TrainerOptions& options);
 RankDevice measured_device(const torch::Device& device, const TrainerOptions& options);
 
