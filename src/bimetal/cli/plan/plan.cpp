@@ -12,6 +12,7 @@
 #include "bimetal/cli/plan/plan_output.h"
 #include "bimetal/cli/progress.h"
 #include "bimetal/cli/rank/rank.h"
+#include "bimetal/cli/start/host_meeting.h"
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
