@@ -3,7 +3,7 @@
 
 Of each job both builds run as processes of their own, with one worker on one thread. In turn, --windows times each, one of them goes on for
 --seconds and the other is stopped (SIGSTOP), so that both see the same machine. Counted are the processor's nanoseconds of a step, by
-all threads of the process, which other work on the machine makes little longer, and the seconds of the job's own clock. Printed are the
+all threads of the job, which other work on the machine makes little longer, and the seconds of the job's own clock. Printed are the
 medians and, as "ratio", before / now of each round's pair: 1 is as fast, below 1 slower, with the quartiles of the rounds.
 
     .venv/bin/python bench/two_builds.py OLD/bimetal NEW/bimetal        about eight minutes
@@ -12,6 +12,7 @@ medians and, as "ratio", before / now of each round's pair: 1 is as fast, below 
 import argparse
 import contextlib
 import json
+import os
 import pathlib
 import re
 import signal
@@ -28,10 +29,10 @@ from made_tokens import made_tokens
 from page import status, write_images
 
 
-def jobs(folder, program):
+def jobs(folder):
     """Tables of job files, by name: steps of about 1, 20 and 40 ms."""
     images = {"path": str(folder / "data")}
-    tokens = job_file.tokens(made_tokens(program, folder), 64)
+    tokens = job_file.tokens(folder, 64)
     gpt = {"name": "gpt", "layers": 2, "width": 64, "heads": 2}
     train = {"epochs": 1_000_000, "learning_rate": 1e-4, "evaluate": False}
     return {
@@ -47,7 +48,7 @@ class Job:
 
     def __init__(self, program, job, folder):
         self._process = subprocess.Popen([program, "train", job, "--worker", "cpu:threads=1"], cwd=folder, text=True,
-                                         stdout=subprocess.PIPE)
+                                         stdout=subprocess.PIPE, start_new_session=True)
 
     def __enter__(self):
         for line in self._process.stdout:
@@ -59,26 +60,37 @@ class Job:
         threading.Thread(target=self._process.stdout.read, daemon=True).start()
         while status(self._address)["step"] < 50:
             time.sleep(0.1)
-        self._process.send_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
         return self
 
     def __exit__(self, *_):
-        self._process.kill()
+        self._signal(signal.SIGKILL)
         self._process.wait()
+
+    def _processes(self):
+        """Of its session: the command and its ranks."""
+        for path in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if int((path / "stat").read_text().rsplit(")", 1)[1].split()[3]) == self._process.pid:
+                    yield path
+
+    def _signal(self, number):
+        for path in self._processes():
+            os.kill(int(path.name), number)
 
     def _now(self):
         told = status(self._address)
-        cpu = sum(int(task.read_text().split()[0]) for task in pathlib.Path(f"/proc/{self._process.pid}/task").glob("*/schedstat"))
+        cpu = sum(int(task.read_text().split()[0]) for path in self._processes() for task in path.glob("task/*/schedstat"))
         return told["step"], told["elapsed_s"], cpu / 1e9
 
     def window(self, seconds):
         """Milliseconds of a step: of the processor, and of the job's clock."""
-        self._process.send_signal(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
         time.sleep(0.1)
         step, elapsed, cpu = self._now()
         time.sleep(seconds)
         later = self._now()
-        self._process.send_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
         steps = later[0] - step
         return 1e3 * (later[2] - cpu) / steps, 1e3 * (later[1] - elapsed) / steps
 
@@ -108,13 +120,17 @@ def main():
     parser.add_argument("now")
     parser.add_argument("--windows", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--only", default="", help="jobs whose name begins so")
     args = parser.parse_args()
     args.before, args.now = (str(pathlib.Path(program).resolve()) for program in (args.before, args.now))
     print(json.dumps(machine.describe(args.now)))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_images(folder / "data", 12_800)
-        for title, tables in jobs(folder, args.now).items():
+        chosen = {title: tables for title, tables in jobs(folder).items() if title.startswith(args.only)}
+        if any("gpt" in title for title in chosen):
+            made_tokens(args.now, folder)
+        for title, tables in chosen.items():
             print(json.dumps({"job": title, **compare(args, tables, folder)}), flush=True)
 
 
