@@ -14,7 +14,6 @@ from text_job import TextJob
 
 STEPS = 40
 SLOW = "cpu:threads=1,speed=0.3"  # so that a job does not end before it is disturbed, however busy the machine is
-SLOWER = "cpu:threads=1,speed=0.1"
 
 
 class ElasticJob(ExactJob):
@@ -183,7 +182,7 @@ class ElasticParts(ElasticJob, TextJob):
         return self.write_text_job(name, **{"train__global_batch": 64, "train__micro_batch": 16, "checkpoint__every_steps": 10, **settings})
 
     def leave(self, ranks, asked):
-        job = self.start_job(ranks, workers=(SLOWER,) * ranks, mesh__tensor=2)
+        job = self.start_job(ranks, workers=(SLOW,) * ranks, mesh__tensor=2)
         pid = self.ranks_of(job)[asked]
         os.kill(pid, signal.SIGTERM)
         job.wait_for_output("left:")
