@@ -3,11 +3,9 @@ that of one worker whom nothing disturbs."""
 
 import json
 import os
-import random
 import re
 import shutil
 import signal
-import time
 
 import harness
 from exact_job import ExactJob
@@ -177,6 +175,29 @@ class ElasticMeshes(ElasticJob):
         self.assertNotIn("planned again", job.out)
 
 
+class ElasticParts(ElasticJob, TextJob):
+    """Ranks with parts of one replica's tensors speak as one: it must still be known which of them leaves."""
+
+    def write_exact_job(self, name, **settings):
+        return self.write_text_job(name, **{"train__global_batch": 64, "train__micro_batch": 16, "checkpoint__every_steps": 10, **settings})
+
+    def leave(self, ranks, asked):
+        job = self.start_job(ranks, workers=(SLOW,) * ranks, mesh__tensor=2)
+        pid = self.ranks_of(job)[asked]
+        os.kill(pid, signal.SIGTERM)
+        job.wait_for_output("left:")
+        self.assertRegex(job.out, rf"left: .*\(process {pid}\)\n")
+        job.done()
+        self.report.unlink()
+        self.assert_undisturbed_end(job)
+
+    def test_one_of_the_only_replica_leaves(self):
+        self.leave(2, 1)
+
+    def test_one_of_the_second_replica_leaves(self):
+        self.leave(4, 3)
+
+
 class ElasticRoom(TextJob):
     """A model of 410 MB with its optimizer, on workers that have room for three quarters of it."""
 
@@ -246,6 +267,19 @@ class ElasticOnSeveralMachines(ElasticJob, TwoMachines):
         self.assert_undisturbed_end(host, guest, newcomer)
         self.assertIn("[mesh] is not for 3 workers: it is planned again", host.out)
 
+    def test_a_model_in_stages_is_whole_again_each_time(self):
+        host = self.host(self.write_elastic_job(mesh__stages=2), world_size=2, workers=(SLOW,))
+        guest = self.join(host, workers=(SLOW,))
+        self.wait_for_checkpoint(host)
+        for times in (1, 2):
+            guest.interrupt()
+            guest.done(harness.INTERRUPTED)
+            harness.wait_until(lambda: host.out.count("1 worker goes on") == times, "a worker alone", host)
+            if times == 1:
+                guest = self.join(host, workers=(SLOW,))
+                host.wait_for_output("2 workers go on")
+        self.assert_undisturbed_end(host)
+
     def test_a_newcomer_with_other_data_is_refused(self):
         host, guest = self.begin(1)
         harness.write_dataset(self.folder / "other", train=512)
@@ -258,88 +292,6 @@ class ElasticOnSeveralMachines(ElasticJob, TwoMachines):
         self.kill(guest, 0)
         for job in (host, guest):
             self.assert_one_message(job.wait(), harness.PEER_LOST, "signal 9")
-        self.assert_nothing_left()
-
-
-class RandomEvents(ElasticJob, TwoMachines):
-    """One machine after the other comes, leaves, is killed or sleeps, until the job is done: some ten events. BIMETAL_SEED: of
-    another course, and of another strategy; BIMETAL_SEEDS: so many of them, one after the other (`make endurance`)."""
-
-    STRATEGIES = ({}, {"zero__level": 2, "zero__copies": 2}, {"zero__level": 3}, {"mesh__stages": 2})
-    STEPS = 120
-
-    def members(self):
-        """Those who train, not those who are still coming, by the process of their only rank."""
-        return {pid: job for job in self.jobs if "training" in job.out for pid in self.ranks_of(job)}
-
-    def victim(self):
-        return self.random.choice(sorted(self.members()))
-
-    def guest(self):
-        """By the address that a machine which is there has shown last: the first one may be gone."""
-        there = [job for job in self.jobs if job.process.poll() is None and "bimetal join" in job.out]
-        if not there:
-            return
-        address = re.findall(r"bimetal join (\S+)", there[-1].out)[-1]
-        self.jobs.append(self.start("join", address, "--token-file", self.token, "--worker", SLOW))
-
-    def kill_one(self):
-        os.kill(self.victim(), signal.SIGKILL)
-
-    def let_one_leave(self):
-        os.kill(self.victim(), signal.SIGTERM)
-
-    def let_one_sleep(self):
-        pid = self.victim()
-        job = self.members()[pid]
-        os.kill(pid, signal.SIGSTOP)
-        began = job.out.count("training")
-        seconds = self.random.uniform(1, 6)
-        time.sleep(seconds)
-        os.kill(pid, signal.SIGCONT)
-        if seconds < 3:  # parallel.timeout_s: it is too short to be noticed
-            return
-        harness.wait_until(lambda: job.out.count("training") > began or job.process.poll() is not None or self.last.exists(),
-                           "the return of one that slept", job)
-
-    def test_random_events(self):
-        first, seeds = (int(os.environ.get(name) or usual) for name, usual in (("BIMETAL_SEED", 4), ("BIMETAL_SEEDS", 1)))
-        for seed in range(first, first + seeds):
-            with self.subTest(BIMETAL_SEED=seed):
-                for folder in ("elastic", "alone", f"whole-elastic-{self.STEPS}"):
-                    shutil.rmtree(self.folder / folder, ignore_errors=True)
-                self.go_through(seed)
-
-    def go_through(self, seed):
-        strategy = self.STRATEGIES[seed % len(self.STRATEGIES)]
-        print(f"seed {seed}: {strategy}", flush=True)
-        self.random = random.Random(seed)
-        steps = self.STEPS
-        settings = {"train__steps": steps, "parallel__timeout_s": 3, "checkpoint__every_steps": 10, **strategy}
-        self.jobs = []
-        self.jobs.append(self.host(self.write_elastic_job(**settings), world_size=2, workers=(SLOW,)))
-        self.jobs.append(self.join(self.jobs[0], workers=(SLOW,)))
-        self.wait_for_checkpoint(self.jobs[0])
-        self.last = self.folder / "elastic" / f"step-{steps:08}"
-        events = 0
-        while not self.last.exists() and self.members():
-            enough = len(self.members()) > 1
-            events_now = [self.guest] * (len(self.processes()) < 8) + [self.kill_one, self.let_one_leave, self.let_one_sleep] * enough
-            if not events_now:
-                time.sleep(0.5)
-                continue
-            event = self.random.choice(events_now)
-            print(f"{event.__name__} with {len(self.members())} workers", flush=True)
-            event()
-            events += 1
-            time.sleep(self.random.uniform(0.5, 4))
-        for job in self.jobs:
-            job.wait()
-        said = "\n".join(f"{job.out}\n{job.err}" for job in self.jobs)
-        self.assertTrue(self.last.exists(), said)
-        self.assertGreater(events, 3)
-        self.run_to(self.write_elastic_job("alone", train__steps=steps), steps, ranks=1)
-        self.assert_same_end("elastic", steps, close=1e-12 * steps / STEPS, scaled=True)
         self.assert_nothing_left()
 
 

@@ -1,6 +1,7 @@
 #include "bimetal/comm/link_probe.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -21,7 +22,9 @@ constexpr std::size_t kLastProbe = std::size_t{4} << 20;
 // Longer than what a shaper or a switch lets through at once, and than a scheduler's whims.
 constexpr std::uint64_t kLongEnough = 10'000'000;  // ns
 
-// What a rank has measured with each other one.
+constexpr int kMeasureAllPairs = 16;
+
+// What a rank has measured with another one, or with those that it has measured with.
 struct PairFigures {
   std::uint64_t latency_ns = 0;
   std::uint64_t bytes_per_s = 0;
@@ -34,22 +37,35 @@ std::span<std::byte> bytes_of(std::vector<T>& values) {
 
 class Probe {
  public:
-  explicit Probe(Channel& channel)
-      : channel_(channel), memory_(channel.scratch(2 * kLastProbe)), figures_(channel.size()) {
+  explicit Probe(Channel& channel) : channel_(channel), memory_(channel.scratch(2 * kLastProbe)) {
     std::ranges::fill(memory_, std::byte{});
   }
 
-  // By the circle method: in each round every rank has one partner at most, so that no link
-  // carries two measurements at a time.
-  std::vector<PairFigures> run() {
-    const int places = channel_.size() + channel_.size() % 2;
-    for (int round = 0; round < places - 1; ++round) {
-      if (const auto partner = partner_in(round, places)) measure(*partner);
+  // In each round every rank has one partner at most, so that no link carries two measurements at a
+  // time. Of many ranks each measures with those of a hypercube alone: all pairs would take as many
+  // rounds as there are ranks, and as many connections of each.
+  PairFigures run() {
+    const int size = channel_.size(), places = size + size % 2;
+    const bool all_pairs = size <= kMeasureAllPairs;
+    const int rounds = all_pairs ? places - 1 : std::bit_width(static_cast<unsigned>(size - 1));
+    for (int round = 0; round < rounds; ++round) {
+      const int across = channel_.rank() ^ (1 << round);
+      const auto partner = all_pairs       ? partner_in(round, places)
+                           : across < size ? std::optional(across)
+                                           : std::nullopt;
+      if (partner) take_in(measure(*partner));
     }
     return figures_;
   }
 
  private:
+  /// A rank's own link is as fast as the fastest of its pairs.
+  void take_in(const PairFigures& pair) {
+    figures_.latency_ns = std::max(figures_.latency_ns, pair.latency_ns);
+    figures_.bytes_per_s = std::max(figures_.bytes_per_s, pair.bytes_per_s);
+  }
+
+  // By the circle method.
   std::optional<int> partner_in(int round, int places) const {
     const int turning = places - 1, rank = channel_.rank();
     int partner;
@@ -88,8 +104,8 @@ class Probe {
     return place;
   }
 
-  void measure(int partner) {
-    auto& figures = figures_[static_cast<std::size_t>(partner)];
+  PairFigures measure(int partner) {
+    PairFigures figures;
     std::uint64_t least = ~std::uint64_t{0};
     for (int i = 0; i < kShortExchanges; ++i) {
       least = std::min(least, exchange(partner, memory_.first(1), memory_.subspan(8, 1)));
@@ -102,23 +118,20 @@ class Probe {
       figures.bytes_per_s = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(rate));
       if (span >= kLongEnough) break;
     }
+    return figures;
   }
 
   Channel& channel_;
   const std::span<std::byte> memory_;
-  std::vector<PairFigures> figures_;
+  PairFigures figures_;
 };
 
-// A rank's own link is as fast as the fastest of its pairs.
 Links links_from(const std::vector<std::vector<PairFigures>>& rows) {
   Links links;
   for (const auto& row : rows) {
-    std::uint64_t fastest = 1;
-    for (const auto& pair : row) {
-      fastest = std::max(fastest, pair.bytes_per_s);
-      links.latency_s = std::max(links.latency_s, static_cast<double>(pair.latency_ns) * 1e-9);
-    }
-    links.bytes_per_s.push_back(static_cast<double>(fastest));
+    links.latency_s = std::max(links.latency_s, static_cast<double>(row[0].latency_ns) * 1e-9);
+    links.bytes_per_s.push_back(
+        static_cast<double>(std::max<std::uint64_t>(1, row[0].bytes_per_s)));
   }
   return links;
 }
@@ -162,7 +175,7 @@ LinkPlan agree_on_plan(Channel& channel, bool leaves_host, const std::vector<int
   std::vector<std::vector<PairFigures>> rows;
   if (std::ranges::find(measuring, channel.rank()) != measuring.end()) {
     Channel between = channel.among(measuring);
-    rows = gather(between, Probe(between).run());
+    rows = gather<PairFigures>(between, {Probe(between).run()});
   }
   std::vector<std::uint64_t> words(2 + measuring.size(), 0);
   if (channel.rank() == 0) {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/meet/meet.h"
@@ -72,13 +72,19 @@ void Door::look() {
 void Door::take(std::int64_t number, std::string_view text) {
   try {
     Visitor visitor{number, decode_knock(text)};
-    std::erase_if(visitors_, [&](const auto& other) {
-      return other.second.knock.who.id == visitor.knock.who.id;
-    });
+    auto& last = numbers_[visitor.knock.who.id];
+    visitors_.erase(std::exchange(last, number));
     visitors_.emplace(number, std::move(visitor));
   } catch (const Error&) {
     // Whoever says what makes no sense waits for nothing.
   }
+}
+
+const Visitor* Door::visitor(std::uint64_t id) const {
+  const auto number = numbers_.find(id);
+  if (number == numbers_.end()) return nullptr;
+  const auto found = visitors_.find(number->second);
+  return found == visitors_.end() ? nullptr : &found->second;
 }
 
 void Door::answer(std::int64_t number, const Answer& answer) {

@@ -47,6 +47,8 @@ class Door {
   void look();
   /// Those who have no answer yet, there or not. Of one process the last knock counts.
   const std::map<std::int64_t, Visitor>& visitors() const { return visitors_; }
+  /// nullptr: that process is none of them.
+  const Visitor* visitor(std::uint64_t id) const;
 
   void answer(std::int64_t number, const Answer& answer);
   /// Of all that wait; tells them to look for the meeting anew.
@@ -65,6 +67,7 @@ class Door {
   Deadline next_sign_ = Deadline::at({});
   std::map<std::int64_t, Deadline> unread_;  ///< those who have a number and have not said more yet
   std::map<std::int64_t, Visitor> visitors_;
+  std::map<std::uint64_t, std::int64_t> numbers_;  ///< of their last knocks, by process
 };
 
 /// What one who waits at `store` does. Returns the answer. Errors: PeerLost where the member is

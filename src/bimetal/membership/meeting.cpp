@@ -39,10 +39,8 @@ Meeting::Meeting(Door& door, const Roll& roll, const Member& self,
     : door_(door), roll_(roll), self_(self), silence_(silence), timeout_(timeout) {}
 
 const Visitor* Meeting::visitor(std::uint64_t id) const {
-  for (const auto& [number, visitor] : door_.visitors()) {
-    if (visitor.knock.who.id == id && visitor.there()) return &visitor;
-  }
-  return nullptr;
+  const auto* const found = door_.visitor(id);
+  return found != nullptr && found->there() ? found : nullptr;
 }
 
 bool Meeting::has_come(const Member& member) const {
@@ -120,8 +118,9 @@ std::vector<Member> Meeting::members() const {
 
 void Meeting::admit(const Objection& objection, int most) {
   newcomers_.clear();
+  auto room = most - size();
   for (auto& member : newcomers_at(door_, roll_, objection)) {
-    if (most == 0 || size() < most) newcomers_.push_back(std::move(member));
+    if (most == 0 || room-- > 0) newcomers_.push_back(std::move(member));
   }
 }
 

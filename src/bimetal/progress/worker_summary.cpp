@@ -57,7 +57,7 @@ RankFigures decode(std::span<const double> numbers) {
 Wishes& Wishes::operator|=(const Wishes& other) {
   stop |= other.stop;
   save |= other.save;
-  leave |= other.leave;
+  leave &= other.leave;  // together or not: one that leaves alone says so by `dismiss`
   change |= other.change;
   dismiss = std::max(dismiss, other.dismiss);
   profile = std::max(profile, other.profile);

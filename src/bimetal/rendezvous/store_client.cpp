@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
@@ -213,16 +214,8 @@ void ClientSession::on_ended(const Error& why) {
   changed_.notify_all();
 }
 
-using OnTrouble = std::function<void(const std::string& trouble)>;
-
-std::unique_ptr<Store> connect(const net::Endpoint& server, const net::Token& token,
-                               Deadline deadline, net::Encryption encryption,
-                               const std::string& name, OnTrouble on_trouble) {
-  net::require_token_for(server.host, token);
-  auto request =
-      net::dial_request(net::Service::Store, server, name, {token, encryption, {}}, deadline);
-  request.on_trouble = std::move(on_trouble);
-
+std::unique_ptr<Store> connect(const net::Endpoint& server, const net::DialRequest& request) {
+  net::require_token_for(server.host, request.token);
   auto io = std::make_unique<asio::io_context>(1);
   std::exception_ptr failure;
   std::optional<net::DialedConnection> connection;
@@ -231,30 +224,37 @@ std::unique_ptr<Store> connect(const net::Endpoint& server, const net::Token& to
       [&](std::exception_ptr error) { failure = std::move(error); });
   io->run();
   if (failure) std::rethrow_exception(failure);
-  return std::make_unique<StoreClient>(std::move(io), std::move(*connection), name);
+  return std::make_unique<StoreClient>(std::move(io), std::move(*connection), request.name);
 }
 
-std::string name_of(const net::Endpoint& server) {
-  return fmt::format("the rendezvous store at {}", to_string(server));
+net::DialRequest request_for(const net::Endpoint& server, const net::Token& token,
+                             Deadline deadline, net::Encryption encryption) {
+  const auto name = fmt::format("the rendezvous store at {}", to_string(server));
+  return net::dial_request(net::Service::Store, server, name, {token, encryption, {}}, deadline);
 }
 
 }  // namespace
 
 std::unique_ptr<Store> connect_store(const net::Endpoint& server, const net::Token& token,
                                      Deadline deadline, net::Encryption encryption) {
-  const auto name = name_of(server);
-  return connect(server, token, deadline, encryption, name, [&name](const std::string& trouble) {
+  auto request = request_for(server, token, deadline, encryption);
+  request.on_trouble = [name = request.name](const std::string& trouble) {
     log(LogLevel::info, "{}: {}; trying again", name, trouble);
-  });
+  };
+  return connect(server, request);
 }
 
+/// A server to which more come at once than it can hear hangs up on some: they try again.
 std::unique_ptr<Store> connect_store_at_once(const net::Endpoint& server, const net::Token& token,
                                              Deadline deadline) {
-  const auto name = name_of(server);
-  return connect(server, token, deadline, net::encryption_from_environment(), name,
-                 [&name](const std::string& trouble) {
-                   throw Error(ErrorCode::PeerLost, fmt::format("{}: {}", name, trouble));
-                 });
+  auto request = request_for(server, token, deadline, net::encryption_from_environment());
+  bool answered = false;
+  request.on_answer = [&answered] { answered = true; };
+  request.on_trouble = [&answered, name = request.name](const std::string& trouble) {
+    if (std::exchange(answered, false)) return;
+    throw Error(ErrorCode::PeerLost, fmt::format("{}: {}", name, trouble));
+  };
+  return connect(server, request);
 }
 
 }  // namespace bimetal::rendezvous

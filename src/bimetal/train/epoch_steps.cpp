@@ -4,6 +4,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -106,6 +107,8 @@ progress::Wishes Epoch::wishes() {
       .leave = options_.members != nullptr && asks(options_.leave_requested),
       .change = options_.members != nullptr && options_.members->somebody_waits(),
       .tell = options_.log != nullptr && options_.log->due()};
+  // What is said for a replica in parts does not tell which of its ranks it is.
+  if (wishes.leave && replicas_.in_parts()) wishes.dismiss = group_.rank();
   if (options_.requests != nullptr && group_.rank() == 0) add_requests(wishes);
   return wishes;
 }
@@ -138,10 +141,13 @@ void Epoch::add_requests(progress::Wishes& wishes) {
 /// The same, as all ranks have agreed on it.
 void Epoch::heed_requests(std::span<const progress::RankFigures> figures,
                           std::vector<int>& leaving) {
-  const auto& [dismiss, profile] = std::pair(figures[0].wishes.dismiss, figures[0].wishes.profile);
-  if (dismiss >= 0 && std::ranges::find(leaving, dismiss) == leaving.end()) {
-    leaving.push_back(dismiss);
+  for (const auto& each : figures) {
+    const int dismiss = each.wishes.dismiss;
+    if (dismiss >= 0 && std::ranges::find(leaving, dismiss) == leaving.end()) {
+      leaving.push_back(dismiss);
+    }
   }
+  const int profile = figures[0].wishes.profile;
   if (profile == 0) return;
   const auto tell = [this](const Profile& done) { observer_.on_profile(times_of(done)); };
   if (!profiler_.ask(state().step, profile, tell)) {
@@ -168,11 +174,12 @@ void Epoch::note_change(std::span<const progress::RankFigures> figures) {
     const auto& asked = figures[rank].wishes;
     interrupted_ |= asked.stop;
     change |= asked.change;
-    if (asked.leave) leaving.push_back(static_cast<int>(rank));
+    if (!asked.leave) continue;
+    std::ranges::copy(replicas_.ranks_of(static_cast<int>(rank)), std::back_inserter(leaving));
   }
   heed_requests(figures, leaving);
   change |= !leaving.empty();
-  interrupted_ |= leaving.size() == figures.size();
+  interrupted_ |= std::ssize(leaving) == group_.size();
   if (interrupted_) {
     tell_who_ended_it(figures);
   } else if (change && !run_.done()) {

@@ -177,6 +177,8 @@ class Epochs {
   /// What is in shards, of which one is lost: it is where its copy is.
   bool rescue(const membership::Roll& before, const membership::Change& change) {
     if (!epoch_ || before.epoch != made_in_ || run_.job.zero.copies == 1) return false;
+    // One that has slept, while the others went on without it, is alone in what it would rescue.
+    if (members_.roll().epoch != before.epoch + 1) return false;
     std::vector<int> lost;
     for (std::size_t rank = 0; rank < before.members.size(); ++rank) {
       const auto id = before.members[rank].id;

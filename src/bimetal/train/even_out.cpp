@@ -145,7 +145,7 @@ void go_back(Run& run, const comm::Group& group) {
   if (run.learnt.state.step > 0) {  // it is not new
     run.observer.on_notice(
         fmt::format("the model goes on from the checkpoint of step {}: {} to make again", step,
-                    counted(run.learnt.state.step - step, "step")));
+                    counted(std::max<std::int64_t>(0, run.learnt.state.step - step), "step")));
   }
   run.learnt.saved = last.at("path").get<std::string>();
   run.learnt.begun = false;

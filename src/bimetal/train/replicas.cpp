@@ -121,6 +121,15 @@ Replicas::Replicas(comm::Group world, std::shared_ptr<const parallel::Mesh> mesh
   if (mesh && mesh->shape().stages == 1) mesh_ = std::move(mesh);
 }
 
+std::vector<int> Replicas::ranks_of(int replica) const {
+  if (!in_parts()) return {replica};
+  std::vector<int> ranks;
+  for (int part = 0; part < mesh_->shape().tensor; ++part) {
+    ranks.push_back(parallel::rank_at(mesh_->shape(), {0, replica, part}));
+  }
+  return ranks;
+}
+
 std::vector<balance::Device> Replicas::devices(const std::vector<balance::Device>& of_ranks) const {
   if (!in_parts()) return of_ranks;
   const auto& shape = mesh_->shape();

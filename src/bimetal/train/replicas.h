@@ -40,6 +40,8 @@ class Replicas {
 
   /// Whether replicas are of several ranks that count as one.
   bool in_parts() const noexcept { return mesh_ != nullptr; }
+  /// The world's ranks whose figures come as those of one.
+  std::vector<int> ranks_of(int replica) const;
 
   /// All ranks.
   const comm::Group& world() const noexcept { return world_; }

@@ -118,6 +118,8 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group,
   if (!mesh_ && job_.zero.level == 0) {
     begin_whole(task, place, observer, options);
   } else {
+    learnt_.model = {};  // of an epoch before, which had all of it
+    learnt_.optimizer.reset();
     const auto start = make_starting_model(job_, task, place);
     whole_ = start.model;
     optimizer_ = make_optimizer(job_, group_.size(), *task, whole_);
@@ -143,10 +145,10 @@ void make_whole(const job::JobConfig& job, int ranks,
 void TrainedModel::begin_whole(const std::shared_ptr<const task::JobTask>& task,
                                const device::Place& place, progress::Observer& observer,
                                const parallel::ReplicatedModelOptions& options) {
-  if (!learnt_.begun) {
+  if (!learnt_.begun || !learnt_.optimizer) {  // none: the epoch before had it in shards or parts
     make_whole(job_, group_.size(), task, place, learnt_);
-    learnt_.state = checkpoint::starting_point(group_, job_, learnt_.saved, learnt_.model,
-                                               *learnt_.optimizer, observer);
+    take_up(checkpoint::starting_point(group_, job_, learnt_.saved, learnt_.model,
+                                       *learnt_.optimizer, observer));
   } else if (!task->has_optimizer()) {
     set_momentum(*learnt_.optimizer, optimizer_config(job_, group_.size()).momentum);
   }
@@ -164,16 +166,20 @@ void TrainedModel::begin_at(checkpoint::SharedReader& saved, progress::Observer&
     checkpoint::require_same_model(opened, whole_);
     checkpoint::log_changed_settings(opened, optimizer_facts_);
   });
-  auto state = checkpoint::starting_point(group_, job_, saved, observer);
-  if (learnt_.begun && state.step != learnt_.state.step) {
+  take_up(checkpoint::starting_point(group_, job_, saved, observer));
+}
+
+/// What has been saved must be what was trained last.
+void TrainedModel::take_up(checkpoint::TrainingState saved) {
+  if (learnt_.begun && saved.step != learnt_.state.step) {
     throw Error(
         ErrorCode::Unsupported,
         fmt::format("other ranks cannot go on after step {} with a model in shards or parts "
                     "that was saved last after step {}: set checkpoint.dir, so that it is "
                     "saved before ranks leave",
-                    learnt_.state.step, state.step));
+                    learnt_.state.step, saved.step));
   }
-  learnt_.state = std::move(state);
+  learnt_.state = std::move(saved);
 }
 
 void TrainedModel::begin_in_shards(const StartingModel& start, const std::vector<double>& weights,

@@ -133,6 +133,7 @@ class TrainedModel {
   void require_finite(comm::Group among) const;
 
  private:
+  void take_up(checkpoint::TrainingState saved);
   void begin_whole(const std::shared_ptr<const task::JobTask>& task, const device::Place& place,
                    progress::Observer& observer, const parallel::ReplicatedModelOptions& options);
   void begin_in_shards(const StartingModel& start, const std::vector<double>& weights,

@@ -116,6 +116,33 @@ void halving_doubling_all_reduce(Channel& channel, std::span<std::byte> data,
   }
 }
 
+// What a rank has doubles in each step. It lies in the order of the ring, from this rank on.
+void doubling_all_gather(Channel& channel, const std::vector<std::span<std::byte>>& segments) {
+  const std::size_t size = segments.size(), bytes = segments[0].size();
+  const auto all = channel.scratch(size * bytes);
+  std::ranges::copy(segments[static_cast<std::size_t>(channel.rank())], all.begin());
+  for (std::size_t here = 1; here < size; here *= 2) {
+    const std::size_t more = std::min(here, size - here) * bytes;
+    const int distance = static_cast<int>(here);
+    const auto arrived =
+        channel.receive(channel.neighbour(distance), all.subspan(here * bytes, more));
+    channel.send(channel.neighbour(-distance), all.first(more));
+    channel.wait(arrived);
+  }
+  channel.wait_sent();
+  for (std::size_t steps = 0; steps < size; ++steps) {
+    const auto rank = static_cast<std::size_t>(channel.neighbour(static_cast<int>(steps)));
+    std::ranges::copy(all.subspan(steps * bytes, bytes), segments[rank].begin());
+  }
+}
+
+bool doubling_suits(const std::vector<std::span<std::byte>>& segments) {
+  constexpr std::size_t kShort = 4096;
+  const std::size_t bytes = segments[0].size();
+  return segments.size() > 2 && bytes <= kShort &&
+         std::ranges::all_of(segments, [&](const auto& one) { return one.size() == bytes; });
+}
+
 void dissemination_barrier(Channel& channel) {
   for (int distance = 1; distance < channel.size(); distance *= 2) {
     const auto heard = channel.receive(channel.neighbour(-distance), {});

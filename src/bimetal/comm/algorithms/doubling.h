@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "bimetal/comm/algorithms/reduction.h"
 #include "bimetal/comm/dtype.h"
@@ -26,6 +27,15 @@ void recursive_doubling_all_reduce(Channel& channel, std::span<std::byte> data, 
 /// `data` becomes the reduction over all ranks, in the same bits on each.
 void halving_doubling_all_reduce(Channel& channel, std::span<std::byte> data,
                                  const Reduction& reduction);
+
+/// Before: rank r holds segment r; all are equally long. After: every rank holds all of them. In
+/// ceil(log2(n)) steps, where a ring takes n - 1, and with a copy of all: for short segments, whose
+/// latency counts. (J. Bruck et al., "Efficient algorithms for all-to-all communications in
+/// multiport message-passing systems", IEEE TPDS 8(11), 1997, section 4.)
+void doubling_all_gather(Channel& channel, const std::vector<std::span<std::byte>>& segments);
+
+/// Whether that is quicker than a ring. The same answer on all ranks.
+bool doubling_suits(const std::vector<std::span<std::byte>>& segments);
 
 // Barrier in ceil(log2(n)) rounds without a root (Hensgen, Finkel and Manber, "Two algorithms for
 // barrier synchronization", 1988). After round k a rank knows, directly or indirectly, of 2^(k+1)

@@ -9,6 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/algorithms/direct.h"
+#include "bimetal/comm/algorithms/doubling.h"
 #include "bimetal/comm/parts.h"
 
 namespace bimetal::comm {
@@ -114,7 +115,7 @@ void ring_all_gather_bytes(Channel& channel, std::span<const std::byte> own, Gat
   for (std::size_t rank = 0; rank < ranks; ++rank) segments.push_back(place(rank));
   const auto self = static_cast<std::size_t>(channel.rank());
   copy_own(std::as_bytes(std::span(&length, 1)), segments[self]);
-  ring_all_gather(channel, segments);
+  doubling_all_gather(channel, segments);
 
   std::vector<std::uint64_t> lengths(ranks);
   std::ranges::copy(told, std::as_writable_bytes(std::span(lengths)).begin());

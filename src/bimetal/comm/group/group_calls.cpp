@@ -46,10 +46,14 @@ void finish_reduction(std::span<std::byte> data, DType dtype, ReduceOp op, int s
 
 using Counts = std::vector<std::size_t>;
 
-auto gather_by_ring(ConstBuffer input, Buffer output, Counts counts) {
+auto gather_all(ConstBuffer input, Buffer output, Counts counts) {
   return [input, output, counts = std::move(counts)](Channel& channel) {
     const auto segments = cut(bytes_of(output), counts, output.dtype);
     copy_own(bytes_of(input), segments[channel.rank()]);
+    if (doubling_suits(segments)) {
+      channel.note_algorithm("recursive doubling");
+      return doubling_all_gather(channel, segments);
+    }
     channel.note_algorithm("ring");
     ring_all_gather(channel, segments);
   };
@@ -122,7 +126,7 @@ Work Group::all_gather(ConstBuffer input, Buffer output, std::optional<Deadline>
   check_whole_and_part(output, "output", input, "input", size());
   const Call call{.operation = Operation::all_gather, .dtype = input.dtype, .count = input.count};
   return group.run(call, {bytes_of(input), bytes_of(output)}, deadline,
-                   gather_by_ring(input, output, Counts(size(), input.count)));
+                   gather_all(input, output, Counts(size(), input.count)));
 }
 
 Work Group::all_gather(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
@@ -134,7 +138,7 @@ Work Group::all_gather(ConstBuffer input, Buffer output, std::span<const std::si
                   .count = output.count,
                   .part_counts = {counts.begin(), counts.end()}};
   return group.run(call, {bytes_of(input), bytes_of(output)}, deadline,
-                   gather_by_ring(input, output, call.part_counts));
+                   gather_all(input, output, call.part_counts));
 }
 
 Work Group::all_gather_bytes(std::span<const std::byte> input, std::shared_ptr<Gathered> output,
