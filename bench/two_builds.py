@@ -6,7 +6,7 @@ Of each job both builds run as processes of their own, with one worker on one th
 all threads of the job, which other work on the machine makes little longer, and the seconds of the job's own clock. Printed are the
 medians and, as "ratio", before / now of each round's pair: 1 is as fast, below 1 slower, with the quartiles of the rounds.
 
-    .venv/bin/python bench/two_builds.py OLD/bimetal NEW/bimetal        about eight minutes
+    .venv/bin/python bench/two_builds.py OLD/bimetal NEW/bimetal        about five minutes
 """
 
 import argparse
@@ -25,21 +25,17 @@ import time
 
 import job_file
 import machine
-from made_tokens import made_tokens
 from page import status, write_images
 
 
 def jobs(folder):
-    """Tables of job files, by name: steps of about 1, 20 and 40 ms."""
+    """Tables of job files, by name: steps of about half a millisecond, and 20."""
     images = {"path": str(folder / "data")}
-    tokens = job_file.tokens(folder, 64)
-    gpt = {"name": "gpt", "layers": 2, "width": 64, "heads": 2}
     train = {"epochs": 1_000_000, "learning_rate": 1e-4, "evaluate": False}
     return {
         "mlp, SGD": {"model": {"name": "mlp", "hidden": 64}, "data": images, "train": train | {"global_batch": 32}},
         "cnn, AdamW, clipped": {"model": {"name": "cnn"}, "data": images,
                                 "train": train | {"global_batch": 32, "optimizer": "adamw", "clip_norm": 1.0}},
-        "gpt, AdamW": {"model": gpt, "data": tokens, "train": train | {"global_batch": 8, "optimizer": "adamw"}},
     }
 
 
@@ -128,8 +124,6 @@ def main():
         folder = pathlib.Path(name)
         write_images(folder / "data", 12_800)
         chosen = {title: tables for title, tables in jobs(folder).items() if title.startswith(args.only)}
-        if any("gpt" in title for title in chosen):
-            made_tokens(args.now, folder)
         for title, tables in chosen.items():
             print(json.dumps({"job": title, **compare(args, tables, folder)}), flush=True)
 
