@@ -45,9 +45,18 @@ TEST_F(JobBoardTest, TheHostHasTheFirstRanks) {
 
 TEST_F(JobBoardTest, AFullJobTakesNobody) {
   host_.offer({"1", "", 3, 0}, 2);
-  expect_error(ErrorCode::InvalidArgument, {"2 of its 3 workers have joined"},
-               [&] { guest_.claim(2, 3); });
+  expect_error(
+      ErrorCode::InvalidArgument,
+      {"2 of the job's 3 workers have joined", "waits for 1 more", "offer fewer", "--world-size 4"},
+      [&] { guest_.claim(2, 3); });
   EXPECT_EQ(guest_.claim(1, 3), 2) << "what could not be claimed must be given back";
+  expect_error(ErrorCode::InvalidArgument, {"waits for nobody", "once it trains"},
+               [&] { guest_.claim(1, 3); });
+  const auto machines = guest_.machines(3);
+  ASSERT_EQ(machines.size(), 2);
+  EXPECT_EQ(machines[0].count, 2);
+  EXPECT_EQ(machines[1].first_rank, 2);
+  EXPECT_EQ(machines[1].count, 1);
 }
 
 TEST_F(JobBoardTest, ServersThatTheHostLacksAreTakenOnce) {
