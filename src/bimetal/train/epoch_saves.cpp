@@ -1,0 +1,74 @@
+// An epoch's checkpoints: when one is due, and what becomes of it.
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "bimetal/checkpoint/starting_point.h"
+#include "bimetal/comm/watched.h"
+#include "bimetal/optim/optimizers.h"
+#include "bimetal/optim/schedule.h"
+#include "bimetal/train/epoch.h"
+
+namespace bimetal::train {
+
+/// By rank 0's clock: ranks that went by their own would not save the same steps.
+bool Epoch::save_due() const {
+  const auto& checkpoint = job_.checkpoint;
+  return group_.rank() == 0 && !checkpoint.dir.empty() && checkpoint.every_minutes > 0 &&
+         run_.since_save.seconds() >= 60 * checkpoint.every_minutes;
+}
+
+/// Of the rank that has seen most samples of late.
+void Epoch::share_buffers() {
+  const auto shares = balancer_.shares();
+  const auto busiest = std::ranges::max_element(shares) - shares.begin();
+  step_.broadcast_buffers(static_cast<int>(busiest));
+}
+
+void Epoch::tell_saved(const std::optional<SavedCheckpoint>& saved) {
+  if (!saved || saved->path.empty()) return;
+  if (saved->step == run_.saved_step) run_.saved_path = saved->path;
+  observer_.on_checkpoint(saved->path.string(), saved->step);
+}
+
+/// All ranks wait together for those that write.
+void Epoch::finish_save() {
+  if (job_.checkpoint.dir.empty()) return;
+  comm::do_watched(
+      group_, run_.timeout(), "a checkpoint was being saved",
+      [&] { tell_saved(run_.saving.finish()); }, run_.saving.calling_off());
+}
+
+void Epoch::save(Write write) {
+  finish_save();
+  if (run_.saved_step == state().step) return;
+  share_buffers();
+  trained_.require_finite();
+  std::optional<SavedCheckpoint> saved;
+  if (!job_.checkpoint.dir.empty()) {
+    complete_state();
+    state().error_feedback = step_.store().error_feedback();
+    run_.saved_path.clear();
+    if (auto later = write == Write::beside ? trained_.save_later() : nullptr) {
+      run_.saving.begin(state().step, trained_.group_of_saves(), std::move(later));
+    } else {
+      saved = {state().step, trained_.save()};
+    }
+    state().error_feedback.clear();
+  }
+  run_.saved_step = state().step;
+  tell_saved(saved);
+  run_.since_save = Stopwatch();
+  journal_->start_clock();
+}
+
+/// But for what compression has not got across.
+void Epoch::complete_state() {
+  state().shares = balancer_.shares();
+  state().torch_rng = checkpoint::random_state();
+  // The job's, not the last step's, which follows from the step's number.
+  optim::set_learning_rate(trained_.optimizer(), optim::full_rate(job_.train));
+}
+
+}  // namespace bimetal::train
