@@ -93,17 +93,18 @@ class Buttons(FaultTest):
         job.done(harness.INTERRUPTED)
 
     def test_workers_of_parameter_servers_are_heard_and_their_job_saves_and_stops(self):
-        job = self.train(self.write_job(parallel__mode="server", checkpoint__every_steps=0), "--page", environment={"BIMETAL_DEBUG": "info"})
+        """The servers themselves, too."""
+        job = self.train(self.write_job(parallel__mode="server", servers__count=2, checkpoint__every_steps=0), "--page", environment={"BIMETAL_DEBUG": "info"})
         browser, who = Browser(job), set()
 
         def heard(data):
             who.update(line["who"] for line in data.get("lines", ()))
-            return len(who) == 2
+            return len(who) == 4
 
         self.assertEqual(browser.hello["can"], ["save", "stop"])
         if not heard(browser.told("history")):
             browser.told("news", heard)
-        self.assertEqual(who, {f"rank {worker} on {socket.gethostname()}" for worker in (0, 1)})
+        self.assertEqual(who, {f"{kind} {number} on {socket.gethostname()}" for kind in ("rank", "server") for number in (0, 1)})
         before = self.saved_steps()
         browser.press(ask="save")
         harness.wait_until(lambda: self.saved_steps() != before, "a checkpoint", job)

@@ -202,6 +202,27 @@ class Monitor(FaultTest):
         self.assertTrue(all(value > 0 for _, value in scalars["images_per_s"]))
         self.assertIn("wait_part/rank_1", scalars)
 
+    def test_who_is_stopped_is_marked_until_it_is_heard_again(self):
+        for mode in ("all_reduce", "server"):
+            with self.subTest(mode=mode):
+                job = self.watched(parallel__mode=mode, checkpoint__dir="", workers=("cpu:threads=1",) * 2)
+                self.wait_for_step(job, 5)
+                silences = lambda: [worker["silent_s"] for worker in self.status(job)["workers"]]
+                harness.wait_until(lambda: silences() == [None, None], "two workers that are heard", job)
+                pid = self.ranks_of(job)[1]
+                os.kill(pid, signal.SIGSTOP)
+                harness.wait_until(lambda: silences()[1] is not None, "the silence of worker 1", job)
+                first = silences()
+                self.assertIsNone(first[0])
+                self.assertGreaterEqual(first[1], 3)
+                harness.wait_until(lambda: silences()[1] > first[1], "a longer one", job)
+                self.assertRegex(self.top(job, "--once").wait().out, r"(?m)^1 +cpu\S* on \S+ +silent ")
+                self.assertGreater(self.metrics(job)["bimetal_worker_silent_seconds", 1], 3)
+                os.kill(pid, signal.SIGCONT)
+                harness.wait_until(lambda: silences() == [None, None], "its voice", job)
+                self.wait_for_step(job, self.status(job)["step"] + 5)
+                self.stop(job)
+
     # ---- who may look ----------------------------------------------------------------------------
 
     def test_beyond_loopback_only_with_the_token(self):

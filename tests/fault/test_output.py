@@ -1,6 +1,7 @@
 """Output that nobody reads: the job goes on. Output that nobody looks at: it is plain. What nobody likes to read is
 printed all the same."""
 
+import json
 import os
 import pty
 import re
@@ -31,6 +32,19 @@ class Output(FaultTest):
             self.assertIn("cannot write all of standard output: No space left on device", done.stderr)
             self.assertEqual(done.stderr.count("error:"), 1, done.stderr)
             self.assertEqual(self.saved_steps(), steps)
+
+    def test_the_demo_prints_one_object_alone_where_asked_for_json(self):
+        (self.folder / "usual").mkdir()
+        (self.folder / "usual" / "fashion-mnist").symlink_to(self.folder / "data")
+        job = self.start("demo", "--quick", "--json", environment={"BIMETAL_DATA": str(self.folder / "usual")}).done()
+        shown = json.loads(job.out)
+        self.assertEqual(list(shown), ["alone", "equal", "balanced"])
+        self.assertEqual(len(shown["alone"]), 2)
+        for run in (*shown["alone"], shown["equal"], shown["balanced"]):
+            self.assertGreater(run["samples_per_s"], 0)
+        self.assertEqual(len({run["worker"] for run in shown["alone"]}), 2)
+        self.assertTrue(0 <= shown["balanced"]["test_accuracy"] <= 1)
+        self.assertIn("All of them, balanced", job.err)  # what it does meanwhile
 
     def test_lines_are_rewritten_where_somebody_looks_and_nowhere_else(self):
         job_file = self.write_job(train__epochs=1, train__steps=1000, train__evaluate=True)

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -178,6 +179,7 @@ class Page(TwoMachines):
         browser.wait(lambda: len(self.rows()) == 3, "three workers")
         self.look_into_logs()
         self.try_a_sample()
+        self.stop_one_for_a_while(job)
         browser.wait(lambda: browser.all("[data-leave='1']"), "its button")
         browser.click("[data-leave='1']")
         self.assertIn("Let worker 1", browser.text("#sure"))
@@ -205,6 +207,17 @@ class Page(TwoMachines):
         kinds = browser.run("return [...document.querySelectorAll('#events .kind')].map(element => element.textContent)")
         urgent = [kind in ("notice", "warning", "error", "lost", "left") for kind in kinds]
         self.assertEqual(urgent, sorted(urgent, reverse=True), kinds)
+
+    def stop_one_for_a_while(self, job):
+        """A word says so in its row and on its machine, and no colour alone."""
+        pid = self.ranks_of(job)[1]
+        os.kill(pid, signal.SIGSTOP)
+        self.browser.wait(lambda: re.search(r"\(silent for \d+ s\)", self.rows()[1]), "its silence")
+        self.assertIn("silent", self.browser.text("#hosts"))
+        self.assertFalse(any("silent" in self.rows()[other] for other in (0, 2)))
+        self.assertEqual(self.browser.inaccessible(), [])
+        os.kill(pid, signal.SIGCONT)
+        self.browser.wait(lambda: "silent" not in self.rows()[1] + self.browser.text("#hosts"), "its voice")
 
     def search(self, text):
         self.browser.run("const box = document.getElementById('search'); box.value = arguments[0]; box.dispatchEvent(new Event('input'))", text)

@@ -222,7 +222,9 @@ void History::on_sample(const progress::Sample& sample) {
 void History::on_rank_lines(int worker, const std::string& host,
                             const std::vector<progress::RankLine>& lines) {
   const std::scoped_lock lock(mutex_);
-  const auto who = fmt::format("rank {}{}{}", worker, host.empty() ? "" : " on ", host);
+  const bool server = worker < 0;
+  const auto who = fmt::format("{} {}{}{}", server ? "server" : "rank",
+                               server ? -1 - worker : worker, host.empty() ? "" : " on ", host);
   for (const auto& line : lines) {
     if (line.kind == "notice" && told(line.text)) continue;
     lines_.push_back({line.at, step_, line.kind, line.text, who});

@@ -54,6 +54,7 @@ class History final : public progress::Observer {
   void on_profile(const progress::StepTimes& times) override;
   void on_notice(const std::string& text) override;
   void on_sample(const progress::Sample& sample) override;
+  /// -1 - S: of parameter server S.
   void on_rank_lines(int worker, const std::string& host,
                      const std::vector<progress::RankLine>& lines) override;
   void on_members(const progress::MembersChange& change) override;

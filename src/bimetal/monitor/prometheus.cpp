@@ -162,6 +162,9 @@ void add_workers(Text& text) {
   using enum Kind;
   text.workers("bimetal_worker_share_samples", gauge, "The worker's samples of the global batch.",
                &WorkerStatus::share);
+  text.workers("bimetal_worker_silent_seconds", gauge,
+               "For how long nothing has come from the worker, from 3 s on.",
+               &WorkerStatus::silent_s);
   text.workers("bimetal_worker_samples_total", counter, "Samples that the worker has trained on.",
                &WorkerStatus::samples);
   text.workers("bimetal_worker_samples_per_second", gauge,

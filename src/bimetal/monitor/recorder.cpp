@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "bimetal/monitor/unix_time.h"
+#include "bimetal/net/silent_peers.h"
 
 namespace bimetal::monitor {
 namespace {
@@ -119,8 +120,13 @@ Status Recorder::status() const {
   const std::scoped_lock lock(mutex_);
   auto status = status_;
   status.workers.resize(std::max(places_.size(), progress_.shares.size()));
+  int peer = 0;  // those who are here have their ranks in the order of their numbers
   for (std::size_t rank = 0; rank < status.workers.size(); ++rank) {
-    status.workers[rank] = worker(rank);
+    auto& shown = status.workers[rank] = worker(rank);
+    if (shown.gone) continue;
+    if (const auto silence = net::silence_of(peer++)) {
+      shown.silent_s = std::chrono::duration<double>(*silence).count();
+    }
   }
   if (progress_.step == 0) return status;
   status.epoch = progress_.epoch;

@@ -75,6 +75,7 @@ template <typename Visitor, typename Worker>
 void visit_worker(Visitor visit, Worker& worker) {
   visit("rank", worker.rank);
   visit("gone", worker.gone);
+  visit("silent_s", worker.silent_s);
   visit("host", worker.host);
   visit("device", worker.device);
   visit("stage", worker.stage);

@@ -15,7 +15,8 @@ namespace bimetal::monitor {
 /// Rates and parts are those of the last seconds; an empty one is not known.
 struct WorkerStatus {
   int rank = 0;
-  bool gone = false;  ///< lost, or it has left
+  bool gone = false;                    ///< lost, or it has left
+  std::optional<double> silent_s = {};  ///< nothing has come from it for so long: stopped, asleep
   std::string host = {}, device = {};
   std::optional<std::string> stage = {};           ///< where the model is cut: its part of the mesh
   std::int64_t share = 0;                          ///< samples of the next global batch

@@ -117,9 +117,11 @@ TEST(MonitorHistory, LinesOfRanksAreNoEventsAndWhatAllNoticeIsThereOnce) {
   for (int i = 0; i < 2000; ++i) {
     history.on_rank_lines(2, "", {{.kind = "output", .text = std::to_string(i)}});
   }
+  history.on_rank_lines(-2, "pc", {{.kind = "output", .text = "1999"}});
   const auto all = all_of(history);
   EXPECT_THAT(kinds_of(all), ElementsAre("notice"));
   EXPECT_EQ(all.at("lines").size(), History::kMostLines);
+  EXPECT_EQ(all.at("lines").back().at("who"), "server 1 on pc");
   EXPECT_EQ(all.at("lines").back().at("text"), "1999");
 }
 

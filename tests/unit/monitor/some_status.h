@@ -45,6 +45,7 @@ inline Status some_status() {
                        .wait_s = 0.5,
                        .bytes_sent = 123456789},
                       {.rank = 1,
+                       .silent_s = 4.5,
                        .host = "a \"mac\"\\\n\xff",
                        .device = "mps",
                        .stage = "stage 1 of 2",

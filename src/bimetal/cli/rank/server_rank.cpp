@@ -60,15 +60,15 @@ ps::DirectoryOptions directory_of(const launch::RankEnvironment& env, const Rank
   return options;
 }
 
-/// What a worker has to say, and its library, is told to those who watch the job.
-class WorkerLog final : public progress::Observer {
+/// What a worker or a server has to say, and its library, is told to those who watch the job.
+class ProcessLog final : public progress::Observer {
  public:
-  WorkerLog() {
+  ProcessLog() {
     show_warnings([this](std::string_view kind, std::string_view text) { log_.say(kind, text); });
   }
-  ~WorkerLog() override { show_warnings(); }
-  WorkerLog(const WorkerLog&) = delete;
-  WorkerLog& operator=(const WorkerLog&) = delete;
+  ~ProcessLog() override { show_warnings(); }
+  ProcessLog(const ProcessLog&) = delete;
+  ProcessLog& operator=(const ProcessLog&) = delete;
 
   void on_notice(const std::string& text) override { log_.say("notice", text); }
   progress::RankLog& log() noexcept { return log_; }
@@ -110,6 +110,8 @@ int serve(const launch::RankEnvironment& env, const RankRequest& request,
   run.credentials = credentials_of(env);
   run.directory = &directory;
   run.trainer = trainer_of(stop);
+  ProcessLog log;
+  run.trainer.log = &log.log();
   if (!request.resume.empty()) run.trainer.resume = request.resume;
   if (request.server == 0) net::note_if_plain(run.listen_host, run.credentials.encryption);
   // Of the others the one that stands in for server 0 may have something to tell. The monitor's
@@ -129,6 +131,8 @@ int serve(const launch::RankEnvironment& env, const RankRequest& request,
     run.trainer.requests = &requests;
     trackers.emplace(request, *monitor, terminal);
     watching.insert(watching.end(), {&*monitor, &*trackers});
+  } else {
+    watching.push_back(&log);  // those of server 0 are shown as they come
   }
   if (request.server == 0 && request.summary) print_if_kept_nowhere(terminal, job);
   DataPrinter data_printer;
@@ -178,7 +182,7 @@ int train_with_servers(const launch::RankEnvironment& env, const RankRequest& re
   const int servers_here = counted ? train::server_processes(request.job.servers) : 0;
   run.trainer.local_world_size = env.local_world_size - servers_here;
   run.number = request.joined ? -1 : env.rank;
-  WorkerLog log;
+  ProcessLog log;
   run.trainer.log = &log.log();
   DataPrinter printer;
   progress::Observers observers({&log});

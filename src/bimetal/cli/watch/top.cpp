@@ -150,7 +150,9 @@ TableRow worker_row(const monitor::WorkerStatus& worker, double batch, const Col
   const auto share = static_cast<double>(worker.share);
   TableRow row = {fmt::format("{}", worker.rank),
                   printable(fmt::format("{} on {}", worker.device, worker.host)),
-                  worker.gone ? "gone" : fmt::format("{}", worker.share),
+                  worker.gone       ? "gone"
+                  : worker.silent_s ? "silent"
+                                    : fmt::format("{}", worker.share),
                   batch > 0 ? part_text(share / batch) : kNotKnown,
                   text_or_unknown("{:.0f}", worker.samples_per_s),
                   fmt::format("{:.0f}", worker.samples_per_s_alone),

@@ -22,7 +22,9 @@ function showTable(table, columns, rows, classOf) {
   });
 }
 
-const goneOrNot = worker => worker.gone ? 'gone' : '';
+/// Also for people who see no colours: what is told of a worker that does not answer.
+const silence = worker => worker.gone || !known(worker.silent_s) ? '' : `silent for ${Math.floor(worker.silent_s)} s`;
+const goneOrNot = worker => worker.gone ? 'gone' : silence(worker) && 'silent';
 
 function meter(part) {
   const text = percent(part, 1);
@@ -32,14 +34,14 @@ function meter(part) {
 function showHosts(status) {
   const hosts = new Map();
   for (const worker of status.workers) hosts.set(worker.host, [...(hosts.get(worker.host) || []), worker]);
-  const key = JSON.stringify([...hosts].map(([host, workers]) => [host, workers.map(({rank, device, gone, bytes_per_s}) => [rank, device, gone, megabits(bytes_per_s)])]));
+  const key = JSON.stringify([...hosts].map(([host, workers]) => [host, workers.map(worker => [worker.rank, worker.device, goneOrNot(worker), megabits(worker.bytes_per_s)])]));
   const box = byId('hosts');
   if (box.dataset.key === key) return;
   box.dataset.key = key;
   box.replaceChildren(...[...hosts].map(([host, workers]) => {
     const sent = workers.filter(worker => !worker.gone && known(worker.bytes_per_s)).reduce((sum, worker) => sum + worker.bytes_per_s, 0);
     return make('div', {class: 'host'}, make('strong', {}, host || 'unknown'),
-      workers.slice(0, 16).map(worker => make('span', {class: `chip ${goneOrNot(worker)}`, ink: worker.gone ? null : colourOf(worker.rank)}, workers.length > 4 ? String(worker.rank) : `${worker.rank} ${worker.device}`)),
+      workers.slice(0, 16).map(worker => make('span', {class: `chip ${goneOrNot(worker)}`, ink: worker.gone ? null : colourOf(worker.rank)}, `${worker.rank}${workers.length > 4 ? '' : ' ' + worker.device}${silence(worker) && ' silent'}`)),
       workers.length > 16 ? make('span', {class: 'chip'}, `and ${workers.length - 16} more`) : null,
       make('div', {class: 'hint'}, `sends ${megabits(sent)}`));
   }));
@@ -49,7 +51,7 @@ function showWorkers(status, hello, leave) {
   const all = status.workers.reduce((sum, worker) => sum + worker.share, 0), has = name => status.workers.some(worker => worker[name] !== null);
   const per = `${status.counts}/s`;
   const columns = [
-    {title: 'worker', left: true, of: worker => `${worker.rank}  ${worker.device} on ${worker.host}${worker.gone ? ' (gone)' : ''}`},
+    {title: 'worker', left: true, of: worker => `${worker.rank}  ${worker.device} on ${worker.host}${worker.gone ? ' (gone)' : silence(worker) && ` (${silence(worker)})`}`},
     has('stage') && {title: 'stage', left: true, of: worker => worker.stage || UNKNOWN},
     {title: 'share', of: worker => worker.gone ? UNKNOWN : String(worker.share)},
     {title: 'of batch', of: worker => worker.gone ? UNKNOWN : percent(worker.share / all, 1)},

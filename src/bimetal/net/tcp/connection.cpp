@@ -11,6 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
+#include "bimetal/net/silent_peers.h"
 #include "bimetal/net/tcp/peer_timeout.h"
 #include "bimetal/net/tcp/sockets.h"
 #include "bimetal/net/tcp/spawn.h"
@@ -18,8 +19,6 @@
 namespace bimetal::net {
 namespace {
 
-// What is told of: shorter ones happen on every network.
-constexpr std::chrono::milliseconds kLongSilence{3000};
 // What may have made the other side close the connection.
 constexpr std::chrono::milliseconds kNotedSilence{500};
 
@@ -39,7 +38,9 @@ Connection::Connection(tcp::socket socket, ConnectionOptions options,
       path_(peer_timeout_),
       tell_at_(kLongSilence),
       resume_signal_(socket_.get_executor(), asio::steady_timer::time_point::max()),
-      last_heartbeat_(std::chrono::steady_clock::now()) {
+      last_heartbeat_(std::chrono::steady_clock::now()),
+      last_tick_(last_heartbeat_) {
+  reader_.on_arrival([this] { arrived_ = true; });
   tune_for_frames(socket_, peer_timeout_);
   if (!stays_on_host_) path_.prepare(socket_);
 }
@@ -94,6 +95,7 @@ void Connection::resume() {
 
 void Connection::tick() {
   if (!confirmed_ || (state_ != State::open && state_ != State::leaving)) return;
+  note_arrivals();
   const auto silence = path_.unanswered_for(socket_);
   if (silence >= peer_timeout_) {
     lose(Error(ErrorCode::PeerLost,
@@ -118,6 +120,20 @@ void Connection::tick() {
     return;
   last_heartbeat_ = now;
   writer_.push({.kind = FrameKind::Heartbeat}, {}, nullptr);
+}
+
+/// A peer that is only stopped acknowledges, but sends no heartbeats. This process may have been
+/// stopped itself: the time between two ticks counts as a heartbeat's at most.
+void Connection::note_arrivals() {
+  using std::chrono::milliseconds;
+  const auto now = std::chrono::steady_clock::now();
+  const auto since = std::chrono::duration_cast<milliseconds>(now - last_tick_);
+  last_tick_ = now;
+  const bool listens = reading_ && !paused_ && state_ == State::open && !peer_left_;
+  nothing_for_ = std::exchange(arrived_, false) || !listens
+                     ? milliseconds(0)
+                     : nothing_for_ + std::min(since, options_.heartbeat);
+  note_silence(options_.peer, nothing_for_);
 }
 
 /// While it lasts, and what became of one that was told of.

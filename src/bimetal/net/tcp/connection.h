@@ -137,6 +137,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void lose(const Error& error);
   void end(const Error& reason);
   void tell_silence(std::chrono::milliseconds silence);
+  void note_arrivals();
   std::string last_silence() const;
   bool discarding() const noexcept { return state_ == State::leaving || state_ == State::ended; }
 
@@ -162,6 +163,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool resumed_ = false;
   asio::steady_timer resume_signal_;
   std::chrono::steady_clock::time_point last_heartbeat_;
+  bool arrived_ = false;                      ///< something, since the last tick
+  std::chrono::milliseconds nothing_for_{0};  ///< by this process's ticks
+  std::chrono::steady_clock::time_point last_tick_;
   std::optional<Error> unreported_;  ///< a loss from before start()
   bool quiet_ = false;               ///< no loss (or no further one) is to be reported
   std::function<void()> finished_;

@@ -64,9 +64,9 @@ struct EvaluatedEvent {
 struct NoticeEvent {
   std::string text;
 };
-/// What a worker's log has new.
+/// What the log of a worker or of a server has new.
 struct SaidEvent {
-  int worker = 0;
+  int worker = 0;  ///< -1 - S: of server S
   std::string host;
   std::vector<progress::RankLine> lines;
 };

@@ -40,6 +40,8 @@ struct ServerOptions {
   /// Whether a server has died, as others see it: asked about those that have not been met yet, on
   /// the thread of follow() or next_event(), ten times per second. Empty: nobody knows.
   std::function<bool(int server)> lost = {};
+  /// What this server says beside its work: the one that leads is told. None: nothing.
+  progress::RankLog* log = nullptr;
 };
 
 /// A shard's share of the job's checkpoint.

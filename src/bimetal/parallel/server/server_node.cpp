@@ -8,6 +8,7 @@
 
 #include "bimetal/base/log.h"
 #include "bimetal/base/release.h"
+#include "bimetal/net/silent_peers.h"
 #include "bimetal/net/tcp/spawn.h"
 #include "bimetal/parallel/server/join_check.h"
 #include "bimetal/parallel/server/shard_store.h"
@@ -114,7 +115,9 @@ void ServerNode::on_done(ServerSession& session, std::uint64_t lease, const Done
 /// One that does not lead has nobody to tell.
 void ServerNode::on_said(ServerSession& session, Said said) {
   if (!coordinator) return;
-  events.push(SaidEvent{session.number(), session.join().host, std::move(said.lines)});
+  const bool server = session.role() == Role::server;
+  const int who = server ? -1 - session.number() : session.number();
+  events.push(SaidEvent{who, session.join().host, std::move(said.lines)});
 }
 
 void ServerNode::on_state(ServerSession& session, Body state) {
@@ -227,6 +230,7 @@ asio::awaitable<void> ServerNode::tick_loop() {
       if (!finished) coordinator->tick(Clock::now());
     }
     watch_leader();
+    tell_log();
     if (lead_by && ready_to_lead()) {
       lead_by.reset();
       events.push(TakeOverEvent{});
@@ -240,7 +244,9 @@ asio::awaitable<void> ServerNode::tick_loop() {
 void ServerNode::watch_workers() {
   for (const auto& session : sessions) {
     if (session->admitted() && session->role() == Role::worker) {
-      coordinator->heard(session->number(), session->link().heard());
+      const auto heard = session->link().heard();
+      coordinator->heard(session->number(), heard);
+      net::note_silence(session->number(), session->silence().after(kTick, heard));
     }
   }
 }
@@ -278,6 +284,20 @@ void ServerNode::watch_leader() {
   const Error deposed(kDeposed, fmt::format("{}; server {} leads the job", why, leader), before);
   silent->send(MessageKind::refused, {}, encode(deposed));
   silent->finish();
+}
+
+/// Of this server itself, to those who watch the job.
+void ServerNode::tell_log() {
+  const bool followed = upstream && welcomed;
+  if (options.log == nullptr || finished || !(coordinator || followed) || !options.log->due()) {
+    return;
+  }
+  Said said{options.log->take()};
+  if (coordinator) {
+    events.push(SaidEvent{-1 - options.server, options.host, std::move(said.lines)});
+  } else {
+    upstream->send(MessageKind::said, {}, encode(said));
+  }
 }
 
 // ---- under server 0's orders --------------------------------------------------------------------

@@ -59,6 +59,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   void watch_workers();
   void watch_servers();
   void watch_leader();
+  void tell_log();
   Patience patience_with(const Link& link) const;
   // How servers come together: server_gathering.cpp.
   void join_coordinator(const net::Endpoint& coordinator, Deadline deadline);

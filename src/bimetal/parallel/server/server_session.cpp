@@ -146,6 +146,7 @@ void ServerSession::on_server_message(MessageKind kind, const net::FrameHeader& 
     case MessageKind::state:
       if (state_.size() == header.count) owner_.on_state(*this, std::exchange(state_, {}));
       return;
+    case MessageKind::said: owner_.on_said(*this, decode_said(body)); return;
     default: out_of_place(kind);
   }
 }

@@ -117,6 +117,7 @@ ps::ServerOptions ServerProcess::server_options() {
   options.timeout = milliseconds_of(job_.parallel.timeout_s);
   options.peer_timeout = peer_timeout_of(job_);
   options.lost = [this](int server) { return run_.directory->withdrawn(server); };
+  options.log = run_.trainer.log;
   return options;
 }
 

@@ -58,7 +58,7 @@ enum class MessageKind : std::uint8_t {
   // Instead of joining (who_leads.h):
   ask_leader = 30,  ///< anyone → server
   leader = 31,      ///< server → who has asked: server `count` leads the job, as far as it knows
-  said = 32,        ///< worker → coordinator: what its log has new. Body: Said
+  said = 32,        ///< worker, server → coordinator: what its log has new. Body: Said
 };
 
 /// Whether messages of this kind carry tensors or the like; all others are control messages.
@@ -146,7 +146,7 @@ struct Apply {
 Body encode(const Apply& apply);
 Apply decode_apply(std::span<const std::byte> body);
 
-/// Who watches the job sees the lines of all workers.
+/// Who watches the job sees the lines of all workers and servers.
 struct Said {
   std::vector<progress::RankLine> lines;
 };
