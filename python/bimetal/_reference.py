@@ -4,14 +4,13 @@ makes completion and manual pages."""
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 from typing import Any
 
-import bimetal.data.__main__
-import bimetal.ensemble.__main__
-import bimetal.ray.__main__
-import bimetal.tune.__main__
 from bimetal.command import doctor
+
+_COMMANDS = ("data", "ensemble", "ray", "tune")
 
 
 def _doctors() -> argparse.ArgumentParser:
@@ -37,8 +36,12 @@ def described(parser: argparse.ArgumentParser) -> dict[str, Any]:
 
 
 def main() -> None:
-    parsers = {"data": bimetal.data.__main__._arguments(), "doctor": _doctors(), "ensemble": bimetal.ensemble.__main__._arguments(),
-               "ray": bimetal.ray.__main__._arguments(), "tune": bimetal.tune.__main__._arguments()}
+    parsers = {"doctor": _doctors()}
+    for name in _COMMANDS:
+        try:
+            parsers[name] = importlib.import_module(f"bimetal.{name}.__main__")._arguments()
+        except ImportError:
+            continue  # without Ray, say: the command tells itself what to install
     print(json.dumps({name: described(parser) for name, parser in parsers.items()}))
 
 

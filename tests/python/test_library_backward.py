@@ -138,11 +138,11 @@ def a_failure_in_a_future():
     """One of a device's tensors looks for them when it is completed, before the reducer does. No device is needed."""
     from torch._jit_internal import _extract_tensors
 
-    from bimetal.library.works import _Failed
+    from bimetal.library.callbacks import Failed
     problem = bimetal.Error("lost", "peer_lost", 1)
-    of_device = _Failed(problem, True)
+    of_device = Failed(problem, True)
     assert _extract_tensors(of_device) == []
-    for failed in (of_device, _Failed(problem, False)):
+    for failed in (of_device, Failed(problem, False)):
         assert raises(bimetal.Error, lambda failed=failed: _extract_tensors(failed), "lost") is problem
         assert raises(bimetal.Error, failed.tell, "lost") is problem
     return "done"

@@ -83,7 +83,9 @@ TEST(DoWatched, OneThatGivesUpEndsNoWatchOfTheOthers) {
       std::vector<std::int64_t> never(1);
       group.recv(buffer(std::span(never)), 3, 7, Deadline::after(60s)).wait();
     };
-    if (rank == 1) EXPECT_THROW(do_watched(group, 400ms, kDoing, work), Error);
+    if (rank == 1) {
+      EXPECT_THROW(do_watched(group, 400ms, kDoing, work), Error);
+    }
     if (rank == 0 || rank == 2) {
       try {
         do_watched(group, 400ms, kDoing, work);
