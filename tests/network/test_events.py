@@ -122,6 +122,7 @@ class RandomEvents(JobOnHosts, ExactJob, TextJob):
 
     def a_worker_leaves(self, victim):
         pid = self.rank_of(victim)
+        victim.away = True  # from now on nobody counts on it
         os.kill(pid, signal.SIGTERM)
         self.goes(victim, pid)
 

@@ -81,7 +81,7 @@ std::optional<RankEnvironment> find_rank(comm::Transport asked, Deadline deadlin
 
 /// One task of a job step.
 struct SlurmTask {
-  RankPlace place;
+  RankPlace place;       ///< among all tasks of the step
   net::Endpoint master;  ///< where rank 0 is to serve the store
   std::string job_id;    ///< of the step: no other step has it
 };
@@ -91,6 +91,7 @@ struct SlurmTask {
 /// at a port made from the numbers of job and step, unless MASTER_ADDR or MASTER_PORT say
 /// otherwise. Error(InvalidArgument) names a variable that is missing or makes no sense.
 std::optional<SlurmTask> slurm_task(const Variables& variables);
+/// Of this process.
 std::optional<SlurmTask> slurm_task();
 
 /// As a rank that finds its group by the store that rank 0 serves.

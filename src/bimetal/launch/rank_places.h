@@ -49,6 +49,7 @@ inline constexpr const char* kDoorVariable = "BIMETAL_DOOR";
 // Hosts and how many ranks each of them takes, on the command line (host1:4,host2:2) or in a
 // file.
 
+/// A host, and how many ranks it takes.
 struct HostSlots {
   std::string name;  ///< what ssh takes: a name or address, may begin with "user@"
   int slots = 1;     ///< ranks that it can take
@@ -70,9 +71,9 @@ std::vector<HostSlots> part_of_hosts(std::vector<HostSlots> hosts, std::optional
 
 /// The ranks of one host.
 struct HostRanks {
-  std::string name;
-  int first_rank = 0;
-  int count = 0;
+  std::string name;    ///< as its HostSlots has it
+  int first_rank = 0;  ///< among all; the host's others follow it
+  int count = 0;       ///< of its ranks
 };
 
 /// Gives ranks 0 … `ranks`-1 (all slots, if nothing) to the hosts in their order, each filled

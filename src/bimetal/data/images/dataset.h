@@ -11,8 +11,11 @@
 #include <vector>
 
 #include "bimetal/data/dataset_files.h"
-#include "bimetal/task/dropout.h"
 #include "bimetal/task/task.h"
+
+namespace bimetal::task {
+struct Draws;
+}  // namespace bimetal::task
 
 namespace bimetal::data {
 
@@ -97,6 +100,7 @@ class ImageSet final : public task::Dataset {
 
 // Random crops and flips of images, as is usual on CIFAR (He et al. 2016, section 4.2).
 
+/// Pixels.
 inline constexpr std::int64_t kCropPadding = 4;
 
 /// What is done with an image.

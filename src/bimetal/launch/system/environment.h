@@ -15,8 +15,10 @@ using NamedValues = std::vector<std::pair<std::string, std::string>>;
 /// All of them. On Windows without those of a drive's folder, whose names begin with "=".
 NamedValues own_environment();
 
+/// Nothing where it is not set.
 std::optional<std::string> environment_variable(const std::string& name);
 
+/// For this process and those that it starts from now on.
 void set_environment_variable(const std::string& name, const std::string& value);
 
 /// Leaves a value that is there.
