@@ -73,7 +73,7 @@ int JobBoard::claim(int workers, int world_size) {
   const int free = world_size - before;
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("{} of the job's {} joined, so that it waits for {}, and this machine "
-                          "offers {}: {}start it there with --world-size {}, or join an elastic "
+                          "offers {}: {}start the job with --world-size {}, or join an elastic "
                           "job once it trains, when it takes any number",
                           before, counted(world_size, "worker has", "workers have"),
                           free > 0 ? fmt::format("{} more", free) : "nobody", workers,
