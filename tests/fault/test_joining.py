@@ -101,7 +101,8 @@ class Joining(TwoMachines):
     @waits
     def test_a_full_job(self):
         host = self.host(self.write_job(), world_size=3)
-        self.assert_one_message(self.join(host, workers=("cpu:threads=1",) * 3), harness.INVALID_ARGUMENT, "1 of the job's 3 workers have joined", "--world-size 4")
+        self.assert_one_message(self.join(host, workers=("cpu:threads=1",) * 3), harness.INVALID_ARGUMENT,
+                                "1 of the job's 3 workers have joined", "--world-size 4")
         host.end()
 
     @waits
