@@ -15,8 +15,8 @@ fi
 # The pages and what they link to, at the paths that they have in the repository.
 rm -rf "$source"
 mkdir -p "$source"
-git ls-files --cached --others --exclude-standard '*.md' 'docs/*' 'examples/*' LICENSE 'src/bimetal/api/*.h' 'src/bimetal/capi/*.h' \
-    src/bimetal/data/text/token_file.h 'tests/accelerator/test_*.py' |
+git ls-files --cached --others --exclude-standard '*.md' 'bench/*' 'docs/*' 'examples/*' LICENSE 'src/bimetal/api/*.h' 'src/bimetal/capi/*.h' \
+    src/bimetal/data/text/token_file.h 'tests/accelerator/test_*.py' tests/unit/train/waits_test.cpp |
   while read -r file; do
     [ -e "$file" ] || continue
     mkdir -p "$source/$(dirname "$file")"
