@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable
 from typing import Any, TextIO
 
-_MOST_OF_LINE = 500  # characters that are handed on
+MOST_OF_LINE = 500  # characters that are handed on
 
 
 class Heard(io.TextIOBase):
@@ -17,10 +17,10 @@ class Heard(io.TextIOBase):
 
     def write(self, text: str) -> int:
         *lines, rest = (self._begun + text).split("\n")
-        self._begun = rest[-_MOST_OF_LINE:]
+        self._begun = rest[-MOST_OF_LINE:]
         for line in lines:
             if line.strip():
-                self._tell(line[-_MOST_OF_LINE:])
+                self._tell(line[-MOST_OF_LINE:])
         return self.stream.write(text)
 
     def flush(self) -> None:

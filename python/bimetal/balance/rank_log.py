@@ -12,11 +12,10 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from bimetal._heard import Heard
+from bimetal._heard import MOST_OF_LINE, Heard
 
 _MOST_WAITING = 16 << 10  # characters; of more the oldest are dropped
 _MOST_AT_ONCE = 4 << 10
-_MOST_OF_LINE = 500
 _BETWEEN_SECONDS = 0.5  # two times that the others are told
 
 Line = tuple[float, str, str]  # Unix time, kind, text
@@ -51,7 +50,7 @@ class RankLog:
 
     def say(self, kind: str, text: str) -> None:
         text = text.encode(errors="replace").decode()
-        line = (time.time(), kind, text if len(text) <= _MOST_OF_LINE else text[:_MOST_OF_LINE] + "…")
+        line = (time.time(), kind, text if len(text) <= MOST_OF_LINE else text[:MOST_OF_LINE] + "…")
         with self._lock:
             self._lines.append(line)
             self._size += len(line[2])

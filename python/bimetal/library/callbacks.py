@@ -9,6 +9,7 @@ run, as no device has shown yet what its streams make of the other way.
 
 from __future__ import annotations
 
+import abc
 import os
 import queue
 import sys
@@ -114,8 +115,10 @@ class OrderedFuture(torch.futures.Future):
         return True
 
 
-class _Running:
-    """The thread that runs them, from the first one on."""
+class OwnThread(abc.ABC):
+    """A thread of this process, from the first thing on that there is for it to do."""
+
+    name: str
 
     def __init__(self) -> None:
         self._reset()
@@ -124,8 +127,34 @@ class _Running:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._serve, name=self.name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The thread must not come back from the core while the interpreter ends. The groups are closed, so that nothing lasts."""
+        thread = self._thread
+        if thread is not None and thread.is_alive():
+            self._tell_to_end()
+            thread.join(2.0)
+
+    @abc.abstractmethod
+    def _serve(self) -> None: ...
+
+    @abc.abstractmethod
+    def _tell_to_end(self) -> None: ...
+
+
+class _Running(OwnThread):
+    """The one that runs them."""
+
+    name = "bimetal-callbacks"
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.ident = 0  # of the thread; 0 before the first callback
 
     def here(self) -> bool:
@@ -135,8 +164,7 @@ class _Running:
     def add(self, run: Callable[[], None]) -> None:
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="bimetal-callbacks", daemon=True)
-                self._thread.start()
+                self._start()
             self._todo.put(run)
 
     def settle(self, seconds: float) -> None:
@@ -146,12 +174,8 @@ class _Running:
             self.add(over.set)
             over.wait(seconds)
 
-    def stop(self) -> None:
-        """The thread must not come back from the core while the interpreter ends. The groups are closed, so that nothing lasts."""
-        thread = self._thread
-        if thread is not None and thread.is_alive():
-            self._todo.put(None)
-            thread.join(2.0)
+    def _tell_to_end(self) -> None:
+        self._todo.put(None)
 
     def _serve(self) -> None:
         self.ident = threading.get_ident()

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import datetime
 import itertools
-import os
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bimetal.library.callbacks import OrderedFuture, running
+from bimetal.library.callbacks import OrderedFuture, OwnThread, running
 from bimetal.library.interface import OK, PENDING, at_once, check, error, failure, lib, made
 from bimetal.library.tensors import HostTensors
 
@@ -282,38 +281,29 @@ class LibraryFuture(OrderedFuture):
         return True
 
 
-class _Completion:
-    """The thread that completes futures, from the first on that is asked for."""
+class _Completion(OwnThread):
+    """The one that completes futures."""
 
-    def __init__(self) -> None:
-        self._reset()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._reset)  # which has no such thread
+    name = "bimetal-futures"
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        super()._reset()
         self._keys = itertools.count(1)
         self._works: dict[int, LibraryWork] = {}
-        self._thread: threading.Thread | None = None
         self._queue = 0
 
     def watch(self, work: LibraryWork) -> None:
         with self._lock:
             if self._thread is None:
                 self._queue = made(lib.queue_new)
-                self._thread = threading.Thread(target=self._serve, name="bimetal-futures", daemon=True)
-                self._thread.start()
+                self._start()
             key = next(self._keys)
             self._works[key] = work
         for call in work.calls():
             check(lib.queue_watch(self._queue, call, key))
 
-    def stop(self) -> None:
-        """The thread must not come back from the core while the interpreter ends."""
-        thread = self._thread
-        if thread is not None and thread.is_alive():
-            lib.queue_put(self._queue, 0)
-            thread.join(2.0)
+    def _tell_to_end(self) -> None:
+        lib.queue_put(self._queue, 0)
 
     def _serve(self) -> None:
         key = ctypes.c_uint64()
