@@ -166,9 +166,9 @@ int told_status(const launch::HostsResult& result, int ranks) {
   if (!result.failure) return kSuccess;
   const auto& [rank, host, pid, exit, misses_module] = *result.failure;
   if (exit.signal == 0 && exit.status == kInterrupted) {
-    print_to_errors(fmt::format(
-        "bimetal: interrupted: rank {} on {} (pid {}) has ended as it was asked to", rank, host,
-        pid));
+    print_to_errors(
+        fmt::format("bimetal: interrupted: rank {} on {} (pid {}) has ended as it was asked to",
+                    rank, host, pid));
     return kInterrupted;
   }
   print_to_errors(fmt::format("bimetal: error: rank {} on {} (pid {}) {}{}{}", rank, host, pid,
@@ -181,10 +181,10 @@ int told_status(const launch::HostsResult& result, int ranks) {
 #ifndef _WIN32
 /// With machines whose users let each other in.
 int share_launch(const LaunchArguments& arguments) {
-  // Settings such as that ranks encrypt are the plan's.
   const int ranks = arguments.ranks.value_or(arguments.ranks_each.value_or(1));
-  world_size_of(arguments.host, ranks);
-  return share_launch(plan_of(arguments), ranks, arguments.host);
+  // Before the plan, which takes this process's settings: what is shared is encrypted.
+  const int world_size = world_size_of(arguments.host, ranks);
+  return share_launch(plan_of(arguments), ranks, world_size, arguments.host);
 }
 #endif
 

@@ -224,9 +224,9 @@ int interrupted() {
 
 }  // namespace
 
-int share_launch(launch::HostsPlan plan, int ranks, const HostOptions& options) {
+int share_launch(launch::HostsPlan plan, int ranks, int world_size, const HostOptions& options) {
   launch::SignalWatch signals;
-  HostMeeting meeting(options, world_size_of(options, ranks), signals,
+  HostMeeting meeting(options, world_size, signals,
                       [](const std::string& text) { print_to_errors(text); });
   plan.token = meeting.token();
   plan.master_host = meeting.address().host;

@@ -13,10 +13,10 @@
 
 namespace bimetal::cli {
 
-/// The first machine, with the first `ranks` ranks. Waits for the others, runs what `plan` says,
-/// and stays until all have ended. Errors: those of HostMeeting and launch::run_on_hosts, and what
-/// has failed on another machine. Exit status as of run_and_tell().
-int share_launch(launch::HostsPlan plan, int ranks, const HostOptions& options);
+/// The first machine, with the first `ranks` of `world_size` ranks. Waits for the others, runs what
+/// `plan` says, and stays until all have ended. Errors: those of HostMeeting and
+/// launch::run_on_hosts, and what has failed on another machine. Exit status as of run_and_tell().
+int share_launch(launch::HostsPlan plan, int ranks, int world_size, const HostOptions& options);
 
 /// Another machine of such a job. Without a command of its own it runs a script of its own folder
 /// that is called like the job's, as what arrives from a peer is not executed.
