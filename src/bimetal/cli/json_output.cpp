@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "bimetal/base/error.h"
@@ -48,6 +49,10 @@ void print_json_text(std::string_view text) {
   std::FILE* output = kept() ? kept() : stdout;
   write_to(output, text);
   if (!text.ends_with('\n')) write_to(output, "\n");
+}
+
+void print_json(const nlohmann::ordered_json& json) {
+  print_json_text(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 }  // namespace bimetal::cli

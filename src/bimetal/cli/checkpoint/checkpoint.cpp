@@ -71,11 +71,7 @@ std::string flaw_of(const Inspected& found) {
   return bad == found.files.end() ? std::string() : bad->flaw;
 }
 
-std::string text_of(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
-std::string json_of_inspected(const std::vector<Inspected>& all) {
+nlohmann::ordered_json json_of_inspected(const std::vector<Inspected>& all) {
   auto list = nlohmann::ordered_json::array();
   for (const auto& found : all) {
     auto files = nlohmann::ordered_json::array();
@@ -95,13 +91,13 @@ std::string json_of_inspected(const std::vector<Inspected>& all) {
                     {"elements", found.elements},
                     {"files", files}});
   }
-  return text_of(list);
+  return list;
 }
 
 int inspect_command(const CheckpointArguments& arguments) {
   const auto all = checkpoint::inspect_checkpoints(arguments.path);
   Terminal terminal;
-  if (arguments.json) print_json_text(json_of_inspected(all));
+  if (arguments.json) print_json(json_of_inspected(all));
   std::string flaw;
   for (const auto& found : all) {
     if (flaw.empty()) flaw = flaw_of(found);
@@ -121,7 +117,7 @@ int inspect_command(const CheckpointArguments& arguments) {
 int consolidate_command(const CheckpointArguments& arguments) {
   const auto from = checkpoint::consolidate_checkpoint(arguments.path, arguments.out);
   if (arguments.json) {
-    print_json_text(text_of({{"path", arguments.out}, {"checkpoint", from.string()}}));
+    print_json({{"path", arguments.out}, {"checkpoint", from.string()}});
   } else {
     Terminal().print(fmt::format("{}: whole tensors of {}", arguments.out, from.string()));
   }

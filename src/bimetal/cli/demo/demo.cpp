@@ -78,7 +78,7 @@ RunFigures read_run_figures(const std::filesystem::path& report) {
   }
 }
 
-std::string json_of(const DemoFigures& figures) {
+nlohmann::ordered_json json_of(const DemoFigures& figures) {
   auto alone = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < figures.workers.size(); ++i) {
     alone.push_back(
@@ -89,10 +89,9 @@ std::string json_of(const DemoFigures& figures) {
     if (!std::isnan(run.test_accuracy)) json["test_accuracy"] = run.test_accuracy;
     return json;
   };
-  return nlohmann::ordered_json{{"alone", alone},
-                                {"equal", json_of_run(figures.equal)},
-                                {"balanced", json_of_run(figures.balanced)}}
-      .dump(2);
+  return {{"alone", alone},
+          {"equal", json_of_run(figures.equal)},
+          {"balanced", json_of_run(figures.balanced)}};
 }
 
 /// Made in the system's place for temporary files, readable by this user alone; removed with all
@@ -139,7 +138,7 @@ class Demo {
     figures.equal = short_run(workers_);
     say("All of them, balanced: each gets the part that it can do in the same time.");
     figures.balanced = balanced_run(figures.alone);
-    if (arguments_.json) return print_json_text(json_of(figures));
+    if (arguments_.json) return print_json(json_of(figures));
     terminal_.print("");
     print_demo_table(terminal_, figures);
   }

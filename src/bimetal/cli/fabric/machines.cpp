@@ -10,6 +10,7 @@
 
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {
@@ -22,16 +23,11 @@ constexpr const char* kMachinesExamples = R"(Examples:
 
 A machine that is forgotten needs a code again. That of either side is enough.)";
 
-std::string json_of_machines(const std::string& own, const std::vector<std::string>& names) {
-  const nlohmann::ordered_json json = {{"name", own}, {"machines", names}};
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
 int list_machines(bool as_json) {
   const auto machines = net::Machines::of_user();
   const auto names = machines.names();
   if (as_json) {
-    write_to(stdout, json_of_machines(machines.own_name(), names));
+    print_json({{"name", machines.own_name()}, {"machines", names}});
     return kSuccess;
   }
   Terminal terminal;

@@ -103,8 +103,7 @@ int export_command(const ExportArguments& arguments) {
   if (!arguments.json) {
     Terminal().print(done.text);
   } else if (!pushed) {
-    print_json_text(
-        done.json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    print_json(done.json);
   }
   if (!pushed) return kSuccess;
   std::fflush(stdout);  // what comes next is another program

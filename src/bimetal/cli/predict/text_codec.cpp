@@ -116,9 +116,8 @@ void ShownText::add(const std::vector<std::int64_t>& tokens) {
 void ShownText::finish() const {
   if (as_json_) {
     const std::vector<std::int64_t> added(tokens_.begin() + std::ssize(prompt_), tokens_.end());
-    const nlohmann::ordered_json json = {
-        {"text", codec_.decode(tokens_)}, {"prompt_tokens", prompt_}, {"tokens", added}};
-    return print_json_text(json.dump(2, ' ', false, Json::error_handler_t::replace));
+    return print_json(
+        {{"text", codec_.decode(tokens_)}, {"prompt_tokens", prompt_}, {"tokens", added}});
   }
   if (!grows_) write_to(stdout, codec_.decode(tokens_));
   write_to(stdout, "\n");

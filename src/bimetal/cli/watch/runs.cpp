@@ -11,6 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/monitor/run_record.h"
 
@@ -36,7 +37,7 @@ std::string place_of(const RunRecord& run) {
   return run.address.empty() ? run.host : run.host + ", page at " + run.address;
 }
 
-std::string json_of_runs(const std::vector<RunRecord>& runs) {
+nlohmann::ordered_json json_of_runs(const std::vector<RunRecord>& runs) {
   auto list = nlohmann::ordered_json::array();
   for (const auto& run : runs) {
     list.push_back({{"folder", run.folder.string()},
@@ -46,13 +47,13 @@ std::string json_of_runs(const std::vector<RunRecord>& runs) {
                     {"loss", run.loss ? nlohmann::ordered_json(*run.loss) : nullptr},
                     {"where", place_of(run)}});
   }
-  return list.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return list;
 }
 
 int list_runs_of(const std::string& parent, bool json) {
   const auto runs = runs_in(parent);
   if (json) {
-    write_to(stdout, json_of_runs(runs));
+    print_json(json_of_runs(runs));
     return kSuccess;
   }
   std::vector<TableRow> rows = {{"run", "state", "where", "step", "loss"}};
