@@ -7,7 +7,7 @@
 namespace bimetal::comm {
 namespace {
 
-constexpr std::size_t kLanes = 16;
+constexpr std::size_t kSums = 16;
 
 // What remains of a column, relative to its length, when it is taken for a combination of others.
 constexpr double kDependent = 1e-6;
@@ -22,11 +22,11 @@ constexpr std::size_t kStrip = 1024;
 template <int Columns>
 void dot(const float* __restrict row, const float* __restrict q, std::size_t count,
          std::size_t stride, float* __restrict sums) {
-  float lanes[Columns][kLanes] = {};
+  float lanes[Columns][kSums] = {};
   std::size_t j = 0;
-  for (; j + kLanes <= count; j += kLanes) {
+  for (; j + kSums <= count; j += kSums) {
     for (int c = 0; c < Columns; ++c) {
-      for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      for (std::size_t lane = 0; lane < kSums; ++lane) {
         lanes[c][lane] += row[j + lane] * q[c * stride + j + lane];
       }
     }
@@ -95,10 +95,10 @@ void fill_random(std::span<float> values, std::uint64_t seed) {
 }
 
 double inner_product(const float* a, const float* b, std::size_t count) {
-  double lanes[kLanes] = {};
+  double lanes[kSums] = {};
   std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+  for (; i + kSums <= count; i += kSums) {
+    for (std::size_t lane = 0; lane < kSums; ++lane) {
       lanes[lane] += static_cast<double>(a[i + lane]) * static_cast<double>(b[i + lane]);
     }
   }
