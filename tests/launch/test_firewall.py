@@ -53,7 +53,8 @@ class Firewall(LaunchTest):
         job.wait()
         seconds = time.monotonic() - begun
         print(f"the prompt is back after {seconds:.1f} s")
-        self.assertEqual(job.status, harness.PEER_LOST, job.err)
+        # The first to miss the other rank is a step or a checkpoint that is being saved, whichever is under way.
+        self.assertIn(job.status, (harness.PEER_LOST, harness.TIMEOUT), job.err)
         self.assertIn("rank 0 on localhost", job.error())
         self.assertIn(f"lost host {THERE}: it has not answered", job.err)
         self.assertLess(seconds, 15 * harness.PATIENCE, "--grace and --silence have been waited for")
