@@ -8,16 +8,29 @@
 
 #include "bimetal/launch/system/environment.h"
 
+#ifdef __APPLE__
+#include <crt_externs.h>
+#endif
+
 namespace bimetal::launch {
 namespace {
 
 constexpr const char* kUsualFolders = "/usr/local/bin:/usr/bin:/bin";
 
+/// Shared libraries of macOS have no `environ`.
+char** all_variables() {
+#ifdef __APPLE__
+  return *_NSGetEnviron();
+#else
+  return environ;
+#endif
+}
+
 }  // namespace
 
 NamedValues own_environment() {
   NamedValues variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
+  for (char** entry = all_variables(); *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const auto equals = text.find('=');
     if (equals == std::string_view::npos) continue;
