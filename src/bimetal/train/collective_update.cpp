@@ -202,10 +202,9 @@ StepResult CollectiveUpdate::run_late(std::int64_t step, torch::optim::Optimizer
   constexpr std::size_t kBehind = 1;
   StepResult result;
   wait_for_all(result, behind);
-  if (!result.applied) {
-    result.earlier = read_late();
-    return result;
-  }
+  // Of several ranks all is there: what was wrong with the last step comes first.
+  if (!alone || !result.applied) result.earlier = read_late();
+  if (!result.applied) return result;
   require_finite(result.figures, step, "");
   result.unread = true;
   const Stopwatch launching;

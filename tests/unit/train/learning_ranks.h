@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -108,8 +109,12 @@ inline Learnt learn(const Asked& asked, const torch::Device& device, comm::Group
                     const std::function<void(int step)>& after_step = {}) {
   const task::ImageClassification task(asked.model, 0, {noise(), noise()}, "float64",
                                        data::Augment::No, asked.norm_group);
-  torch::manual_seed(3);
-  const auto model = task.make_model();
+  const auto model = [&] {
+    static std::mutex one_at_a_time;  // of the ranks, which share torch's generator
+    const std::scoped_lock lock(one_at_a_time);
+    torch::manual_seed(3);
+    return task.make_model();
+  }();
   model.to(device, torch::kFloat64);
   job::TrainConfig config;
   config.optimizer = asked.optimizer;

@@ -187,6 +187,7 @@ ReplicatedModel::ReplicatedModel(const task::ModelState& model, comm::Group grou
 ReplicatedModel::~ReplicatedModel() = default;
 
 void ReplicatedModel::begin() {
+  impl_->staging.join();  // what a step that failed has left
   impl_->returned.wait(Deadline::after(impl_->options.timeout));
   for (auto& parameter : impl_->trained) parameter.mutable_grad() = torch::Tensor();
   impl_->filling->expect_anew();
