@@ -118,6 +118,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--only", default="", help="jobs whose name begins so")
     args = parser.parse_args()
+    if args.windows < 2:
+        parser.error("--windows: at least 2, or there are no quartiles")
     args.before, args.now = (str(pathlib.Path(program).resolve()) for program in (args.before, args.now))
     print(json.dumps(machine.describe(args.now)))
     with tempfile.TemporaryDirectory() as name:

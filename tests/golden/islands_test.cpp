@@ -3,71 +3,22 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 
-#include <chrono>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <utility>
 #include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/c10d/island.h"
-#include "bimetal/parallel/tensor_buffer.h"
 #include "golden/training_run.h"
 #include "support/thread_ranks.h"
+#include "support/vendor_stand_in.h"
 
 namespace bimetal::golden {
 namespace {
 
+using bimetal::testing::backend_of;
+using bimetal::testing::offer_of;
 using c10d::Vendor;
-using c10d::VendorOffer;
-
-/// What an island asks of its vendor library, on CPU tensors.
-class StandIn final : public ::c10d::Backend {
- public:
-  using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
-
-  explicit StandIn(const comm::Group& members)
-      : Backend(members.rank(), members.size()), members_(members) {}
-
-  const std::string getBackendName() const override { return "stand-in"; }
-
-  WorkPtr reduce(std::vector<at::Tensor>& tensors, const ::c10d::ReduceOptions& options) override {
-    const auto data = parallel::tensor_buffer(tensors.front());
-    const auto by = Deadline::after(options.timeout);
-    return over(members_.reduce(data, static_cast<int>(options.rootRank), comm::ReduceOp::sum, by));
-  }
-
-  WorkPtr broadcast(std::vector<at::Tensor>& tensors,
-                    const ::c10d::BroadcastOptions& options) override {
-    const auto data = parallel::tensor_buffer(tensors.front());
-    const auto by = Deadline::after(options.timeout);
-    return over(members_.broadcast(data, static_cast<int>(options.rootRank), by));
-  }
-
-  void abort() override { members_.abort("the island was given up"); }
-
- private:
-  struct Over final : ::c10d::Work {
-    Over() { finish(); }
-  };
-  static WorkPtr over(const comm::Work& work) {
-    work.wait();
-    return c10::make_intrusive<Over>();
-  }
-
-  comm::Group members_;
-};
-
-c10d::BackendPtr backend_of(const comm::Group& members) {
-  return c10::make_intrusive<StandIn>(members);
-}
-
-/// As of a card of its own.
-VendorOffer offer_of(int rank, Vendor vendor) {
-  VendorOffer offer{vendor, {}};
-  offer.device[0] = static_cast<std::byte>(rank + 1);
-  return offer;
-}
 
 struct IslandCase {
   std::string name;

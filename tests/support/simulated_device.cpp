@@ -21,7 +21,9 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -34,10 +36,16 @@ namespace {
 // set_data.)
 constexpr auto kType = c10::DeviceType::HPU;
 
-/// Of the one device. Copies to the host lie in a queue until something says that they have ended.
+struct Copy {
+  std::uint64_t ticket;
+  std::optional<c10::StreamId> inward;  ///< from the host, by this stream
+  std::function<void()> make;
+};
+
+/// Of the one device. Copies lie in a queue until something says that they have ended.
 struct Queue {
   std::mutex mutex;
-  std::deque<std::pair<std::uint64_t, std::function<void()>>> copies;
+  std::deque<Copy> copies;
   std::uint64_t tickets = 0;  ///< given to copies and events, in order
   std::uint64_t passed = 0;  ///< the last one of which somebody knows that the device has passed it
   std::vector<std::string> waits;
@@ -49,10 +57,24 @@ struct Queue {
     std::vector<std::function<void()>> made;  // whose memory is given back when nothing is locked
     const std::scoped_lock lock(mutex);
     passed = std::max(passed, std::min(ticket, tickets));
-    while (!copies.empty() && copies.front().first <= ticket) {
-      copies.front().second();
-      made.push_back(std::move(copies.front().second));
+    while (!copies.empty() && copies.front().ticket <= ticket) {
+      copies.front().make();
+      made.push_back(std::move(copies.front().make));
       copies.pop_front();
+    }
+  }
+  /// Kernels to come wait for what `stream` has copied before `ticket`, and the host does not.
+  void kernels_wait(std::uint64_t ticket, c10::StreamId stream) {
+    std::vector<Copy> made;
+    const std::scoped_lock lock(mutex);
+    for (auto copy = copies.begin(); copy != copies.end();) {
+      if (copy->ticket > ticket || copy->inward != stream) {
+        ++copy;
+        continue;
+      }
+      copy->make();
+      made.push_back(std::move(*copy));
+      copy = copies.erase(copy);
     }
   }
   void pass_all() { pass(~std::uint64_t{0}); }
@@ -90,6 +112,7 @@ struct InKernel {
 
 struct Event {
   std::uint64_t ticket;
+  c10::StreamId stream;
   std::chrono::steady_clock::time_point when;
   int looks = 0;
 };
@@ -114,18 +137,22 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<kType> {
   c10::Stream exchangeStream(c10::Stream stream) const noexcept override {
     return std::exchange(current(), stream);
   }
+  static constexpr c10::StreamId kKernels = 0;  ///< of the default stream
   static c10::Stream make_stream() {
     static std::atomic<c10::StreamId> last = 0;
     return c10::Stream(c10::Stream::UNSAFE, only(), ++last);
   }
 
-  void record(void** event, const c10::Stream&, const c10::DeviceIndex,
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
               const c10::EventFlag) const override {
     delete static_cast<Event*>(*event);
-    *event = new Event{queue().ticket(), std::chrono::steady_clock::now()};
+    *event = new Event{queue().ticket(), stream.id(), std::chrono::steady_clock::now()};
   }
-  void block(void*, const c10::Stream&) const override {
-  }  // kernels run in the order of their calls
+  /// Kernels run in the order of their calls.
+  void block(void* event, const c10::Stream& stream) const override {
+    const auto& behind = *static_cast<Event*>(event);
+    if (stream.id() == kKernels) queue().kernels_wait(behind.ticket, behind.stream);
+  }
   /// Not at the first look: whoever takes it for granted reads too early.
   bool queryEvent(void* event) const override {
     auto& seen = *static_cast<Event*>(event);
@@ -156,11 +183,12 @@ struct Memory final : c10::DeviceAllocator {
       const std::scoped_lock lock(queue().mutex);
       queue().page_locked.insert(data);
     }
-    return {data, data, page_locked ? &free_locked : &c10::free_cpu, device};
+    if (page_locked) return {data, data, &free_locked, device};
+    auto* const block = new Block{data, bytes};
+    count(static_cast<std::int64_t>(bytes));
+    return {data, block, &free_block, device};
   }
-  c10::DeleterFnPtr raw_deleter() const override {
-    return page_locked ? &free_locked : &c10::free_cpu;
-  }
+  c10::DeleterFnPtr raw_deleter() const override { return page_locked ? &free_locked : nullptr; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
@@ -168,9 +196,29 @@ struct Memory final : c10::DeviceAllocator {
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t = {0, 0}) override {}
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    const std::scoped_lock lock(queue().mutex);
+    stats.allocated_bytes[0] = allocated;
+    return stats;
+  }
   void resetAccumulatedStats(c10::DeviceIndex) override {}
-  void resetPeakStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override {
+    const std::scoped_lock lock(queue().mutex);
+    allocated.reset_peak();
+  }
+
+  struct Block {
+    void* data;
+    std::size_t bytes;
+  };
+  /// Of the device's: by so many more, or less.
+  static void count(std::int64_t bytes);
+  static void free_block(void* context) {
+    const std::unique_ptr<Block> block(static_cast<Block*>(context));
+    count(-static_cast<std::int64_t>(block->bytes));
+    c10::free_cpu(block->data);
+  }
 
   static void free_locked(void* data) {
     {
@@ -182,11 +230,19 @@ struct Memory final : c10::DeviceAllocator {
 
   c10::Device device;
   bool page_locked;
+  c10::CachingAllocator::Stat allocated;
 };
 
 Memory& device_memory() {
   static auto& memory = *new Memory(Guard::only(), false);
   return memory;
+}
+
+void Memory::count(std::int64_t bytes) {
+  const std::scoped_lock lock(queue().mutex);
+  auto& allocated = device_memory().allocated;
+  if (bytes >= 0) allocated.increase(static_cast<std::size_t>(bytes));
+  if (bytes < 0) allocated.decrease(static_cast<std::size_t>(-bytes));
 }
 
 struct HPUHooks final : at::HPUHooksInterface {
@@ -265,7 +321,11 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_
   } else if (out) {
     const std::scoped_lock lock(all.mutex);
     // What is copied is what is there now: later kernels come later in the stream.
-    all.copies.emplace_back(++all.tickets, [to, now = from.clone()] { to.copy_(now); });
+    all.copies.push_back(
+        {++all.tickets, std::nullopt, [to, now = from.clone()] { to.copy_(now); }});
+  } else if (const auto stream = Guard().current().id(); stream != Guard::kKernels) {
+    const std::scoped_lock lock(all.mutex);
+    all.copies.push_back({++all.tickets, stream, copy});
   } else {
     copy();
   }
@@ -381,7 +441,7 @@ std::int64_t SimulatedDevice::take_launches() {
 
 std::int64_t SimulatedDevice::copies_under_way() {
   const std::scoped_lock lock(queue().mutex);
-  return static_cast<std::int64_t>(queue().copies.size());
+  return std::ranges::count_if(queue().copies, [](const Copy& copy) { return !copy.inward; });
 }
 
 }  // namespace bimetal::testing

@@ -1,7 +1,8 @@
 #pragma once
 // An accelerator without hardware, for what only an accelerator shows: that the host seldom waits
 // for it, and never reads what has not come yet. Its kernels are the CPU's and run at once; copies
-// to page-locked memory of the host are made as late as the device's interface allows.
+// to page-locked memory of the host, and from it by other streams than that of the kernels, are
+// made as late as the device's interface allows.
 
 #include <torch/csrc/api/include/torch/types.h>
 

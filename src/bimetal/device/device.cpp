@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
+#include <ATen/detail/MPSHooksInterface.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -60,11 +61,15 @@ DeviceInfo describe_accelerator(const torch::Device& device) {
     std::tie(info.memory_free_bytes, info.memory_bytes) =
         at::accelerator::getMemoryInfo(device.index());
   } catch (const c10::Error&) {
-    // Not every backend tells. Apple's shares the machine's memory.
+    // Not every backend tells. Apple's shares the machine's memory, and should have a part of it.
     if (!device.is_mps()) return info;
     const HostMemory memory = host_memory();
-    info.memory_bytes = memory.total_bytes;
-    info.memory_free_bytes = memory.free_bytes;
+    const auto& metal = at::detail::getMPSHooks();
+    const std::uint64_t part = metal.getRecommendedMaxMemory();
+    const std::uint64_t taken = metal.getDriverAllocatedMemory();
+    info.memory_bytes = std::min<std::uint64_t>(memory.total_bytes, part);
+    info.memory_free_bytes =
+        std::min<std::uint64_t>(memory.free_bytes, part - std::min(part, taken));
   }
   return info;
 }

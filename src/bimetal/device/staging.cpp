@@ -7,6 +7,7 @@
 #include <torch/csrc/api/include/torch/utils.h>
 
 #include <chrono>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -49,8 +50,11 @@ torch::Tensor unset_host_buffer(std::int64_t count, torch::ScalarType dtype,
     try {
       return torch::empty({count}, options.pinned_memory(true));
     } catch (const c10::Error& error) {
-      log(LogLevel::warning, "no page-locked memory for {} ({}); copies to the host will block",
-          device.str(), error.what_without_backtrace());
+      static std::once_flag told;
+      std::call_once(told, [&] {
+        log(LogLevel::warning, "no page-locked memory for {} ({}); copies to the host will block",
+            device.str(), error.what_without_backtrace());
+      });
     }
   }
   return torch::empty({count}, options);
@@ -95,6 +99,18 @@ void HostStaging::to_host(const torch::Tensor& source, torch::Tensor host) {
 void HostStaging::to_device(const torch::Tensor& host, torch::Tensor target) {
   const torch::NoGradGuard no_grad;
   target.copy_(host, /*non_blocking=*/to_host_.has_value());
+}
+
+void HostStaging::to_device_beside(const torch::Tensor& host, torch::Tensor target) {
+  if (device_.is_cpu()) return to_device(host, std::move(target));
+  if (!to_device_) to_device_ = stream_of_its_own(device_);
+  const c10::StreamGuard on_copy_stream(*to_device_);
+  to_device(host, std::move(target));
+  beside_ = true;
+}
+
+void HostStaging::join() {
+  if (std::exchange(beside_, false)) record(*to_device_).block(current_stream());
 }
 
 CopyMark HostStaging::mark_to_host() const {

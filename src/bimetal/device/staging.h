@@ -47,7 +47,8 @@ class CopyMark {
 ///
 /// Copies to the host run on a stream of their own, each behind what the current stream has queued
 /// at the call, so that they overlap with later computation. Copies to the device run on the
-/// current stream: what is computed next sees them without further waiting.
+/// current stream: what is computed next sees them without further waiting. Or on another one
+/// beside it, until join().
 class HostStaging {
  public:
   explicit HostStaging(const torch::Device& device);
@@ -60,20 +61,30 @@ class HostStaging {
   /// unchanged until a mark made afterwards is passed.
   void to_device(const torch::Tensor& host, torch::Tensor target);
 
+  /// The same beside what the current stream has queued, none of which may use `target`: where a
+  /// copy of it to the host has ended, nothing does but what was queued since.
+  void to_device_beside(const torch::Tensor& host, torch::Tensor target);
+
+  /// What the current stream gets next sees all copies to the device begun so far.
+  void join();
+
   /// Passed once all copies to the host begun so far have ended.
   CopyMark mark_to_host() const;
 
   /// The same, and everything that the current stream has queued so far.
   CopyMark mark_all() const;
 
-  /// Passed once all copies to the device begun so far on the current stream have ended.
+  /// Passed once all copies to the device begun so far on the current stream, or joined to it, have
+  /// ended.
   CopyMark mark_to_device() const;
 
  private:
   c10::Stream current_stream() const;
 
   torch::Device device_;
-  std::optional<c10::Stream> to_host_;  ///< empty on the CPU
+  std::optional<c10::Stream> to_host_;    ///< empty on the CPU
+  std::optional<c10::Stream> to_device_;  ///< from its first use on
+  bool beside_ = false;                   ///< copies that have not been joined
 };
 
 }  // namespace bimetal::device

@@ -75,12 +75,14 @@ void ParameterStore::run_pass(const std::function<void()>& backward, bool last) 
   pass(backward, last);
 }
 
-void ParameterStore::finish_step(const std::function<void()>& before_sums) {
+void ParameterStore::finish_step(const std::function<void()>& before_sums,
+                                 const std::function<void()>& when_sent) {
   if (phase_ == Phase::idle) {
     throw Error(ErrorCode::InvalidArgument, "finish_step: no step was begun with begin_step");
   }
   phase_ = Phase::idle;
-  finish(before_sums ? before_sums : [] {});
+  finish(
+      before_sums ? before_sums : [] {}, when_sent ? when_sent : [] {});
 }
 
 void ParameterStore::broadcast_buffers(int root) {

@@ -78,8 +78,11 @@ class ParameterStore {
   /// exception in forward or backward of this rank alone, calling it still takes part in every
   /// exchange (with what this rank has), so that no other rank hangs; the caller then discards the
   /// step on all ranks. `before_sums` is called once nobody's passes wait for this rank any more:
-  /// it may add to gradients that the store expects late (ShardedModelOptions::stage).
-  void finish_step(const std::function<void()>& before_sums = {});
+  /// it may add to gradients that the store expects late (ShardedModelOptions::stage). `when_sent`
+  /// once all of this rank's gradients are on their way, for which its device has computed them,
+  /// and before the last sum has come.
+  void finish_step(const std::function<void()>& before_sums = {},
+                   const std::function<void()>& when_sent = {});
 
   /// Collective, once the optimizer has changed what this rank keeps: all ranks get to know.
   virtual void after_update() {}
@@ -100,6 +103,9 @@ class ParameterStore {
   /// Whether parameters change while backward still runs, so that a step that fails may have been
   /// applied in part, and cannot be repeated.
   bool updates_in_backward() const noexcept { return traits_.updates_in_backward; }
+
+  /// Whether passes wait for other ranks, whose devices then have nothing to do.
+  bool waits_in_passes() const noexcept { return traits_.waits_in_passes; }
 
   /// Copies rank `root`'s buffers (running means and the like) to all. Collective; nothing is sent
   /// when the model has none.
@@ -125,6 +131,7 @@ class ParameterStore {
   /// Of the store, the same at all times and on every rank.
   struct Traits {
     bool in_shards = false, keeps_copies = false, updates_in_backward = false;
+    bool waits_in_passes = false;
     bool takes_passes = true;  ///< run_pass()
   };
 
@@ -137,7 +144,8 @@ class ParameterStore {
   virtual void begin() = 0;
   /// `backward`: as run_pass() has it.
   virtual void pass(const std::function<void()>& backward, bool last) = 0;
-  virtual void finish(const std::function<void()>& before_sums) = 0;
+  virtual void finish(const std::function<void()>& before_sums,
+                      const std::function<void()>& when_sent) = 0;
   virtual const ExchangeSpan& times() const noexcept = 0;
 
   Traits traits_;

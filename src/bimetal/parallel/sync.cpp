@@ -9,10 +9,12 @@ void Sync::begin_step(std::int64_t weight, double scale) {
   store_->begin_step(weight, scale);
 }
 
-void Sync::sum_gradients() {
-  store_->finish_step([this] {
-    for (const auto& sums : extra_) sums->before_replicas();
-  });
+void Sync::sum_gradients(const std::function<void()>& when_sent) {
+  store_->finish_step(
+      [this] {
+        for (const auto& sums : extra_) sums->before_replicas();
+      },
+      when_sent);
   for (const auto& sums : extra_) sums->after_replicas();
 }
 

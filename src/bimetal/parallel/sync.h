@@ -7,6 +7,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -70,7 +71,7 @@ class Sync {
   /// As ParameterStore has it.
   void begin_step(std::int64_t weight, double scale = 1);
   /// As ParameterStore::finish_step(), with all other ranks that have a part in these gradients.
-  void sum_gradients();
+  void sum_gradients(const std::function<void()>& when_sent = {});
   /// As ParameterStore::after_update(), likewise.
   void spread_update();
 

@@ -82,23 +82,17 @@ double CollectiveUpdate::memory_now() {
   return memory_bytes_;
 }
 
-/// The one wait for the device, if there is anything to be known: what a rank says of its share
-/// then comes with it. Returns for how long of it the device was still at the share.
-double CollectiveUpdate::read(const torch::Tensor& seen, progress::RankFigures& mine,
-                              std::optional<Unread>& unread) {
-  if (!seen.defined()) return 0;
-  if (!unread) {
-    mine.gradient_norm = seen.item<double>();
-    return 0;
-  }
-  const auto numbers = device::read_together({seen, unread->losses});
-  mine.gradient_norm = numbers.front();
-  mine.loss_sum = std::accumulate(numbers.begin() + 1, numbers.end(), 0.0);
+/// What a rank says of its share, once its device has come to it. Returns for how long of its wait
+/// for the sums the device was still at the share.
+double CollectiveUpdate::learn_share(progress::RankFigures& mine, const Unread& unread,
+                                     const device::LateNumbers& losses) {
+  const auto numbers = losses.take(Deadline::after(timeout_));
+  mine.loss_sum = std::accumulate(numbers.begin(), numbers.end(), 0.0);
   // The device is through with the update before, too.
   if (updating_) update_seconds_ = std::max(update_seconds_, updating_->seconds());
-  const double computed = std::max(unread->launch_seconds, unread->timer.seconds());
+  const double computed = std::max(unread.launch_seconds, unread.timer.seconds());
   mine.compute_seconds = computed + update_seconds_;
-  return computed - unread->launch_seconds;
+  return computed - unread.launch_seconds;
 }
 
 StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
@@ -108,36 +102,63 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   mine.wait_seconds = wait_seconds_;
   mine.bytes_sent = sync_.group().bytes_sent();
   mine.memory_bytes = memory_now();
+  const bool alone = unread && sync_.group().size() == 1;
+  std::optional<device::LateNumbers> losses;
+  if (unread && !(alone && decides_there())) losses.emplace(std::vector{unread->losses});
+  const auto shown = parallel::numbers_of(statistics_, sync_.group());
+  double behind = 0;
+  const auto start = [&] {
+    if (losses) behind = learn_share(mine, *unread, *losses);
+    exchange_.start(sync_.as_one(mine), Deadline::after(timeout_));
+  };
   // Travels beside the gradients and has arrived by the time that they have, unless it is to tell
   // of them.
   // With copies whoever knows the figures knows, too, that every rank has what the update takes.
   const bool copies = sync_.store().keeps_copies();
-  const bool ahead = !stages_.needs_agreement() && !copies;
-  if (ahead) exchange_.start(sync_.as_one(mine), Deadline::after(timeout_));
-  in_phase(Phase::kWait, [&] { sync_.sum_gradients(); });
+  const bool ahead = !copies && (!stages_.needs_agreement() || (decides_there() && !alone));
+  if (ahead && !losses) start();
+  in_phase(Phase::kWait,
+           [&] { sync_.sum_gradients(ahead && losses ? std::function<void()>(start) : nullptr); });
   const auto leaves_out = [&] {
     const auto* const skippable = dynamic_cast<const optim::SkippableUpdate*>(&optimizer);
     return skippable != nullptr && skippable->can_skip();
   };
-  if (unread && unread->late && (!stages_.scaler() || leaves_out())) {
-    if (!ahead) exchange_.start(mine, Deadline::after(timeout_));
-    return run_late(step, optimizer, *std::exchange(unread, std::nullopt));
+  if (decides_there() && (!stages_.scaler() || leaves_out())) {
+    if (!ahead) start();
+    // Before anybody updates: a rank that is lost then takes nothing of the step with it.
+    parallel::sum_over_ranks(statistics_, shown, sync_.group(), timeout_);
+    return run_late(step, optimizer, alone ? std::exchange(unread, std::nullopt) : std::nullopt,
+                    behind);
   }
-  StepResult result;
-  result.earlier = read_late();
+  const auto earlier = read_late();
+  if (unread && !losses) losses.emplace(std::vector{unread->losses});
   auto* const merged = dynamic_cast<optim::MergedUpdate*>(&optimizer);
   stages_.set_factors(merged != nullptr ? Factors::Deferred : Factors::Applied);
   const Stopwatch inspecting;
   const auto gradients = optim::gradients_of(optimizer);
   const auto counted = optim::gradients_of(
       optimizer, [this](const torch::Tensor& parameter) { return sync_.counts(parameter); });
-  const double behind = in_phase(
-      Phase::kUpdate, [&] { return read(stages_.look(gradients, counted), mine, unread); });
+  in_phase(Phase::kUpdate, [&] {
+    const auto seen = stages_.look(gradients, counted);
+    if (seen.defined()) mine.gradient_norm = seen.item<double>();  // the one wait for the device
+  });
   const double inspect_seconds = inspecting.seconds();
-  // Before anybody updates: a rank that is lost then takes nothing of the step with it.
-  parallel::sum_over_ranks(statistics_, sync_.group(), timeout_);
+  parallel::sum_over_ranks(statistics_, shown, sync_.group(), timeout_);  // as above
   complete_ = step;
-  if (!ahead) exchange_.start(sync_.as_one(mine), Deadline::after(timeout_));
+  if (!ahead) {
+    start();
+  } else if (stages_.needs_agreement()) {
+    exchange_.wait();  // of what did not tell of the norm
+    exchange_.start(mine, Deadline::after(timeout_));
+  }
+  if (unread && !updating_) updating_.emplace(unread->losses.device());
+  auto result = run_now(step, optimizer, inspect_seconds, behind);
+  result.earlier = earlier;
+  return result;
+}
+
+/// What all ranks have said of the step; without `applied` it is dropped.
+void CollectiveUpdate::wait_for_all(StepResult& result, double behind) {
   const Stopwatch waiting;
   result.figures = in_phase(Phase::kWait, [&] { return exchange_.wait(); });
   result.communicate_seconds = sync_.communicate_seconds();
@@ -147,18 +168,21 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   communicate_seconds_ += result.communicate_seconds;
   wait_seconds_ += result.wait_seconds;
   result.applied = all_fit(result.figures);
-  if (!result.applied) {
-    parallel::discard(statistics_);
-    return result;
-  }
+  if (!result.applied) parallel::discard(statistics_);
+}
 
+/// The host knows all of the step.
+StepResult CollectiveUpdate::run_now(std::int64_t step, torch::optim::Optimizer& optimizer,
+                                     double inspect_seconds, double behind) {
+  StepResult result;
+  wait_for_all(result, behind);
+  if (!result.applied) return result;
   require_finite(result.figures, step,
                  sync_.store().updates_in_backward()
                      ? "what backward has updated by it is dropped (zero.update)"
                      : "");
   const Stopwatch updating;
   const Phase phase(Phase::kUpdate);
-  if (unread && !updating_) updating_.emplace(unread->losses.device());
   if (updating_) updating_->begin();
   result.skipped = !update(step, result.figures, optimizer);
   if (updating_) updating_->end();
@@ -172,18 +196,22 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
 }
 
 /// Nobody waits for the device, but for what it has done a step ago: by then it has the next one.
+/// `alone`: of a rank alone, of whose share nothing is known yet either.
 StepResult CollectiveUpdate::run_late(std::int64_t step, torch::optim::Optimizer& optimizer,
-                                      Unread unread) {
+                                      std::optional<Unread> alone, double behind) {
   constexpr std::size_t kBehind = 1;
   StepResult result;
-  result.figures = exchange_.wait();
-  result.wait_seconds = std::exchange(waited_before_, 0);
-  wait_seconds_ += result.wait_seconds;
-  result.applied = result.unread = true;
+  wait_for_all(result, behind);
+  // Of several ranks all is there: what was wrong with the last step comes first.
+  if (!alone || !result.applied) result.earlier = read_late();
+  if (!result.applied) return result;
+  require_finite(result.figures, step, "");
+  result.unread = true;
+  const Stopwatch launching;
   {
     const Phase phase(Phase::kUpdate);
-    device::StreamTimer updating(unread.losses.device());
-    updating.begin();
+    if (!updating_) updating_.emplace(*decides_on_);
+    updating_->begin();
     const auto gradients = optim::gradients_of(optimizer);
     const auto counted = optim::gradients_of(
         optimizer, [this](const torch::Tensor& parameter) { return sync_.counts(parameter); });
@@ -193,16 +221,20 @@ StepResult CollectiveUpdate::run_late(std::int64_t step, torch::optim::Optimizer
     optimizer.step();
     for (const auto& one : statistics_) task::merge(one, there.skipped);
     sync_.spread_update();
-    updating.end();
-    std::vector<torch::Tensor> numbers = {unread.losses};
+    updating_->end();
+    std::vector<torch::Tensor> numbers;
+    if (alone) numbers.push_back(alone->losses);
     if (there.norm.defined()) numbers.push_back(there.norm);
-    late_.push_back({.step = {.number = step, .figures = result.figures.front()},
-                     .unread = std::move(unread),
-                     .updating = std::move(updating),
-                     .numbers = device::LateNumbers(numbers),
-                     .with_norm = there.norm.defined(),
-                     .skippable = there.skipped.defined() ? skippable : nullptr});
+    late_.push_back(
+        {.step = {.number = step, .figures = {result.figures.begin(), result.figures.end()}},
+         .updating =
+             alone ? *std::exchange(updating_, std::nullopt) : device::StreamTimer(*decides_on_),
+         .alone = std::move(alone),
+         .numbers = device::LateNumbers(numbers),
+         .with_norm = there.norm.defined(),
+         .skippable = there.skipped.defined() ? skippable : nullptr});
   }
+  update_seconds_ = launching.seconds();
   complete_ = updated_ = step;
   if (late_.size() > kBehind) result.earlier = read_late();
   return result;
@@ -216,19 +248,20 @@ std::optional<EarlierStep> CollectiveUpdate::read_late() {
       in_phase(Phase::kUpdate, [&] { return late.numbers.take(Deadline::after(timeout_)); });
   auto& figures = late.step.figures;
   if (late.with_norm) {
-    figures.gradient_norm = numbers.back();
+    for (auto& rank : figures) rank.gradient_norm = numbers.back();
     numbers.pop_back();
   }
-  figures.loss_sum = std::accumulate(numbers.begin(), numbers.end(), 0.0);
-  figures.compute_seconds =
-      std::max(late.unread.launch_seconds, late.unread.timer.seconds()) + late.updating.seconds();
-  const std::span<const progress::RankFigures> alone(&figures, 1);
-  require_finite(alone, late.step.number, "what it has updated is dropped");
+  if (late.alone) {
+    figures.front().loss_sum = std::accumulate(numbers.begin(), numbers.end(), 0.0);
+    figures.front().compute_seconds =
+        std::max(late.alone->launch_seconds, late.alone->timer.seconds()) + late.updating.seconds();
+  }
+  require_finite(figures, late.step.number, "what it has updated is dropped");
   if (stages_.needs_agreement()) {
-    late.step.skipped = !stages_.learn(late.step.number, alone);
+    late.step.skipped = !stages_.learn(late.step.number, figures);
     if (late.step.skipped) late.skippable->forget_step();
   }
-  return late.step;
+  return std::move(late.step);
 }
 
 /// How long this rank has waited for others to have updated theirs.

@@ -21,10 +21,10 @@
 
 namespace bimetal::train {
 
-/// A step of a rank alone, once it is known what became of it.
+/// A step of which not all was known when it ended, once it is.
 struct EarlierStep {
   std::int64_t number = 0;
-  progress::RankFigures figures = {};
+  std::vector<progress::RankFigures> figures = {};  ///< one per rank
   bool skipped = false;
 };
 
@@ -35,8 +35,9 @@ struct StepResult {
   bool skipped = false;  ///< applied, but for the update: float16 could not hold the gradients
   double communicate_seconds = 0;
   double wait_seconds = 0;
-  /// Loss, norm, seconds of computing and `skipped` are not known yet: they come as `earlier` of
-  /// the next step's result, applied or not, or by CollectiveUpdate::read_late().
+  /// The norm and `skipped` are not known yet, and of a rank alone neither are its loss and seconds
+  /// of computing: they come as `earlier` of the next step's result, applied or not, or by
+  /// CollectiveUpdate::read_late().
   bool unread = false;
   std::optional<EarlierStep> earlier = {};
 };
@@ -46,7 +47,6 @@ struct Unread {
   torch::Tensor losses;       ///< of its pieces
   double launch_seconds = 0;  ///< that the host took
   device::StreamTimer timer;  ///< of the device, begun and ended
-  bool late = false;          ///< once the next step is on its way, if the optimizer lets that be
 };
 
 /// Use from one thread.
@@ -65,11 +65,19 @@ class CollectiveUpdate {
   /// optimizer of other tensors than the store trains; NotFinite, on every rank and with the
   /// parameters unchanged (but for a store that updates in backward), naming the step and the ranks
   /// whose loss is no number, or as GradientStages::decide has it; the fabric's.
-  /// `unread`: loss and seconds of `mine` are read with the norm of the gradients, by the only copy
-  /// that the host waits for; for stages() that need agreement. `late`: of a rank alone; an error
-  /// of the step before comes then, with that one's number, and its update is dropped.
+  /// `unread`: loss and seconds of `mine`, which the host reads once this rank's gradients are on
+  /// their way, when the device has come to them; of a rank alone that decides_there(), a step
+  /// later. What is known late may be an error: then that has its step's number, and that
+  /// step's update is dropped.
   StepResult run(std::int64_t step, progress::RankFigures mine, torch::optim::Optimizer& optimizer,
                  std::optional<Unread> unread = {});
+
+  /// From now on each rank's `device` decides by itself what becomes of its gradients, which are
+  /// the same on all ranks, and so are the devices; the host learns of it a step later. The same on
+  /// all ranks, with `unread` in every step of a rank alone. A step that the optimizer cannot leave
+  /// out is waited for all the same.
+  void decide_on(std::optional<torch::Device> device) { decides_on_ = device; }
+  bool decides_there() const noexcept { return decides_on_.has_value(); }
 
   /// What is still to be known of the last step, if that is anything; waits for the device. Errors:
   /// what run() says of a step's numbers; Timeout.
@@ -100,9 +108,13 @@ class CollectiveUpdate {
               torch::optim::Optimizer& optimizer);
   double spread_update();
   double memory_now();
-  double read(const torch::Tensor& seen, progress::RankFigures& mine,
-              std::optional<Unread>& unread);
-  StepResult run_late(std::int64_t step, torch::optim::Optimizer& optimizer, Unread unread);
+  double learn_share(progress::RankFigures& mine, const Unread& unread,
+                     const device::LateNumbers& losses);
+  StepResult run_late(std::int64_t step, torch::optim::Optimizer& optimizer,
+                      std::optional<Unread> alone, double behind);
+  StepResult run_now(std::int64_t step, torch::optim::Optimizer& optimizer, double inspect_seconds,
+                     double behind);
+  void wait_for_all(StepResult& result, double behind);
 
   parallel::Sync sync_;
   std::chrono::milliseconds timeout_;
@@ -116,12 +128,13 @@ class CollectiveUpdate {
   std::optional<device::StreamTimer> updating_;  ///< where nobody waits for the update
   struct Late {
     EarlierStep step;
-    Unread unread;
-    device::StreamTimer updating;
-    device::LateNumbers numbers;  ///< the norm, if there is one, and the losses
+    device::StreamTimer updating;  ///< of a rank alone
+    std::optional<Unread> alone;   ///< likewise
+    device::LateNumbers numbers;   ///< the losses of a rank alone; the norm, if there is one
     bool with_norm = false;
     optim::SkippableUpdate* skippable = nullptr;  ///< where the device may have left it out
   };
+  std::optional<torch::Device> decides_on_;
   std::deque<Late> late_;                              ///< two at most
   double communicate_seconds_ = 0, wait_seconds_ = 0;  // of all steps so far
 };

@@ -230,11 +230,11 @@ void Epoch::record(const data::BatchFeed::Plan& plan, const StepResult& result) 
   }
 }
 
-/// What is known of a step of this rank alone now that it has begun the next one, or is to save.
+/// What is known of a step now that the next one has begun, or that all is to be saved.
 void Epoch::tell_earlier(const std::optional<EarlierStep>& known) {
   if (!known) return;
   auto [plan, result] = *std::exchange(unread_, std::nullopt);
-  result.figures = {&known->figures, 1};
+  result.figures = known->figures;
   result.skipped = known->skipped;
   if (const auto& scaler = step_.stages().scaler()) state().loss_scaler = scaler->state();
   tell(known->number, plan, result);

@@ -1,7 +1,9 @@
 #include "bimetal/train/step.h"
 
 #include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
@@ -74,6 +76,7 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
       update_(sync_, options.parallel.timeout, options.update),
       timer_(options_.device) {
   update_.set_statistics(model.statistics());
+  if (decides_there()) update_.decide_on(options_.device);
   const auto& [limits, scaler] = options_.update;
   if (store().updates_in_backward() && (scaler || limits.norm + limits.value > 0)) {
     throw Error(ErrorCode::Unsupported,
@@ -86,24 +89,38 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
 /// a model wait for each other within a share, whose seconds then tell nothing, and not where a
 /// pause is to follow.
 bool TrainingStep::unwatched() const {
-  const bool alone = !options_.stage && !sync_.in_parts() && sync_.can_repeat();
-  return !options_.device.is_cpu() && alone && options_.speed == 1 && !sync_.store().keeps_copies();
+  const bool whole = sync_.store().in_shards() || !sync_.in_parts();
+  return !options_.device.is_cpu() && !options_.stage && whole && sync_.can_repeat() &&
+         !sync_.store().waits_in_passes() && options_.speed == 1 && !sync_.store().keeps_copies();
 }
 
-/// Whether the host need know it but a step later: of a rank alone, whose gradients nobody waits
-/// for. Metal has one stream, in which what the host reads comes behind all that it has asked for.
-bool TrainingStep::reads_late() const {
-  const auto& scaler = options_.update.scaler;
-  const bool decides =
+/// Whether the host need know what becomes of gradients but a step later: of a rank alone, or of
+/// ranks that have the same gradients on like devices, which find the same. Metal has one stream,
+/// in which what the host reads comes behind all that it has asked for. Collective.
+bool TrainingStep::decides_there() const {
+  const auto& [limits, scaler] = options_.update;
+  const bool skips =
       !scaler || (scaler->hysteresis == 1 &&
                   dynamic_cast<const optim::SkippableUpdate*>(&optimizer_) != nullptr);
-  return unwatched() && !options_.device.is_mps() && sync_.group().size() == 1 && decides;
+  const bool here = unwatched() && !options_.device.is_mps() && !sync_.in_parts() && skips;
+  auto group = sync_.group();
+  if (group.size() == 1) return here;
+  if (!scaler && limits.norm == 0) return false;
+  constexpr std::int32_t kNot = -1;
+  const auto kind = here ? static_cast<std::int32_t>(options_.device.type()) : kNot;
+  std::vector<std::int32_t> most = {kind, -kind};
+  group
+      .all_reduce(comm::buffer(std::span(most)), comm::ReduceOp::max,
+                  Deadline::after(options_.parallel.timeout))
+      .wait();
+  return most[0] != kNot && most[0] == -most[1];
 }
 
-/// Whether it is waited for once, with the norm of the gradients, if not later.
+/// Whether losses are read when the device has come to them anyhow. On Metal that is the case where
+/// the host waits for the norm of the gradients.
 bool TrainingStep::reads_later() const {
   const auto& [limits, scaler] = options_.update;
-  return reads_late() || (unwatched() && (scaler || limits.norm > 0));
+  return unwatched() && (!options_.device.is_mps() || scaler || limits.norm > 0);
 }
 
 StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& plan,
@@ -113,7 +130,8 @@ StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& 
   in_phase(Phase::kWait,
            [&] { share_->prepare(plan.counts[static_cast<std::size_t>(share_->lanes().mine())]); });
   update_.has_waited(waiting.seconds());
-  scale_ = reads_late() ? update_.stages().scale_there(options_.device) : torch::Tensor();
+  scale_ =
+      update_.decides_there() ? update_.stages().scale_there(options_.device) : torch::Tensor();
   sync_.begin_step(plan.weight(), scale_.defined() ? 1 : update_.stages().loss_scale());
   auto mine = compute(plan, fetch);
   mine.wishes = wishes;
@@ -143,8 +161,7 @@ progress::RankFigures TrainingStep::compute(const data::EpochSampler::Step& plan
   if (samples == 0 || outcome.fit != progress::Fit::fits) return mine;
   if (outcome.losses.defined()) {
     timer_.end();
-    unread_.emplace(outcome.losses, watch.seconds() - sync_.wait_seconds(), std::move(timer_),
-                    reads_late());
+    unread_.emplace(outcome.losses, watch.seconds() - sync_.wait_seconds(), std::move(timer_));
     return mine;
   }
   // The previous step's update belongs to what this device spends on a step, and waiting for others

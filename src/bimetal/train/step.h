@@ -80,7 +80,7 @@ class TrainingStep {
   progress::RankFigures compute(const data::EpochSampler::Step& plan,
                                 const std::function<task::Values()>& fetch);
   bool unwatched() const;
-  bool reads_late() const;
+  bool decides_there() const;
   bool reads_later() const;
 
   torch::optim::Optimizer& optimizer_;

@@ -5,12 +5,8 @@
 #include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
-#include <cmath>
 #include <functional>
-#include <limits>
 #include <map>
-#include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -19,7 +15,6 @@
 #include "bimetal/base/error.h"
 #include "bimetal/data/prefetch.h"
 #include "bimetal/device/probe.h"
-#include "bimetal/optim/optimizers.h"
 #include "bimetal/task/catalog/image_classification.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/train/measure/dry_run.h"
@@ -27,152 +22,18 @@
 #include "support/errors.h"
 #include "support/simulated_device.h"
 #include "support/thread_ranks.h"
+#include "unit/train/learning_ranks.h"
 #include "unit/train/training_job.h"
 
 namespace bimetal::train {
 namespace {
 
 using bimetal::testing::SimulatedDevice;
+using namespace test;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-constexpr std::int64_t kSamples = 8;
-
-data::ImageDataset noise() {
-  data::ImageDataset set;
-  const auto numbers = torch::arange(16 * 8 * 8);
-  set.images = (numbers * 37).remainder(251).to(torch::kUInt8).view({16, 1, 8, 8});
-  set.labels = torch::arange(16).remainder(10);
-  return set;
-}
-
-struct Asked {
-  std::string model = "mlp";
-  std::string optimizer = "adamw";
-  std::int64_t norm_group = 0;
-  std::int64_t epochs = 2;  ///< of two steps
-  StepOptions step = {};
-  std::set<int> overflows = {};  ///< steps with a gradient that is not finite
-  std::set<int> too_large = {};  ///< steps for which, at first, there is no memory in backward
-  std::set<int> spoilt = {};     ///< steps with a parameter that is no number, and so a loss
-};
-
-/// What a rank has after some steps, with batches from the job's own feed.
-struct Learnt {
-  std::vector<torch::Tensor> parameters, buffers;
-  std::vector<progress::RankFigures> figures;  ///< the rank's, of each step
-  std::vector<int> skipped;                    ///< steps
-  int repeated = 0;
-  double loss_scale = 1;
-  bool late = false;  ///< what became of a step was learnt after the next one's launch
-};
-
-/// Does to step `number` what was asked for.
-void disturb(const Asked& asked, const std::shared_ptr<const int>& number,
-             const torch::Tensor& parameter) {
-  const auto refused = std::make_shared<std::set<int>>();
-  parameter.register_hook([=](const torch::Tensor& gradient) {
-    if (asked.too_large.contains(*number) && refused->insert(*number).second) {
-      C10_THROW_ERROR(OutOfMemoryError, "of the simulated device");
-    }
-    return asked.overflows.contains(*number) ? gradient * std::numeric_limits<double>::infinity()
-                                             : gradient;
-  });
-}
-
-Learnt learn(const Asked& asked, const torch::Device& device, comm::Group group,
-             const std::function<void(int step)>& after_step = {}) {
-  const task::ImageClassification task(asked.model, 0, {noise(), noise()}, "float64",
-                                       data::Augment::No, asked.norm_group);
-  torch::manual_seed(3);
-  const auto model = task.make_model();
-  model.to(device, torch::kFloat64);
-  job::TrainConfig config;
-  config.optimizer = asked.optimizer;
-  config.learning_rate = 0.01;
-  config.weight_decay = 0.1;
-  auto parameters = model.parameters();
-  const auto number = std::make_shared<int>(1);
-  disturb(asked, number, parameters.front());
-  const auto optimizer = optim::make_optimizer(config, parameters);
-  auto options = asked.step;
-  options.device = device;
-  options.parallel.timeout = std::chrono::seconds(60);
-  TrainingStep step(task, model, *optimizer, group, options);
-  data::BatchFeed feed(task.training(), data::make_sampler(*task.training(), 1), group.rank(),
-                       kSamples, asked.epochs, device);
-  const std::vector<std::int64_t> shares(static_cast<std::size_t>(group.size()),
-                                         kSamples / group.size());
-  Learnt learnt;
-  const auto note = [&](const std::optional<EarlierStep>& known) {
-    if (!known) return;
-    EXPECT_EQ(known->number, std::ssize(learnt.figures) + 1);
-    learnt.figures.push_back(known->figures);
-    if (known->skipped) learnt.skipped.push_back(static_cast<int>(known->number));
-  };
-  feed.draw(shares);
-  while (feed.next()) {
-    const auto plan = *feed.next();
-    if (asked.spoilt.contains(*number)) {
-      const torch::NoGradGuard no_grad;
-      parameters.front().fill_(std::numeric_limits<double>::quiet_NaN());
-    }
-    const auto result = step.run(*number, plan.samples, [&] {
-      auto batch = feed.take();
-      feed.draw(shares);
-      return batch;
-    });
-    note(result.earlier);
-    if (!result.applied) {
-      ++learnt.repeated;
-      feed.rewind(plan.before);
-      feed.draw(shares);
-      continue;
-    }
-    const auto& mine = result.figures[static_cast<std::size_t>(group.rank())];
-    learnt.late |= result.unread;
-    if (!result.unread) note(EarlierStep{*number, mine, result.skipped});
-    if (after_step) after_step(*number);
-    ++*number;
-  }
-  note(step.read_late());
-  learnt.loss_scale = step.stages().loss_scale();
-  for (const auto& parameter : model.parameters()) {
-    learnt.parameters.push_back(parameter.detach().to(torch::kCPU));
-  }
-  for (const auto& buffer : task::tensors_of(task::ModelState(model).buffers)) {
-    learnt.buffers.push_back(buffer.to(torch::kCPU));
-  }
-  return learnt;
-}
-
-Learnt alone(const Asked& asked, const torch::Device& device,
-             const std::function<void(int step)>& after_step = {}) {
-  Learnt learnt;
-  bimetal::testing::run_ranks(
-      1, [&](int, comm::Group group) { learnt = learn(asked, device, group, after_step); });
-  return learnt;
-}
-
-/// `norms`: of the gradients, which steps without a limit need not know.
-void expect_alike(const Learnt& one, const Learnt& other, bool norms = false) {
-  ASSERT_EQ(one.parameters.size(), other.parameters.size());
-  for (std::size_t i = 0; i < one.parameters.size(); ++i) {
-    EXPECT_LE((one.parameters[i] - other.parameters[i]).abs().max().item<double>(), 1e-12) << i;
-  }
-  ASSERT_EQ(one.figures.size(), other.figures.size());
-  for (std::size_t i = 0; i < one.figures.size(); ++i) {
-    EXPECT_NEAR(one.figures[i].loss_sum, other.figures[i].loss_sum, 1e-11) << "step " << i + 1;
-    if (!norms) continue;
-    if (!std::isfinite(other.figures[i].gradient_norm)) {
-      EXPECT_FALSE(std::isfinite(one.figures[i].gradient_norm)) << "step " << i + 1;
-      continue;
-    }
-    EXPECT_NEAR(one.figures[i].gradient_norm, other.figures[i].gradient_norm, 1e-11);
-  }
-}
 
 /// Learns what a CPU learns, and waits so often in each step, but for the first, in which the
 /// optimizer's state is made and kernels may be chosen.
@@ -199,10 +60,6 @@ void expect_waits(std::size_t most, const Asked& asked) {
   EXPECT_EQ(learnt.skipped, expected.skipped);
   EXPECT_EQ(learnt.loss_scale, expected.loss_scale);
   EXPECT_EQ(learnt.repeated, expected.repeated);
-}
-
-precision::LossScalerOptions scaler() {
-  return {.interval = 3};
 }
 
 TEST(Waits, NoneInAPlainStep) {
@@ -288,29 +145,6 @@ TEST(Waits, AStepThatDoesNotFitIsRepeatedBehindOneThatIsUnread) {
   }
 }
 
-TEST(Waits, OneForEachOfTwoRanks) {
-  for (const double norm : {0.0, 0.1}) {
-    const auto device = SimulatedDevice::install();
-    const Asked asked{.step = {.update = {.limits = {.norm = norm}}}};
-    std::vector<Learnt> learnt(2);
-    SimulatedDevice::take_waits();
-    bimetal::testing::run_ranks(2, [&](int, comm::Group group) {
-      learnt[static_cast<std::size_t>(group.rank())] = learn(asked, device, group);
-    });
-    const auto all = SimulatedDevice::take_waits();
-    const auto whole = alone(asked, torch::kCPU);
-    for (auto& rank : learnt) {
-      EXPECT_EQ(rank.figures.size(), 4);
-      rank.figures.clear();
-      rank.figures = whole.figures;  // a rank's own loss is of half of the samples
-      expect_alike(rank, whole);
-    }
-    // Four steps of each, and what making models and reading them back waits for.
-    const auto numbers = std::ranges::count(all, std::string("aten::_local_scalar_dense"));
-    EXPECT_LE(numbers, 2 * 4);
-  }
-}
-
 // Though the host learns of it when the next step is on its way, or none comes any more.
 TEST(Waits, ALossThatIsNotFiniteNamesItsStep) {
   const auto device = SimulatedDevice::install();
@@ -370,6 +204,10 @@ TEST(Waits, AJobTellsAndKeepsWhatOneOnACpuDoes) {
     EXPECT_NEAR(there.told.steps[i].loss, here.told.steps[i].loss, 1e-12) << i;
     EXPECT_GT(there.told.steps[i].workers.at(0).compute_s, 0);
   }
+  // What tensors had on the card, of which there are no more than a few kilobytes in this model.
+  const double peak = there.report.workers.at(0).memory.peak;
+  EXPECT_GT(peak, 0);
+  EXPECT_LT(peak, here.report.workers.at(0).memory.peak / 10);
   EXPECT_EQ(there.told.checkpoints.size(), here.told.checkpoints.size());
   EXPECT_EQ(there.report.steps, here.report.steps);
   for (const auto& [a, b] :

@@ -32,11 +32,20 @@ std::vector<comm::Matrix> Bucket::matrices() const {
   return matrices;
 }
 
+bool Bucket::all_used_here() const {
+  return std::ranges::all_of(used_here_, [](double used) { return used != 0; });
+}
+
 void Bucket::close() {
-  used_.copy_(torch::from_blob(used_here_.data(), used_.sizes(), torch::kFloat64));
+  if (all_used_here()) {
+    used_.fill_(1);  // without a copy to a device
+  } else {
+    used_.copy_(torch::from_blob(used_here_.data(), used_.sizes(), torch::kFloat64));
+  }
 }
 
 std::vector<bool> Bucket::used_by_any() const {
+  if (all_used_here()) return std::vector<bool>(used_here_.size(), true);
   const torch::Tensor ranks = used_.to(torch::kCPU, torch::kFloat64);
   const std::span counts(ranks.const_data_ptr<double>(), plan_.slots.size());
   std::vector<bool> used(counts.size());

@@ -41,10 +41,13 @@ class Bucket {
   /// Once all slots have been noted: flat() may be summed.
   void close();
 
-  /// After the sum: for each slot, whether any rank had a gradient for it.
+  /// After the sum: for each slot, whether any rank had a gradient for it. On a device that is
+  /// waited for only where this rank lacks one.
   std::vector<bool> used_by_any() const;
 
  private:
+  bool all_used_here() const;
+
   BucketPlan plan_;
   torch::Tensor flat_;
   torch::Tensor used_;  ///< the tail of flat_

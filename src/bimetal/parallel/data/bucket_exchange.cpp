@@ -70,6 +70,7 @@ void BucketExchange::begin(std::size_t bucket_count) {
   transfers_ = std::vector<Transfer>(bucket_count);
   sent_ = 0;
   send_error_ = nullptr;
+  when_sent_ = nullptr;
   span_.begin();
 }
 
@@ -98,6 +99,8 @@ void BucketExchange::wait(std::size_t index) {
     send_ready();
   }
   if (send_error_) std::rethrow_exception(send_error_);
+  const bool all_sent = sent_ == transfers_.size();
+  if (const auto then = all_sent ? std::exchange(when_sent_, {}) : nullptr) then();
   transfers_[index].work.wait();
   span_.waited += blocked.seconds();
 }

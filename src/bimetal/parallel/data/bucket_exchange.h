@@ -6,8 +6,10 @@
 #include <chrono>
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/deadline.h"
@@ -55,6 +57,9 @@ class BucketExchange {
   /// All buckets must have been offered. Rethrows the fabric's errors.
   void wait(std::size_t index);
 
+  /// `then` is called by a wait() of this step, once all buckets have been sent.
+  void when_sent(std::function<void()> then) { when_sent_ = std::move(then); }
+
   /// Of this step.
   const ExchangeSpan& times() const noexcept { return span_; }
 
@@ -78,6 +83,7 @@ class BucketExchange {
   std::vector<Transfer> transfers_;
   std::size_t sent_ = 0;  ///< transfers_ before this one are under way or done
   std::exception_ptr send_error_;
+  std::function<void()> when_sent_;
   ExchangeSpan span_;
 };
 

@@ -161,8 +161,14 @@ void ReplicatedModel::Impl::deliver(const Bucket& bucket) {
     if (options.home == GradientHome::bucket) {
       gradient = bucket.view(slot);
     } else {
-      if (!gradient.defined()) gradient = torch::empty_like(parameter);
-      staging.to_device(bucket.view(slot), gradient);
+      // New memory may be in use by what the device has still to do.
+      const bool sent = gradient.defined() && gradient.strides() == parameter.strides();
+      if (sent) {
+        staging.to_device_beside(bucket.view(slot), gradient);
+      } else {
+        gradient = torch::empty_like(parameter);
+        staging.to_device(bucket.view(slot), gradient);
+      }
     }
   }
 }
@@ -181,6 +187,7 @@ ReplicatedModel::ReplicatedModel(const task::ModelState& model, comm::Group grou
 ReplicatedModel::~ReplicatedModel() = default;
 
 void ReplicatedModel::begin() {
+  impl_->staging.join();  // what a step that failed has left
   impl_->returned.wait(Deadline::after(impl_->options.timeout));
   for (auto& parameter : impl_->trained) parameter.mutable_grad() = torch::Tensor();
   impl_->filling->expect_anew();
@@ -194,13 +201,17 @@ void ReplicatedModel::pass(const std::function<void()>& backward, bool last) {
   impl_->take_missing();
 }
 
-void ReplicatedModel::finish(const std::function<void()>& before_sums) {
+void ReplicatedModel::finish(const std::function<void()>& before_sums,
+                             const std::function<void()>& when_sent) {
   before_sums();
   impl_->take_missing();
+  if (impl_->buckets.empty()) when_sent();
+  impl_->exchange.when_sent(when_sent);
   for (std::size_t i = 0; i < impl_->buckets.size(); ++i) {
     impl_->exchange.wait(i);
     impl_->deliver(impl_->buckets[i]);
   }
+  impl_->staging.join();
   impl_->returned = impl_->staging.mark_to_device();
 }
 

@@ -46,7 +46,8 @@ class ReplicatedModel final : public ParameterStore {
  private:
   void begin() override;
   void pass(const std::function<void()>& backward, bool last) override;
-  void finish(const std::function<void()>& before_sums) override;
+  void finish(const std::function<void()>& before_sums,
+              const std::function<void()>& when_sent) override;
   const ExchangeSpan& times() const noexcept override;
 
   struct Impl;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "bimetal/base/error.h"
@@ -15,8 +16,8 @@
 namespace bimetal::parallel::shard {
 namespace {
 
-/// Sums under way at once: enough to keep a link busy, few enough that their memory does not count.
-constexpr std::size_t kMostInFlight = 3;
+/// How often whoever waits looks whether a device has ended another copy.
+constexpr std::chrono::microseconds kLook{50};
 
 /// In which ranks of a host see each other's flat tensors: enough for the largest one, or for the
 /// one that is being filled and two under way. It is never given back, and what finds no place in
@@ -41,13 +42,14 @@ std::size_t room_for(const std::vector<FlatPlan>& plans) {
 GradientShards::GradientShards(std::vector<torch::Tensor> parameters,
                                const std::vector<FlatPlan>& plans, comm::Group group,
                                ExchangeSpan& span, std::chrono::milliseconds timeout,
-                               std::chrono::milliseconds patience)
+                               std::chrono::milliseconds patience, std::size_t most)
     : parameters_(std::move(parameters)),
       plans_(plans),
       group_(std::move(group)),
       span_(span),
       timeout_(timeout),
       patience_(patience),
+      most_(most),
       late_(static_cast<std::size_t>(std::ranges::count(plans, true, &FlatPlan::late))),
       room_(group_, room_for(plans), parameters_.empty() || parameters_.front().is_cpu()),
       sums_(plans.size()),
@@ -75,9 +77,9 @@ void GradientShards::expect_anew() {
   left_ = plans_.size();
 }
 
-void GradientShards::complete() {
-  complete_from(0);
-  arrive_all();
+void GradientShards::complete(const std::function<void()>& when_sent) {
+  fill_from(0);
+  arrive_all(when_sent);
 }
 
 void GradientShards::end_pass() {
@@ -93,18 +95,31 @@ void GradientShards::end_others(int count) {
 
 void GradientShards::complete_late() {
   left_ = late_;
-  complete_from(0);
+  fill_from(0);
   arrive_all();
 }
 
-void GradientShards::arrive_all() {
-  while (!in_flight_.empty()) arrive();
+void GradientShards::arrive_all(const std::function<void()>& when_sent) {
+  auto then = when_sent;
+  for (;;) {
+    begin_copied();
+    if (begun_ == 0 && !in_flight_.empty()) begin_next();
+    if (then && begun_ == in_flight_.size()) std::exchange(then, {})();
+    if (in_flight_.empty()) break;
+    arrive();
+  }
   expect_anew();
 }
 
 /// Sending one, when it is full, takes it off what is left.
-void GradientShards::complete_from(std::size_t first) {
+void GradientShards::fill_from(std::size_t first) {
   for (std::size_t flat = left_; flat-- > first;) filling_.complete(flat);
+}
+
+/// Others wait for what this rank has, and it may not come here again for a while.
+void GradientShards::complete_from(std::size_t first) {
+  fill_from(first);
+  while (begun_ < in_flight_.size()) begin_next();
 }
 
 void GradientShards::take(std::size_t flat, std::size_t slot) {
@@ -132,6 +147,7 @@ void GradientShards::take(std::size_t flat, std::size_t slot) {
 }
 
 void GradientShards::send_ready() {
+  begin_copied();
   const auto rank = group_.rank();
   while (left_ > 0 && filling_.full(left_ - 1)) {
     const auto index = --left_;
@@ -145,23 +161,56 @@ void GradientShards::send_ready() {
     const bool apart = first && group_.size() > 1;
     auto own = apart ? torch::empty({count}, memory.options())
                      : memory.narrow(0, plan.begin_of(rank), count);
-    auto exchange = reduce_parts(group_, memory, own, plan.counts, Deadline::after(timeout_));
-    span_.watch(exchange.work());
-    in_flight_.push_back(
-        {index, std::move(memory), std::move(own), first, std::move(exchange), nullptr, {}});
-    if (take_) agree_on_used(in_flight_.back());
+    auto exchange = reduce_parts(group_, memory, own, plan.counts);
+    auto& sent = in_flight_.emplace_back(InFlight{
+        index, std::move(memory), std::move(own), first, std::move(exchange), nullptr, {}});
+    if (take_) {
+      sent.used = std::make_shared<std::vector<std::int32_t>>();
+      for (const auto& slot : plan.slots) sent.used->push_back(used_[slot.parameter]);
+    }
+    begin_copied();
   }
 }
 
-/// Others may have had gradients where this rank has none.
-void GradientShards::agree_on_used(InFlight& sent) {
-  sent.used = std::make_shared<std::vector<std::int32_t>>();
-  for (const auto& slot : plans_[sent.flat].slots) sent.used->push_back(used_[slot.parameter]);
-  // Behind the sum, so that it is not waited for here.
-  sent.agreement = group_.all_reduce(comm::buffer(std::span(*sent.used)), comm::ReduceOp::max,
+/// Those before the first that is still on its way to the host.
+void GradientShards::begin_copied() {
+  while (begun_ < in_flight_.size() && in_flight_[begun_].exchange.copied()) begin_next();
+}
+
+/// Waits for its way to the host.
+void GradientShards::begin_next() {
+  auto& next = in_flight_[begun_++];
+  const auto begin = [&] { next.exchange.begin(Deadline::after(timeout_)); };
+  if (next.exchange.copied()) {
+    begin();
+  } else {
+    marked_wait(
+        span_.waited, [&] { return name_of(next); }, begin);
+  }
+  span_.watch(next.exchange.work());
+  if (!next.used) return;
+  // Others may have had gradients where this rank has none. Behind the sum, so that it is not
+  // waited for here.
+  next.agreement = group_.all_reduce(comm::buffer(std::span(*next.used)), comm::ReduceOp::max,
                                      Deadline::after(timeout_));
   // Whoever unwinds in the middle of a step leaves it under way.
-  sent.agreement.on_done([kept = sent.used](const std::exception_ptr&) {});
+  next.agreement.on_done([kept = next.used](const std::exception_ptr&) {});
+}
+
+/// Begins others meanwhile, as their copies end.
+bool GradientShards::oldest_arrives_by(Deadline deadline) {
+  for (;;) {
+    begin_copied();
+    const auto& oldest = in_flight_.front().exchange;
+    if (begun_ == in_flight_.size()) return oldest.arrives_by(deadline);
+    const auto look = Deadline::after(kLook);
+    if (begun_ == 0) {
+      std::this_thread::sleep_until(look.time());
+    } else if (oldest.arrives_by(look)) {
+      return true;
+    }
+    if (deadline.expired()) return false;
+  }
 }
 
 std::string GradientShards::name_of(const InFlight& sum) const {
@@ -170,24 +219,26 @@ std::string GradientShards::name_of(const InFlight& sum) const {
 
 /// Their memory is free for what comes next.
 void GradientShards::take_arrived() {
-  while (!in_flight_.empty() && in_flight_.front().exchange.work().done()) arrive();
+  while (begun_ > 0 && in_flight_.front().exchange.work().done()) arrive();
 }
 
 void GradientShards::make_room() {
-  while (in_flight_.size() >= kMostInFlight) {
+  while (in_flight_.size() >= most_) {
     const auto& oldest = in_flight_.front();
     const bool arrived = marked_wait(
         span_.waited, [&] { return name_of(oldest); },
-        [&] { return oldest.exchange.arrives_by(Deadline::after(patience_)); });
+        [&] { return oldest_arrives_by(Deadline::after(patience_)); });
     if (!arrived) return;
     arrive();
   }
 }
 
-/// The oldest sum: its memory goes as soon as what this rank keeps is taken out of it.
+/// The oldest sum, which has begun: its memory goes as soon as what this rank keeps is taken out of
+/// it.
 void GradientShards::arrive() {
   auto oldest = std::move(in_flight_.front());
   in_flight_.pop_front();
+  --begun_;
   marked_wait(
       span_.waited, [&] { return name_of(oldest); },
       [&] {

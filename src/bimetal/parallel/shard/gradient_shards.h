@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,12 +37,16 @@ class GradientShards {
   /// come to their passes in unlike orders might each wait for what the other has yet to begin:
   /// after a while the memory is the smaller evil.
   static constexpr std::chrono::milliseconds kPatience{200};
+  /// Sums under way at once: enough to keep a link busy, few enough that their memory does not
+  /// count.
+  static constexpr std::size_t kMostInFlight = 3;
+  static constexpr std::size_t kAnyNumber = std::numeric_limits<std::size_t>::max();
 
-  /// `parameters`: those that the plans' slots name. `plans` and `span` must outlive it.
-  /// Collective.
+  /// `parameters`: those that the plans' slots name. `plans` and `span` must outlive it. `most` in
+  /// flight, for which a pass waits. Collective.
   GradientShards(std::vector<torch::Tensor> parameters, const std::vector<FlatPlan>& plans,
                  comm::Group group, ExchangeSpan& span, std::chrono::milliseconds timeout,
-                 std::chrono::milliseconds patience = kPatience);
+                 std::chrono::milliseconds patience = kPatience, std::size_t most = kMostInFlight);
 
   /// Drops all gradients.
   void begin();
@@ -59,8 +64,8 @@ class GradientShards {
   void set_reducing(bool on) noexcept { filling_.set_taking(on); }
 
   /// Sends what has not been sent, zeros where there is no gradient, and waits for every sum.
-  /// Rethrows the fabric's errors.
-  void complete();
+  /// Rethrows the fabric's errors. `when_sent` is called once all have been.
+  void complete(const std::function<void()>& when_sent = {});
   /// Sends what this pass has not sent, but for what is late.
   void end_pass();
   /// So many passes of which this rank has none: each time nobody waits for it but by these sums,
@@ -90,15 +95,18 @@ class GradientShards {
   };
 
   void expect_anew();
-  void arrive_all();
+  void arrive_all(const std::function<void()>& when_sent = {});
   void take(std::size_t flat, std::size_t slot);
   void take_missing(std::size_t first);
   void send_ready();
   std::string name_of(const InFlight& sum) const;
+  void fill_from(std::size_t first);
+  void begin_copied();
+  void begin_next();
+  bool oldest_arrives_by(Deadline deadline);
   void take_arrived();
   void make_room();
   void arrive();
-  void agree_on_used(InFlight& sent);
   void give_away(InFlight& arrived);
 
   std::vector<torch::Tensor> parameters_;
@@ -106,12 +114,14 @@ class GradientShards {
   comm::Group group_;
   ExchangeSpan& span_;
   std::chrono::milliseconds timeout_, patience_;
+  std::size_t most_;
   std::size_t late_;  ///< of the flat tensors the first so many are
   GroupRoom room_;    ///< for what is filled and sent
 
   std::vector<torch::Tensor> memory_;  ///< of flat tensors that are being filled
   std::size_t left_ = 0;  ///< flat tensors not sent yet in this pass: the last goes first
   std::deque<InFlight> in_flight_;
+  std::size_t begun_ = 0;  ///< the first so many of these: the others' copies have not ended
   std::vector<torch::Tensor> sums_;
   std::vector<bool> summed_;  ///< the first sum of each is under way, or there
   std::vector<bool> used_;

@@ -189,8 +189,8 @@ void HookedModel::hold_whole(const std::vector<std::string>& names) {
   if (!impl.gathers) return;
   for (const auto i : held_) {
     impl.flats[i].take_memory();
-    gather_parts(impl.gathering, impl.flats[i].own(), impl.flats[i].whole(), impl.plans[i].counts,
-                 Deadline::after(impl.options.timeout))
+    gather_parts(impl.gathering, impl.flats[i].own(), impl.flats[i].whole(), impl.plans[i].counts)
+        .begin(Deadline::after(impl.options.timeout))
         .wait();
     impl.flats[i].let_go_of_own();
   }

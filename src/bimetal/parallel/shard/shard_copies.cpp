@@ -13,9 +13,11 @@
 
 namespace bimetal::parallel::shard {
 
-Exchange::Exchange(comm::Work work, std::vector<torch::Tensor> memory, torch::Tensor host,
-                   torch::Tensor target)
-    : under_way_(new UnderWay{std::move(work), std::move(memory)}),
+Exchange::Exchange(Call call, device::CopyMark copied, std::vector<torch::Tensor> memory,
+                   torch::Tensor host, torch::Tensor target)
+    : call_(std::move(call)),
+      copied_(std::move(copied)),
+      under_way_(new UnderWay{comm::Work(), std::move(memory)}),
       host_(std::move(host)),
       target_(std::move(target)) {}
 
@@ -23,47 +25,68 @@ Exchange::UnderWay::~UnderWay() {
   work.on_done([kept = std::move(memory)](const std::exception_ptr&) {});
 }
 
+Exchange& Exchange::begin(Deadline deadline) {
+  copied_.wait(deadline);
+  under_way_->work = std::exchange(call_, {})(deadline);
+  return *this;
+}
+
 void Exchange::wait() {
   if (const auto ended = std::exchange(under_way_, {})) ended->work.wait();
   if (!target_.defined()) return;
   const torch::NoGradGuard no_grad;
-  std::exchange(target_, {}).copy_(std::exchange(host_, {}));
+  // Page-locked memory is kept by what torch's allocator knows of copies out of it.
+  std::exchange(target_, {}).copy_(std::exchange(host_, {}), /*non_blocking=*/true);
 }
 
+namespace {
+
+std::int64_t begin_of_own(const comm::Group& group, const std::vector<std::size_t>& counts) {
+  return static_cast<std::int64_t>(
+      std::accumulate(counts.begin(), counts.begin() + group.rank(), std::size_t{0}));
+}
+
+}  // namespace
+
 Exchange gather_parts(comm::Group& group, const torch::Tensor& own, const torch::Tensor& flat,
-                      const std::vector<std::size_t>& counts, Deadline deadline) {
+                      const std::vector<std::size_t>& counts) {
+  const auto call = [&group, &counts](const torch::Tensor& part, const torch::Tensor& whole) {
+    return [&group, &counts, part = tensor_buffer(part), whole = tensor_buffer(whole)](
+               Deadline deadline) { return group.all_gather(part, whole, counts, deadline); };
+  };
   const bool here = flat.is_cpu();
   if (here && own.is_cpu() && own.scalar_type() == flat.scalar_type()) {
-    return {group.all_gather(tensor_buffer(own), tensor_buffer(flat), counts, deadline),
-            {own, flat}};
+    return {call(own, flat), {}, {own, flat}};
   }
-  const auto whole = here ? flat : torch::empty(flat.sizes(), flat.options().device(torch::kCPU));
+  const auto whole =
+      here ? flat : device::unset_host_buffer(flat.numel(), flat.scalar_type(), flat.device());
   // The part is kept alive by its copy in `whole`, once the call has begun; so it is put there
   // first where it is not the caller's, or of another type.
   const torch::NoGradGuard no_grad;
-  const auto begin = std::accumulate(counts.begin(), counts.begin() + group.rank(), std::size_t{0});
-  const auto place = whole.narrow(0, static_cast<std::int64_t>(begin), own.numel());
-  place.copy_(own);
-  auto work = group.all_gather(tensor_buffer(place), tensor_buffer(whole), counts, deadline);
-  if (here) return {std::move(work), {flat}};
-  return {std::move(work), {whole}, whole, flat};
+  const auto place = whole.narrow(0, begin_of_own(group, counts), own.numel());
+  device::HostStaging staging(own.device());
+  std::vector<torch::Tensor> memory = {whole};
+  // In the type that it travels in, which is kept while it is copied.
+  if (!own.is_cpu()) memory.push_back(own.to(whole.scalar_type()));
+  staging.to_host(own.is_cpu() ? own : memory.back(), place);
+  if (here) return {call(place, whole), staging.mark_to_host(), std::move(memory)};
+  return {call(place, whole), staging.mark_to_host(), std::move(memory), whole, flat};
 }
 
 Exchange reduce_parts(comm::Group& group, const torch::Tensor& flat, const torch::Tensor& own,
-                      const std::vector<std::size_t>& counts, Deadline deadline) {
-  if (flat.is_cpu()) {
-    return {group.reduce_scatter(tensor_buffer(flat), tensor_buffer(own), counts,
-                                 comm::ReduceOp::sum, deadline),
-            {flat, own}};
-  }
-  const auto whole = flat.to(torch::kCPU);
-  const auto begin = std::accumulate(counts.begin(), counts.begin() + group.rank(), std::size_t{0});
-  const auto part = whole.narrow(0, static_cast<std::int64_t>(begin), own.numel());
-  return {group.reduce_scatter(tensor_buffer(whole), tensor_buffer(part), counts,
-                               comm::ReduceOp::sum, deadline),
-          {part},
-          part,
-          own};
+                      const std::vector<std::size_t>& counts) {
+  const auto call = [&group, &counts](const torch::Tensor& whole, const torch::Tensor& part) {
+    return [&group, &counts, whole = tensor_buffer(whole),
+            part = tensor_buffer(part)](Deadline deadline) {
+      return group.reduce_scatter(whole, part, counts, comm::ReduceOp::sum, deadline);
+    };
+  };
+  if (flat.is_cpu()) return {call(flat, own), {}, {flat, own}};
+  const auto whole = device::unset_host_buffer(flat.numel(), flat.scalar_type(), flat.device());
+  device::HostStaging staging(flat.device());
+  staging.to_host(flat, whole);
+  const auto part = whole.narrow(0, begin_of_own(group, counts), own.numel());
+  return {call(whole, part), staging.mark_to_host(), {whole, flat}, part, own};
 }
 
 namespace {

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -14,25 +15,35 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/device/staging.h"
 #include "bimetal/parallel/shard/flat_plan.h"
 
 namespace bimetal::parallel::shard {
 
 // Exchanges flat tensors of unequal parts between ranks, on any device.
 
-/// One exchange in flight; wait() ends it, where it is due. Move-only in effect: wait once. Who
-/// unwinds before leaves it under way, and its memory is kept until its end.
+/// One exchange: begin() it once its copies to the host have ended, in the order of the group's
+/// calls; wait() ends it, where it is due. Move-only in effect: wait once. Who unwinds before
+/// leaves it under way, and its memory is kept until its end.
 class Exchange {
  public:
+  using Call = std::function<comm::Work(Deadline deadline)>;
+
   Exchange() = default;
-  /// `memory`: what it reads and writes. What has arrived in `host` is copied to `target`, where
-  /// these are not the same memory.
-  Exchange(comm::Work work, std::vector<torch::Tensor> memory, torch::Tensor host = {},
-           torch::Tensor target = {});
-  /// Rethrows the fabric's errors.
+  /// `call` begins it once `copied` has been passed. `memory`: what it reads and writes. What has
+  /// arrived in `host` is copied to `target`, where these are not the same memory.
+  Exchange(Call call, device::CopyMark copied, std::vector<torch::Tensor> memory,
+           torch::Tensor host = {}, torch::Tensor target = {});
+
+  /// Whether begin() would not wait for a device.
+  bool copied() const { return copied_.passed(); }
+  /// Once. `deadline`: of the copies and of the exchange. Errors: the fabric's; Timeout.
+  Exchange& begin(Deadline deadline);
+  /// Rethrows the fabric's errors. Without waiting for the device: what is computed next sees what
+  /// has come.
   void wait();
-  comm::Work work() const { return under_way_ ? under_way_->work : comm::Work(); }
-  /// Whether it has arrived, for which it is waited at most until then.
+  comm::Work work() const { return under_way_ ? under_way_->work : comm::Work(); }  ///< once begun
+  /// Whether it has arrived, for which it is waited at most until then. Once begun.
   bool arrives_by(Deadline deadline) const { return work().wait_until(deadline); }
 
  private:
@@ -41,19 +52,22 @@ class Exchange {
     comm::Work work;
     std::vector<torch::Tensor> memory;
   };
+  Call call_;
+  device::CopyMark copied_;
   std::shared_ptr<UnderWay> under_way_;
   torch::Tensor host_, target_;
 };
 
 /// `flat`, of all ranks' counts, gets each rank's `own` part, which becomes of its type. On the CPU
-/// nothing is copied meanwhile, but for that.
+/// nothing is copied meanwhile, but for that. Copies to the host are under way on return, by
+/// streams of their own. `group` must outlive its begin().
 Exchange gather_parts(comm::Group& group, const torch::Tensor& own, const torch::Tensor& flat,
-                      const std::vector<std::size_t>& counts, Deadline deadline);
+                      const std::vector<std::size_t>& counts);
 
 /// `own`, a part of `flat` or memory of its own, gets the sum over the ranks of what they have in
-/// its place; the rest of `flat` is scratch afterwards.
+/// its place; the rest of `flat` is scratch afterwards. Likewise.
 Exchange reduce_parts(comm::Group& group, const torch::Tensor& flat, const torch::Tensor& own,
-                      const std::vector<std::size_t>& counts, Deadline deadline);
+                      const std::vector<std::size_t>& counts);
 
 /// Ranks whose shard is copied to one, and where that one's own is copied to; -1: none.
 struct Buddies {

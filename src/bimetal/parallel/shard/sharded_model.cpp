@@ -53,10 +53,17 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
   make_pieces();
   make_renewal();
   gradients.emplace(task::tensors_of(trained), plans, summing, span, options.timeout,
-                    options.stage ? options.stage->patience : GradientShards::kPatience);
+                    options.stage ? options.stage->patience : GradientShards::kPatience,
+                    most_in_flight());
   if (options.level < 3) return;
   gathers.emplace(needs(), plans, flats, gathering, span, options.timeout);
   model = in_stage() ? waiting() : fenced();
+}
+
+/// At level 1 all gradients are there before the sums. So a device need not stop for them.
+std::size_t ShardedModel::Impl::most_in_flight() const {
+  const bool here = trained.empty() || trained.front().tensor.is_cpu();
+  return options.level == 1 && !here ? GradientShards::kAnyNumber : GradientShards::kMostInFlight;
 }
 
 /// Copies, and passes that somebody else runs, are of what is whole in the type that ranks keep.
@@ -226,6 +233,7 @@ ShardedModel::ShardedModel(const task::Model& model, comm::Group group, ShardedM
       impl_(std::make_unique<Impl>(model, std::move(group), std::move(options))) {
   traits_ = {.in_shards = true,
              .keeps_copies = impl_->copies && impl_->copies->any(),
+             .waits_in_passes = impl_->options.level > 1,
              .takes_passes = impl_->options.level == 1 || impl_->in_stage()};
 }
 
@@ -291,17 +299,20 @@ void ShardedModel::pass(const std::function<void()>& backward, bool last) {
   impl_->widen_gradients();
 }
 
-void ShardedModel::finish(const std::function<void()>& before_sums) {
+void ShardedModel::finish(const std::function<void()>& before_sums,
+                          const std::function<void()>& when_sent) {
   if (impl_->in_stage()) impl_->join_other_passes();
   before_sums();
   if (impl_->options.level == 1) {
-    impl_->gradients->complete();
+    impl_->gradients->complete(when_sent);
     impl_->in_pass = false;
   } else if (impl_->in_stage()) {
     impl_->gradients->complete_late();
+    when_sent();
   } else {
     impl_->end_pass();
     impl_->take_part_in_others();
+    when_sent();
   }
   impl_->in_step = false;
   if (!impl_->in_last_pass) impl_->agree_on_used();

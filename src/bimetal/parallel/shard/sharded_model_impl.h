@@ -28,6 +28,7 @@ struct ShardedModel::Impl {
   Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o);
 
   bool in_half() const;
+  std::size_t most_in_flight() const;
   void make_flats();
   GroupRoom room_of_whole();
   void make_pieces();

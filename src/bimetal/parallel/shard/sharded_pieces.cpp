@@ -133,7 +133,8 @@ std::vector<task::NamedTensor> ShardedModel::gather(
     }
     const auto whole = torch::empty({plan.count}, plan.dtype);
     impl_->flats[flat].let_go_of_own();
-    gather_parts(impl_->gathering, own, whole, plan.counts, Deadline::after(impl_->options.timeout))
+    gather_parts(impl_->gathering, own, whole, plan.counts)
+        .begin(Deadline::after(impl_->options.timeout))
         .wait();
     for (const auto& slot : plan.slots) {
       if (!here) break;

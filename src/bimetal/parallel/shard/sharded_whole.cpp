@@ -34,8 +34,8 @@ void ShardedModel::Impl::show_exact() {
     if (plans[i].gathered == plans[i].dtype) continue;
     const auto memory =
         torch::empty({plans[i].count}, flats[i].whole().options().dtype(plans[i].dtype));
-    gather_parts(gathering, flats[i].own(), memory, plans[i].counts,
-                 Deadline::after(options.timeout))
+    gather_parts(gathering, flats[i].own(), memory, plans[i].counts)
+        .begin(Deadline::after(options.timeout))
         .wait();
     flats[i].show(memory);
   }

@@ -172,8 +172,8 @@ void UnitGathers::send_next() {
   const auto flat = script_[sent_];
   const auto whole = flats_[flat].take_memory_to_come();
   wait_for_disk(flat);
-  exchanges_[sent_] = gather_parts(group_, flats_[flat].own(), whole, plans_[flat].counts,
-                                   Deadline::after(timeout_));
+  exchanges_[sent_] = gather_parts(group_, flats_[flat].own(), whole, plans_[flat].counts);
+  exchanges_[sent_].begin(Deadline::after(timeout_));
   span_.watch(exchanges_[sent_].work());
   ++sent_;
   if (sent_ < size_) flats_[script_[sent_]].bring_own();

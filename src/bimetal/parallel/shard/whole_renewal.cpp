@@ -25,6 +25,7 @@ WholeRenewal::WholeRenewal(std::vector<Flat> renewed, const std::vector<FlatPlan
 
 void WholeRenewal::expect_anew() {
   exchanges_.clear();
+  begun_ = 0;
   left_.assign(plans_.size(), 0);
   for (const auto& flat : renewed_) left_[flat.index] = flat.pieces;
 }
@@ -43,12 +44,21 @@ void WholeRenewal::send_next(bool copied) {
   auto& flat = flats_[index];
   flat.take_memory();
   exchanges_.push_back(gather_parts(group_, copied ? flat.own_in_whole() : flat.own(), flat.whole(),
-                                    plans_[index].counts, Deadline::after(timeout_)));
+                                    plans_[index].counts));
+  begin_copied();
+}
+
+/// Those before the first whose part is still on its way to the host.
+void WholeRenewal::begin_copied() {
+  while (begun_ < exchanges_.size() && exchanges_[begun_].copied()) {
+    exchanges_[begun_++].begin(Deadline::after(timeout_));
+  }
 }
 
 void WholeRenewal::complete() {
   // Of these some pieces have not been told of: loaded, or without a gradient.
   while (exchanges_.size() < renewed_.size()) send_next(/*copied=*/false);
+  while (begun_ < exchanges_.size()) exchanges_[begun_++].begin(Deadline::after(timeout_));
   for (std::size_t i = 0; i < exchanges_.size(); ++i) {
     marked_wait(
         span_.waited,

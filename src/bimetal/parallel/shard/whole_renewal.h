@@ -36,6 +36,7 @@ class WholeRenewal {
  private:
   void expect_anew();
   void send_next(bool copied);
+  void begin_copied();
 
   std::vector<Flat> renewed_;
   const std::vector<FlatPlan>& plans_;
@@ -45,6 +46,7 @@ class WholeRenewal {
   std::chrono::milliseconds timeout_;
   std::vector<std::size_t> left_;    ///< pieces to be updated, by flat tensor
   std::vector<Exchange> exchanges_;  ///< of the first of renewed_
+  std::size_t begun_ = 0;            ///< the first so many of these
 };
 
 }  // namespace bimetal::parallel::shard

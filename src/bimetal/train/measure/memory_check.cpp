@@ -1,5 +1,7 @@
 #include "bimetal/train/measure/memory_check.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
+
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -33,6 +35,18 @@ progress::MemoryReport planned(const plan::MemoryUse& use) {
           .activations = use.activations,
           .buffers = use.buffers,
           .kept = use.kept};
+}
+
+/// The most bytes that tensors of this process have had at once on an accelerator since the last
+/// call, or ever; 0 where libtorch does not count them (Metal).
+double take_peak_bytes(const torch::Device& device) {
+  auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  if (allocator == nullptr || !allocator->initialized()) return 0;
+  const auto index = device.has_index() ? device.index() : c10::DeviceIndex{0};
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto peak = allocator->getDeviceStats(index).allocated_bytes[kAll].peak;
+  allocator->resetPeakStats(index);
+  return static_cast<double>(peak);
 }
 
 }  // namespace
@@ -105,6 +119,12 @@ void MemoryCheck::take_plan(const std::vector<plan::MemoryUse>& by_rank) {
 
 // What is borrowed is there from the first sum on: a peak from before it was noted then.
 void MemoryCheck::note_peak() {
+  const bool begun = std::exchange(begun_, true);
+  if (!place_.device.is_cpu()) {
+    const double most = take_peak_bytes(place_.device);
+    if (begun) peak_ = std::max(peak_, most);
+    return;
+  }
   const auto peak = device::process_memory().peak_bytes;
   const auto borrowed = std::min(peak, net::SharedMemory::borrowed_bytes());
   peak_ = std::max(peak_, static_cast<double>(peak - borrowed));

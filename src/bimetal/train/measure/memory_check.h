@@ -48,8 +48,9 @@ class MemoryCheck {
   const std::vector<double>& shards() const noexcept { return shards_; }
 
   /// The most that the process has had up to now of memory of its own: buckets that other ranks of
-  /// the host have made are theirs, though this process maps them to add to them. To be called
-  /// before training, when none are mapped yet, and after it.
+  /// the host have made are theirs, though this process maps them to add to them. Of an
+  /// accelerator's own memory since the call before. To be called before training, when none are
+  /// mapped yet, and after it.
   void note_peak();
 
   /// Writes down what was planned and what it was, of every rank. Collective.
@@ -66,6 +67,7 @@ class MemoryCheck {
   std::vector<progress::MemoryReport> plan_;  ///< by rank; empty: there is none
   std::vector<double> shards_;
   double peak_ = 0;
+  bool begun_ = false;
 };
 
 }  // namespace bimetal::train
