@@ -69,7 +69,8 @@ MAX_FILES = 40
 # part of something. scripts/size.sh counts alike, all lines of a file.
 SMALL_LINES = 60
 MAX_SMALL = 0.2
-FEW_SMALL = ["balance", "checkpoint", "data", "job", "launch", "parallel/schedule", "plan", "predict", "serving"]
+FEW_SMALL = ["balance", "checkpoint", "data", "job", "launch", "membership", "models", "parallel/schedule", "plan", "predict",
+             "rendezvous", "serving"]
 SUFFIXES = {".h", ".cpp"}
 
 

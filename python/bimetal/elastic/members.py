@@ -142,7 +142,7 @@ class Members:
 
     def store(self, epoch: Epoch) -> dist.Store:
         """Of that epoch alone, at its rank 0's door."""
-        self._store = AskedStore(_ServedStore(epoch.members[0].door))  # torch itself keeps nothing that is Python's
+        self._store = AskedStore(ServedStore(epoch.members[0].door))  # torch itself keeps nothing that is Python's
         return dist.PrefixStore(f"epoch/{epoch.epoch}/{epoch.members[0].id}", self._store)
 
     def somebody_waits(self) -> bool:
@@ -169,7 +169,7 @@ class Members:
     __del__ = close
 
 
-class _ServedStore:
+class ServedStore:
     """What a member's store says, as AskedStore asks."""
 
     def __init__(self, door: str) -> None:

@@ -1,23 +1,17 @@
 """Starts ranks as horovodrun does: python -m bimetal.horovod.run -np 4 [-H HOST:SLOTS,…] python train.py
 
-On this machine it starts them itself; for other hosts it hands over to `bimetal launch`, which reaches them by ssh. With
---elastic a rank that ends by itself takes no other with it: the store by which the survivors find each other is served here,
-not by a rank.
+`bimetal launch` does it, here and on hosts that it reaches by ssh: its options by Horovod's names.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-import time
 from collections.abc import Sequence
 
 from bimetal._errors import EXIT_STATUSES, Error
 from bimetal.command import program
-from bimetal.command.local_ranks import LocalRanks, as_exit_status, how_it_ended
-from bimetal.horovod.core.meeting import serve_store
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -35,7 +29,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--elastic", action="store_true",
                         help="for scripts with hvd.elastic.run: ranks go on without those that are lost")
     parser.add_argument("--min-np", type=int, default=1, metavar="K",
-                        help="with --elastic: end when fewer than K ranks are left (1)")
+                        help="with --elastic: fewer than K ranks wait for others, HOROVOD_ELASTIC_TIMEOUT seconds at most (1)")
     parser.add_argument("--restarts", type=int, default=0, metavar="R",
                         help="with --elastic: start lost ranks again, R times in all (0)")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what each rank runs")
@@ -52,91 +46,22 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def launch_command(options: argparse.Namespace) -> list[str]:
     """`bimetal launch` for the same. Raises bimetal.Error ``unsupported`` where nothing has it."""
     command = [program.launcher(), "launch", "-n", str(options.num_proc)]
-    command += ["-H", options.hosts] if options.hosts else ["--hostfile", options.hostfile]
-    if options.ssh_port:
-        command += ["--ssh-port", str(options.ssh_port)]
-    if options.ssh_identity_file:
-        command += ["--ssh-option", f"IdentityFile={options.ssh_identity_file}"]
-    return [*command, *(["--no-prefix"] if options.no_prefix else []), "--", *options.command]
-
-
-class Ranks:
-    """The processes, gone when this is left."""
-
-    def __init__(self, options: argparse.Namespace):
-        self._options = options
-        self._store = serve_store("127.0.0.1", 0, timeout=300)
-        self._restarts = options.restarts
-        self._ranks = LocalRanks(prefixed=not options.no_prefix, each_by_itself=options.elastic)
-        for rank in range(options.num_proc):
-            self._start(rank)
-
-    def _start(self, rank: int) -> None:
-        count = str(self._options.num_proc)
-        place = {"RANK": str(rank), "WORLD_SIZE": count, "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": count,
-                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port),
-                 "TORCHELASTIC_USE_AGENT_STORE": "True"}
-        self._ranks.start(rank, self._options.command, {**os.environ, **place})
-
-    def wait(self) -> int:
-        """Until all have ended. The exit status of the whole."""
-        status = 0
-        while self._ranks:
-            ended = self._ranks.ended()
-            for number, (rank, code) in enumerate(ended):
-                if code != 0 and not self._goes_on_without(rank, code, len(self._ranks) + len(ended) - number - 1):
-                    self._ranks.name_cause(rank)
-                    return as_exit_status(code)
-                status = as_exit_status(code)
-            time.sleep(0.05)
-        return status
-
-    def _goes_on_without(self, rank: int, status: int, left: int) -> bool:
-        how = how_it_ended(status)
-        if not self._options.elastic:
-            _say(f"rank {rank} {how}; the others are ended")
-            return False
-        if self._restarts:
-            self._restarts -= 1
-            _say(f"rank {rank} {how}; it is started again")
-            self._start(rank)
-            return True
-        _say(f"rank {rank} {how}; {left} are left")
-        return left >= self._options.min_np
-
-    def end(self) -> None:
-        if others := self._ranks.end():
-            _say(f"left out: what rank {', '.join(map(str, others))} said of it")
-
-
-def _say(text: str) -> None:
-    print(f"bimetal.horovod.run: {text}", file=sys.stderr, flush=True)
-
-
-def _interrupt(number: int, _: object) -> None:
-    raise SystemExit(128 + number)
+    for name, value in (("-H", options.hosts), ("--hostfile", options.hostfile), ("--ssh-port", options.ssh_port),
+                        ("--ssh-option", options.ssh_identity_file and f"IdentityFile={options.ssh_identity_file}"),
+                        ("--restart", options.restarts)):
+        command += [name, str(value)] if value else []
+    return [*command, *([f"--elastic={options.min_np}"] if options.elastic else []), *(["--no-prefix"] if options.no_prefix else []), "--",
+            *options.command]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
-    if options.hosts or options.hostfile:
-        try:
-            command = launch_command(options)
-        except Error as missing:
-            _say(str(missing))
-            return EXIT_STATUSES[missing.code]
-        os.execv(command[0], command)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
     try:
-        ranks = Ranks(options)
-    except FileNotFoundError:
-        _say(f"there is no command {options.command[0]!r}")
-        return 127
-    try:
-        return ranks.wait()
-    finally:
-        ranks.end()
+        command = launch_command(options)
+    except Error as missing:
+        print(f"bimetal.horovod.run: {missing}", file=sys.stderr)
+        return EXIT_STATUSES[missing.code]
+    os.execve(command[0], command, {"BIMETAL_PYTHON": sys.executable, **os.environ})
 
 
 if __name__ == "__main__":

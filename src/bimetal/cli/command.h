@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bimetal/fabric_bench/report.h"
+#include "bimetal/launch/system/environment.h"
 #include "bimetal/net/token.h"
 
 namespace bimetal::cli {
@@ -18,6 +19,15 @@ using Action = std::function<int()>;
 /// The token of --token-file, else of BIMETAL_TOKEN_FILE or BIMETAL_TOKEN, else none.
 inline net::Token read_token(const std::string& token_file) {
   return token_file.empty() ? net::Token::from_environment() : net::Token::from_file(token_file);
+}
+
+/// The flag --encrypt, of this process and the ranks that it starts.
+inline void add_encrypt(CLI::App& command, const std::string& group) {
+  command
+      .add_flag_callback(
+          "--encrypt", [] { launch::set_environment_variable("BIMETAL_ENCRYPTION", "on"); },
+          "Encrypt all connections of the job; the same on every machine")
+      ->group(group);
 }
 
 /// A job on this machine's workers, one rank of a job that something else started, or the host of a

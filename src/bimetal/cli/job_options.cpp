@@ -17,10 +17,6 @@
 namespace bimetal::cli {
 namespace {
 
-void show_notice(const std::string& notice) {
-  fmt::print(stderr, "note: {}\n", notice);
-}
-
 constexpr const char* kJobExamples = R"(Examples:
   bimetal job examples/fashion_mnist.toml
   bimetal job job.toml --set train.epochs=3 --json
@@ -82,7 +78,7 @@ std::vector<std::string> choose_workers_or_none(const std::vector<std::string>& 
 }
 
 job::JobConfig read_job(const std::string& file, const std::vector<std::string>& set) {
-  return job::load_job(file, set, show_notice);
+  return job::load_job(file, set);
 }
 
 job::JobConfig read_job(const JobSources& sources, const RanksOf& ranks_of) {
@@ -91,8 +87,9 @@ job::JobConfig read_job(const JobSources& sources, const RanksOf& ranks_of) {
   // Where the job runs decides on how many ranks it has.
   const auto placed = sources.file.empty() ? job::parse_job("", "--set", sources.set)
                                            : job::load_job(sources.file, sources.set);
-  job::apply_deepspeed(sources.deepspeed, ranks_of(placed), job, show_notice);
-  job::apply_overrides(job, sources.set, show_notice);
+  job::apply_deepspeed(sources.deepspeed, ranks_of(placed), job,
+                       [](const std::string& notice) { fmt::print(stderr, "note: {}\n", notice); });
+  job::apply_overrides(job, sources.set);
   // Left out, it goes by whether the mesh is open by the file and --set together.
   job.mesh.schedule = placed.mesh.schedule;
   return job;

@@ -20,6 +20,9 @@ struct DeepSpeedLoop {
   bool operator==(const DeepSpeedLoop&) const = default;
 };
 
+/// Is told what the user should change although it works.
+using Notify = std::function<void(const std::string& notice)>;
+
 /// Changes `job` as `json` says; what it does not mention, or says "auto" or null for, stays what
 /// it is. `ranks`: how many the job will have; 0 where that is not known yet, so that
 /// train_batch_size must be in the file if train_micro_batch_size_per_gpu is. On unequal ranks

@@ -62,24 +62,9 @@ const JobKey* key_named(const std::vector<JobKey>& keys, std::string_view sectio
   return found == keys.end() ? nullptr : &*found;
 }
 
-/// The key that had this name in the release before, whose use `notify` is told of.
-const JobKey* renamed_key(const Where& place, const std::vector<JobKey>& keys,
-                          std::string_view section, std::string_view name, const Notify& notify) {
-  for (const RenamedKey& renamed : renamed_keys()) {
-    if (renamed.old_section != section || renamed.old_name != name) continue;
-    if (notify) {
-      notify(fmt::format("{}: '{}' in [{}] is now '{}' in [{}]; the next release knows that alone",
-                         place, name, section, renamed.name, renamed.section));
-    }
-    return key_named(keys, renamed.section, renamed.name);
-  }
-  return nullptr;
-}
-
 const JobKey& find_key(const Where& place, const std::vector<JobKey>& keys,
-                       std::string_view section, std::string_view name, const Notify& notify) {
+                       std::string_view section, std::string_view name) {
   if (const auto* key = key_named(keys, section, name)) return *key;
-  if (const auto* key = renamed_key(place, keys, section, name, notify)) return *key;
   std::vector<std::string_view> known;
   for (const JobKey& key : keys) {
     if (key.section == section) known.push_back(key.name);
@@ -131,8 +116,8 @@ bool assign_word(const Where& place, const std::vector<JobKey>& keys, std::strin
   return false;
 }
 
-void apply_file(const toml::table& file, const std::string& origin, const std::vector<JobKey>& keys,
-                const Notify& notify) {
+void apply_file(const toml::table& file, const std::string& origin,
+                const std::vector<JobKey>& keys) {
   for (const auto& [section, node] : in_order(file)) {
     const Where place = place_of(origin, section->source());
     const toml::table* table = node->as_table();
@@ -149,7 +134,7 @@ void apply_file(const toml::table& file, const std::string& origin, const std::v
     require_section(place, keys, section->str());
     for (const auto& [name, value] : in_order(*table)) {
       const Where line = place_of(origin, name->source());
-      assign(line, find_key(line, keys, section->str(), name->str(), notify), *value);
+      assign(line, find_key(line, keys, section->str(), name->str()), *value);
     }
   }
 }
@@ -177,8 +162,7 @@ Where place_of_override(const std::string& text) {
   return "--set " + (is_url(value) ? without_secrets_of(value, text) : text);
 }
 
-void apply_override(const std::string& text, const std::vector<JobKey>& keys,
-                    const Notify& notify) {
+void apply_override(const std::string& text, const std::vector<JobKey>& keys) {
   const Where place = place_of_override(text);
   const auto equals = text.find('=');
   const auto dot = text.find('.');
@@ -192,7 +176,7 @@ void apply_override(const std::string& text, const std::vector<JobKey>& keys,
   const auto section = view.substr(0, dot);
   require_section(place, keys, section);
   const auto name = view.substr(dot + 1, equals - dot - 1);
-  const JobKey& key = find_key(place, keys, section, name, notify);
+  const JobKey& key = find_key(place, keys, section, name);
   const auto table = override_value(place, key, view.substr(equals + 1));
   assign(place, key, *table.get("value"));
 }
@@ -212,10 +196,10 @@ std::string job_text(const std::filesystem::path& file) {
 
 /// `job` has what is taken where the file says nothing.
 JobConfig parse_into(JobConfig job, std::string_view toml, const std::string& origin,
-                     const std::vector<std::string>& overrides, const Notify& notify) {
+                     const std::vector<std::string>& overrides) {
   const auto file = parse_toml(toml, origin);
-  apply_file(file, origin, job_keys(job), notify);
-  apply_overrides(job, overrides, notify);
+  apply_file(file, origin, job_keys(job));
+  apply_overrides(job, overrides);
   const bool scheduled =
       file["mesh"]["schedule"] || std::ranges::any_of(overrides, [](const std::string& text) {
         return text.starts_with("mesh.schedule=");
@@ -226,22 +210,20 @@ JobConfig parse_into(JobConfig job, std::string_view toml, const std::string& or
 
 }  // namespace
 
-JobConfig load_job(const std::filesystem::path& file, const std::vector<std::string>& overrides,
-                   const Notify& notify) {
+JobConfig load_job(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
   JobConfig job;
   job.checkpoint.dir = (std::filesystem::path("runs") / file.stem()).string();
-  return parse_into(std::move(job), job_text(file), file.string(), overrides, notify);
+  return parse_into(std::move(job), job_text(file), file.string(), overrides);
 }
 
 JobConfig parse_job(std::string_view toml, const std::string& origin,
-                    const std::vector<std::string>& overrides, const Notify& notify) {
-  return parse_into({}, toml, origin, overrides, notify);
+                    const std::vector<std::string>& overrides) {
+  return parse_into({}, toml, origin, overrides);
 }
 
-void apply_overrides(JobConfig& job, const std::vector<std::string>& overrides,
-                     const Notify& notify) {
+void apply_overrides(JobConfig& job, const std::vector<std::string>& overrides) {
   const auto keys = job_keys(job);
-  for (const std::string& text : overrides) apply_override(text, keys, notify);
+  for (const std::string& text : overrides) apply_override(text, keys);
 }
 
 std::int64_t sample_group(const JobConfig& job) {

@@ -221,22 +221,18 @@ struct JobConfig {
 /// How many samples of `job` are normalised with each other; 0: each is by itself.
 std::int64_t sample_group(const JobConfig& job);
 
-/// Is told what the user should change although it still works, as keys by their former names.
-using Notify = std::function<void(const std::string& notice)>;
-
 /// Reads `file` and then applies `overrides`, each "section.key=value" (value in TOML syntax; a
 /// bare word is taken as a string). Errors are InvalidArgument "FILE:LINE: …", or "--set …: …" for
 /// an override. A file that cannot be read is InvalidArgument, too.
 JobConfig load_job(const std::filesystem::path& file,
-                   const std::vector<std::string>& overrides = {}, const Notify& notify = {});
+                   const std::vector<std::string>& overrides = {});
 
 /// The same from text, for jobs that came over the network; `origin` stands for the file name.
 JobConfig parse_job(std::string_view toml, const std::string& origin,
-                    const std::vector<std::string>& overrides = {}, const Notify& notify = {});
+                    const std::vector<std::string>& overrides = {});
 
 /// Changes keys of a job that is there already, as `overrides` of load_job say. Errors: its.
-void apply_overrides(JobConfig& job, const std::vector<std::string>& overrides,
-                     const Notify& notify = {});
+void apply_overrides(JobConfig& job, const std::vector<std::string>& overrides);
 
 /// Every key with its value, so that parse_job(to_toml(job)) == job: what a launcher sends to
 /// machines that have no file.

@@ -157,26 +157,4 @@ const std::vector<SectionWord>& section_words() {
   return words;
 }
 
-const std::vector<RenamedKey>& renamed_keys() {
-  static const auto keys = [] {
-    std::vector<RenamedKey> all = {
-        {"data", "serve", "data", "send"},
-        {"data", "serve_max_gb", "data", "send_max_gb"},
-        {"parallel", "servers", "servers", "count"},
-        {"parallel", "compression", "compression", "gradients"},
-        {"parallel", "pull_compression", "compression", "parameters"},
-        {"parallel", "compression_links", "compression", "links"},
-    };
-    for (const char* name : {"replicas", "consistency", "staleness", "prefetch", "staleness_aware",
-                             "weight_prediction", "max_not_finite"}) {
-      all.push_back({"parallel", name, "servers", name});
-    }
-    for (const char* name : {"topk_density", "topk_warmup_steps", "powersgd_rank"}) {
-      all.push_back({"parallel", name, "compression", name});
-    }
-    return all;
-  }();
-  return keys;
-}
-
 }  // namespace bimetal::job

@@ -37,13 +37,6 @@ struct JobKey {
 /// All keys, bound to the members of `job`, which must outlive them.
 std::vector<JobKey> job_keys(JobConfig& job);
 
-/// A key by the name that it had in the release before. Works, with a notice, until the next one.
-struct RenamedKey {
-  std::string_view old_section, old_name;
-  std::string_view section, name;
-};
-const std::vector<RenamedKey>& renamed_keys();
-
 /// A word in the place of a whole section, as in mesh = "auto", and what it says of its keys.
 struct SectionWord {
   std::string_view section, word;

@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "bimetal/models/classifier.h"
 #include "bimetal/models/registry.h"
 
 namespace bimetal::models {

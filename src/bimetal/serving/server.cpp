@@ -24,7 +24,6 @@
 #include "bimetal/net/tcp/spawn.h"
 #include "bimetal/serving/answering.h"
 #include "bimetal/serving/session.h"
-#include "bimetal/serving/text_answering.h"
 
 namespace bimetal::serving {
 

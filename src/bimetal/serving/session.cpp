@@ -6,7 +6,7 @@
 #include <asio/use_awaitable.hpp>
 #include <utility>
 
-#include "bimetal/serving/text_answering.h"
+#include "bimetal/serving/answering.h"
 
 namespace bimetal::serving {
 namespace {

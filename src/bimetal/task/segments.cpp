@@ -1,23 +1,116 @@
 #include "bimetal/task/segments.h"
 
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/task/dropout.h"
 #include "bimetal/task/model_state.h"
-#include "bimetal/task/surroundings.h"
 
 namespace bimetal::task {
 namespace {
+
+// What a forward pass reads beside its inputs, parameters and buffers, so that a second pass can be
+// the same as the first.
+
+/// This thread's autocast and DrawScope, and torch's default generators of the CPU and of one
+/// device, at the time of its making. Those generators are the process's: two threads that draw
+/// from them at once get each other's numbers, here as everywhere.
+class Surroundings {
+ public:
+  explicit Surroundings(const torch::Device& device);
+
+  /// Does `work` with all of it as it was then, and puts back what it finds now, also when `work`
+  /// throws. Autocast keeps no casts from before, nor for later: theirs may be without a gradient.
+  void restore_for(const std::function<void()>& work) const;
+
+ private:
+  struct Autocast {
+    torch::DeviceType device;
+    bool enabled = false;
+    torch::Dtype dtype;
+  };
+  struct Generator {
+    torch::Device device;
+    torch::Tensor state;
+  };
+
+  void put_back() const;
+
+  torch::Device device_;
+  std::vector<Autocast> autocast_;
+  bool autocast_keeps_casts_;
+  std::vector<Generator> generators_;
+  std::shared_ptr<const Draws> draws_ = current_draws();
+};
+
+std::vector<torch::Device> cpu_and(const torch::Device& device) {
+  std::vector<torch::Device> devices{torch::kCPU};
+  if (!device.is_cpu()) devices.push_back(device);
+  return devices;
+}
+
+torch::Tensor state_of(const torch::Device& device) {
+  auto generator = at::globalContext().defaultGenerator(device);
+  const std::scoped_lock lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_state(const torch::Device& device, const torch::Tensor& state) {
+  auto generator = at::globalContext().defaultGenerator(device);
+  const std::scoped_lock lock(generator.mutex());
+  generator.set_state(state);
+}
+
+Surroundings::Surroundings(const torch::Device& device)
+    : device_(device), autocast_keeps_casts_(at::autocast::is_autocast_cache_enabled()) {
+  for (const auto& each : cpu_and(device)) {
+    generators_.push_back({each, state_of(each)});
+    if (!at::autocast::is_autocast_available(each.type())) continue;
+    autocast_.push_back({each.type(), at::autocast::is_autocast_enabled(each.type()),
+                         at::autocast::get_autocast_dtype(each.type())});
+  }
+}
+
+void Surroundings::put_back() const {
+  for (const auto& [device, state] : generators_) set_state(device, state);
+  for (const auto& [device, enabled, dtype] : autocast_) {
+    at::autocast::set_autocast_enabled(device, enabled);
+    at::autocast::set_autocast_dtype(device, dtype);
+  }
+  at::autocast::set_autocast_cache_enabled(autocast_keeps_casts_);
+  if (std::ranges::any_of(autocast_, &Autocast::enabled)) at::autocast::clear_cache();
+}
+
+void Surroundings::restore_for(const std::function<void()>& work) const {
+  const Surroundings now(device_);
+  struct PutBack {
+    const Surroundings& before;
+    const Surroundings& during;
+    ~PutBack() {
+      if (std::ranges::any_of(during.autocast_, &Autocast::enabled)) at::autocast::clear_cache();
+      before.put_back();
+    }
+  } const put_back_at_the_end{now, *this};
+  put_back();
+  const DrawScope scope(draws_);
+  work();
+}
 
 using torch::autograd::Node;
 

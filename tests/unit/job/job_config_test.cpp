@@ -50,52 +50,6 @@ TEST(JobConfig, ReadsEveryKind) {
   EXPECT_EQ(job.cluster.workers, (std::vector<std::string>{"cpu:threads=1", "cuda:0"}));
 }
 
-struct Renamed {
-  const char *former, *key, *value;
-};
-
-class FormerName : public ::testing::TestWithParam<Renamed> {};
-
-TEST_P(FormerName, StillSetsTheKeyAndSaysWhatItIsCalledNow) {
-  const auto& [former, key, value] = GetParam();
-  const auto now = parse("", {fmt::format("{}={}", key, value)});
-  EXPECT_NE(now, JobConfig()) << "the value is the default";
-  std::vector<std::string> notices;
-  const auto note = [&](const std::string& notice) { notices.push_back(notice); };
-  EXPECT_EQ(parse_job(fmt::format("{} = {}", former, value), "job.toml", {}, note), now);
-  EXPECT_EQ(parse_job("", "job.toml", {fmt::format("{}={}", former, value)}, note), now);
-  const std::string name = key;
-  const auto new_name = fmt::format("is now '{}' in [{}]", name.substr(name.find('.') + 1),
-                                    name.substr(0, name.find('.')));
-  ASSERT_EQ(notices.size(), 2u);
-  EXPECT_THAT(notices[0], AllOf(HasSubstr("job.toml:1: '"), HasSubstr(new_name)));
-  EXPECT_THAT(notices[1], AllOf(HasSubstr(std::string("--set ") + former), HasSubstr(new_name)));
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    JobConfig, FormerName,
-    ::testing::Values(Renamed{"data.serve", "data.send", "false"},
-                      Renamed{"data.serve_max_gb", "data.send_max_gb", "0.5"},
-                      Renamed{"parallel.servers", "servers.count", "[3, 1]"},
-                      Renamed{"parallel.replicas", "servers.replicas", "2"},
-                      Renamed{"parallel.consistency", "servers.consistency", "\"async\""},
-                      Renamed{"parallel.staleness", "servers.staleness", "7"},
-                      Renamed{"parallel.prefetch", "servers.prefetch", "\"on\""},
-                      Renamed{"parallel.staleness_aware", "servers.staleness_aware", "true"},
-                      Renamed{"parallel.weight_prediction", "servers.weight_prediction", "false"},
-                      Renamed{"parallel.max_not_finite", "servers.max_not_finite", "3"},
-                      Renamed{"parallel.compression", "compression.gradients", "\"int8\""},
-                      Renamed{"parallel.pull_compression", "compression.parameters", "\"int8\""},
-                      Renamed{"parallel.compression_links", "compression.links", "\"all\""},
-                      Renamed{"parallel.topk_density", "compression.topk_density", "0.5"},
-                      Renamed{"parallel.topk_warmup_steps", "compression.topk_warmup_steps", "9"},
-                      Renamed{"parallel.powersgd_rank", "compression.powersgd_rank", "2"}));
-
-TEST(JobConfig, WhatKeysAreCalledNowGivesNoNotice) {
-  const auto text = to_toml(JobConfig());
-  parse_job(text, "job.toml", {}, [](const std::string& notice) { ADD_FAILURE() << notice; });
-}
-
 TEST(JobConfig, TheMonitorsAddressIsChecked) {
   EXPECT_EQ(parse("", {"monitor.listen=[::1]:0"}).monitor.listen, "[::1]:0");
   EXPECT_EQ(parse("monitor.listen = \"127.0.0.1:9100\"", {"monitor.listen="}).monitor.listen, "");

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from bimetal._asked_store import AskedStore
 from bimetal._errors import Error
+from bimetal.elastic.members import ServedStore
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Meeting:
 
     store: dist.Store
     file: pathlib.Path | None = None
+    kept: object = None  # of the store, where it is Python's: torch keeps nothing that is
 
     def name_for_later(self) -> str:
         """A file's that no other job has: one that a killed job leaves behind misleads nobody."""
@@ -117,7 +120,8 @@ class Meeting:
 
 
 def open_meeting(place: Place, timeout: float, environment: Mapping[str, str] = os.environ) -> Meeting:
-    """The store that the environment names: MASTER_ADDR's, or a private file where all ranks are on this machine.
+    """The store that the environment names: where all ranks are on this machine that of `bimetal launch`, which outlives them;
+    MASTER_ADDR's; or, where all are on this machine, a private file.
 
     Raises:
         bimetal.Error: ``invalid_argument`` where nothing says where to meet, ``timeout`` where nobody serves the
@@ -125,6 +129,9 @@ def open_meeting(place: Place, timeout: float, environment: Mapping[str, str] = 
     """
     if place.size == 1 and "MASTER_ADDR" not in environment:
         return Meeting(dist.HashStore())
+    if "BIMETAL_BOARD" in environment and place.local_size == place.size:
+        asked = AskedStore(ServedStore(environment["BIMETAL_BOARD"]))
+        return Meeting(asked, kept=asked)
     address = _address(place, environment)
     if address is not None:
         serve = place.rank == 0 and not launcher_keeps_the_store(environment)

@@ -30,7 +30,7 @@ class Membership:
 
     def __init__(self) -> None:
         store = world.meeting().store
-        self._members = Members(server_of(store), _JOB, patience=_elastic_seconds(), timeout=world.operation_seconds())
+        self._members = Members(server_of(store), _JOB, least=int(os.environ.get("BIMETAL_ELASTIC") or 1), patience=_elastic_seconds(), timeout=world.operation_seconds())
         os.environ["BIMETAL_ADDRESS"] = self._members.address  # where later worlds listen, whose store is no server of torch's
         self._first = 0  # the number of the first world that is elastic
 

@@ -8,6 +8,7 @@
 
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/probe.h"
@@ -113,7 +114,7 @@ int devices_command(const DevicesArguments& arguments) {
   }
   auto list = nlohmann::json::array();
   for (const auto& device : devices) list.push_back(to_json(device));
-  fmt::print("{}\n", nlohmann::json{{"devices", list}}.dump(2));
+  print_json({{"devices", list}});
   return kSuccess;
 }
 

@@ -9,6 +9,7 @@
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/plan/plan_output.h"
 #include "bimetal/cli/progress.h"
 #include "bimetal/cli/rank/rank.h"
@@ -79,10 +80,7 @@ void show(const train::MeasuredPlan& plan, const PlanOutput& output) {
   if (!output.timeline.empty() && plan.cluster) {
     write_timeline({plan.mesh_input, *plan.cluster}, plan.mesh, output.timeline);
   }
-  if (output.json) {
-    fmt::print("{}\n", plan_json(plan).dump(2));
-    return;
-  }
+  if (output.json) return print_json(plan_json(plan));
   Terminal terminal;
   print_plan(terminal, plan, output.details);
 }

@@ -7,6 +7,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
+#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/plan/plan_output.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/job_config.h"
@@ -220,10 +221,7 @@ void simulate_cluster(const PlanOutput& output, const plan::MeshInput* measured,
   const plan::Cluster cluster(std::move(described.devices), std::move(described.network));
   const auto plan = plan::plan_mesh({input, cluster});
   if (!output.timeline.empty()) write_timeline({input, cluster}, plan, output.timeline);
-  if (output.json) {
-    fmt::print("{}\n", nlohmann::json{{"mesh", mesh_json({input, cluster}, plan)}}.dump(2));
-    return;
-  }
+  if (output.json) return print_json({{"mesh", mesh_json({input, cluster}, plan)}});
   Terminal terminal;
   terminal.print(
       fmt::format("{} devices, {} units, {:.2f} billion parameters, a global batch of {}",

@@ -18,7 +18,6 @@
 #include "bimetal/cli/predict/mesh_of_use.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/rank/rank.h"
-#include "bimetal/cli/start/host_meeting.h"
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/worker_spec.h"

@@ -20,7 +20,6 @@
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/rank/rank.h"
-#include "bimetal/cli/start/host_meeting.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/data/images/image_formats.h"
 #include "bimetal/progress/metric_text.h"

@@ -14,7 +14,6 @@
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/rank/rank.h"
-#include "bimetal/cli/start/host_meeting.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/local/signal_watch.h"

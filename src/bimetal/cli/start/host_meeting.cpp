@@ -78,14 +78,6 @@ void add_host_options(CLI::App& command, HostOptions& options) {
   add_encrypt(command, kGroup);
 }
 
-void add_encrypt(CLI::App& command, const std::string& group) {
-  command
-      .add_flag_callback(
-          "--encrypt", [] { ::setenv("BIMETAL_ENCRYPTION", "on", 1); },
-          "Encrypt all connections of the job; the same on every machine")
-      ->group(group);
-}
-
 int world_size_of(const HostOptions& options, int here) {
   if (options.share) encrypt_unless_told();
   const int all = options.all_workers(here);

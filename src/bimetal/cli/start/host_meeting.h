@@ -24,9 +24,6 @@ namespace bimetal::cli {
 /// --share, --listen, --world-size, --token-file and --encrypt.
 void add_host_options(CLI::App& command, HostOptions& options);
 
-/// The flag --encrypt: sets BIMETAL_ENCRYPTION for this process and the ranks that it starts.
-void add_encrypt(CLI::App& command, const std::string& group);
-
 /// Of a job whose first machine has `here` workers. Encrypts what is shared. Error(InvalidArgument)
 /// where `options` leave it open or name fewer.
 int world_size_of(const HostOptions& options, int here);

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bimetal/job/deepspeed.h"
 #include "bimetal/job/job_config.h"
 
 namespace bimetal::job::deepspeed {

@@ -4,9 +4,11 @@
 
 #include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "bimetal/launch/local/pipe.h"
 
@@ -39,6 +41,44 @@ class LineCutter {
   std::chrono::steady_clock::time_point next_rewritten_{};
 };
 
+/// Holds tracebacks back that may follow from another rank's: when a rank fails, the others soon do
+/// for want of it, and only what the cause says is worth reading.
+class Tracebacks {
+ public:
+  /// What there is to show of `lines` on standard error, each with its end; `prefix` begins each.
+  std::string take(int rank, std::string_view prefix, std::string_view lines);
+
+  /// The rank has printed something else. One that goes on after a traceback has caught it.
+  void note_other_lines(int rank);
+
+  /// What has been held back for nothing: nobody has failed for a while, or (`all`) will.
+  std::string release(bool all);
+
+  /// The job has failed because of this rank. What there is to show now.
+  std::string name_cause(int rank);
+
+  /// The rank whose traceback is newest among those that follow from no other's.
+  std::optional<int> first_to_complain() const;
+
+  /// Ranks whose tracebacks are not shown, since they followed from the cause's.
+  std::vector<int> left_out() const;
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  struct Held {
+    Time since;
+    std::string lines;
+  };
+
+  bool holds_back(int rank, bool begins);
+  void note_line(int rank, std::optional<Time> before);
+
+  std::optional<std::pair<int, Time>> first_;
+  std::map<int, Time> last_line_;  ///< of standard error
+  std::map<int, Held> held_;
+  std::optional<int> cause_;
+};
+
 /// All ranks' lines for one stream of the launcher.
 class RankOutput {
  public:
@@ -54,10 +94,15 @@ class RankOutput {
   /// Whether the rank's Python has said that it found no module of some name.
   bool misses_module(int rank) const;
 
+  Tracebacks& tracebacks() { return tracebacks_; }
+  const Tracebacks& tracebacks() const { return tracebacks_; }
+
  private:
   LineCutter& cutter(int rank, OutputStream stream);
+  std::string shown(int rank, OutputStream stream, std::string lines);
 
   bool prefixed_;
+  Tracebacks tracebacks_;
   std::map<std::pair<int, OutputStream>, LineCutter> cutters_;
 };
 
@@ -74,6 +119,12 @@ class RankPrinter {
 
   /// See RankOutput.
   bool misses_module(int rank) const { return lines_.misses_module(rank); }
+
+  /// See Tracebacks.
+  std::optional<int> first_to_complain() const { return lines_.tracebacks().first_to_complain(); }
+  void name_cause(int rank) { errors_.push(lines_.tracebacks().name_cause(rank)); }
+  /// Once all have ended. Ranks whose tracebacks are left out.
+  std::vector<int> end();
 
   /// Whether more may come: what has not been read yet is kept in memory.
   bool has_room() const noexcept;

@@ -1,6 +1,7 @@
 #include "bimetal/launch/ssh/host_launcher.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -133,11 +134,19 @@ class HostLauncher {
     // A killed one is the cause, even if another's complaint about its loss arrived first.
     const bool cause = result_.failure && !killing_ && is_fatal(end.exit.signal) &&
                        !is_fatal(result_.failure->exit.signal);
-    if (first || cause) {
+    // As is one that has begun to end: that takes a rank with much to tidy up longer than those
+    // that miss it.
+    const bool has_complained = result_.failure && !kill_at_ && rank == complained_;
+    if (first) complained_ = printer_.first_to_complain();
+    if (first || cause || has_complained) {
       const bool misses = !host.connection->here() && printer_.misses_module(rank);
       result_.failure = RankFailure{rank, host.ranks.name, end.pid, end.exit, misses};
     }
-    end_the_others();
+    if (first && complained_.value_or(rank) != rank && hosts_.running() > 0) {
+      end_others_at_ = Deadline::after(kToFollow);
+    } else if (first || cause || has_complained) {
+      end_the_others();
+    }
   }
 
   /// The others go on without it, unless they are about to end, too.
@@ -274,6 +283,7 @@ class HostLauncher {
   }
 
   void end_the_others() {
+    if (result_.failure) printer_.name_cause(result_.failure->rank);
     if (kill_at_) return;
     hosts_.say_to_all(AgentMessage::signal, SIGTERM);
     kill_at_ = Deadline::after(plan_.grace);
@@ -306,6 +316,7 @@ class HostLauncher {
   }
 
   void limit_the_wait() {
+    if (end_others_at_ && end_others_at_->expired()) end_the_others();
     if (kill_at_ && kill_at_->expired()) kill_all();
     if (result_.interrupted && first_end_ && first_end_->expired()) kill_all();
     if (!killing_ || !killing_->expired()) return;
@@ -334,11 +345,16 @@ class HostLauncher {
   }
 
   void print_the_rest() {
+    if (result_.failure && !elastic_) printer_.name_cause(result_.failure->rank);
+    const auto left_out = printer_.end();
     const int before = signals_.stop_requests();
     while (!printer_.empty() && signals_.stop_requests() == before) {
       wait_for_news(false);
       printer_.print();
     }
+    if (left_out.empty()) return;
+    plan_.note(fmt::format("left out: what {} {} said of it",
+                           left_out.size() > 1 ? "ranks" : "rank", fmt::join(left_out, ", ")));
   }
 
   const HostsPlan& plan_;
@@ -349,7 +365,8 @@ class HostLauncher {
   bool elastic_, ended_well_ = false;
   std::vector<Loss> losses_;
   int requests_heard_ = 0;
-  std::optional<Deadline> first_end_, kill_at_, killing_;
+  std::optional<int> complained_;  ///< the rank whose traceback came before the first failure
+  std::optional<Deadline> first_end_, end_others_at_, kill_at_, killing_;
   Deadline next_beat_ = Deadline::after({}), next_look_elsewhere_ = Deadline::after({});
   bool asks_ = false;  ///< hosts have to answer: a rank has failed
   Deadline::Clock::time_point last_turn_ = Deadline::Clock::now();

@@ -26,19 +26,4 @@ std::vector<double> forward_operations(const LanguageModelConfig& config, std::i
 task::Model make_language_model(
     const LanguageModelConfig& config, const task::UnitMade& made = [](const task::Unit&) {});
 
-// GPT-2 (Radford et al., "Language models are unsupervised multitask learners", 2019).
-
-/// Learned positions, normalisation before each part, GELU by tanh, head tied to the embedding
-/// where config.tied. Matrices of blocks are [in, out]. Those that end a residual branch are drawn
-/// smaller by √(2·layers), the number of branches. For make_language_model; `config` is sound.
-task::Model make_gpt2(const LanguageModelConfig& config, const task::UnitMade& made);
-
-// Llama (Touvron et al., "LLaMA: open and efficient foundation language models", 2023, section
-// 2.2), with grouped-query attention as its second edition has it.
-
-/// Root-mean-square normalisation before each part (Zhang, Sennrich 2019), rotary positions (Su et
-/// al. 2021) that turn number i of a head with number i + d/2, SwiGLU (Shazeer 2020), no biases.
-/// For make_language_model; `config` is sound.
-task::Model make_llama(const LanguageModelConfig& config, const task::UnitMade& made);
-
 }  // namespace bimetal::models

@@ -163,7 +163,7 @@ class StageWalk {
   /// What a piece needs for a time. By the time that a group is computed again what the last one
   /// has saved of that micro-batch is gone, but for the output, and its gradient is there. So are
   /// its copies: each further micro-batch in flight has its own, since computing again drops those
-  /// that autocast remembers (task/surroundings.h).
+  /// that autocast remembers (task/segments.cpp).
   double passing() const {
     const bool hands_on = next_ > 0 && next_ < facts_.units.size();
     const double output = hands_on ? facts_.units[next_ - 1].output.at(load_.at_once) : 0;

@@ -102,6 +102,40 @@ TEST(RankOutput, NotesWhosePythonMissesAModule) {
   EXPECT_FALSE(output.misses_module(2));
 }
 
+constexpr const char* kTraceback = "Traceback (most recent call last):\nKeyError: x\n";
+
+TEST(RankOutput, OfTracebacksThatOfTheCauseIsShown) {
+  RankOutput output(true);
+  auto& tracebacks = output.tracebacks();
+  EXPECT_NE(output.take(1, OutputStream::errors, kTraceback), "");
+  EXPECT_EQ(output.take(0, OutputStream::errors, kTraceback), "") << "it may follow from rank 1's";
+  EXPECT_EQ(output.take(0, OutputStream::out, "bye\n"), "[0] bye\n");
+  EXPECT_EQ(tracebacks.first_to_complain(), 1);
+  EXPECT_EQ(tracebacks.name_cause(1), "");
+  EXPECT_EQ(output.take(2, OutputStream::errors, kTraceback), "") << "it does follow";
+  EXPECT_EQ(tracebacks.release(/*all=*/true), "");
+  EXPECT_EQ(tracebacks.left_out(), (std::vector<int>{0, 2}));
+}
+
+TEST(RankOutput, WhatWasHeldBackIsShownWhereAnotherRankIsTheCause) {
+  RankOutput output(true);
+  auto& tracebacks = output.tracebacks();
+  output.take(1, OutputStream::errors, kTraceback);
+  output.take(0, OutputStream::errors, kTraceback);
+  EXPECT_EQ(tracebacks.name_cause(0), "[0] Traceback (most recent call last):\n[0] KeyError: x\n");
+  EXPECT_EQ(output.take(2, OutputStream::errors, "Traceback (most recent call last):\n"),
+            "[2] Traceback (most recent call last):\n");
+  EXPECT_TRUE(tracebacks.left_out().empty());
+}
+
+TEST(RankOutput, WhoseJobDoesNotFailHasSaidAll) {
+  RankOutput output(false);
+  output.take(1, OutputStream::errors, kTraceback);
+  EXPECT_EQ(output.take(0, OutputStream::errors, kTraceback), "");
+  EXPECT_EQ(output.tracebacks().release(/*all=*/true), kTraceback);
+  EXPECT_EQ(output.take(0, OutputStream::errors, "more\n"), "more\n");
+}
+
 TEST(RankOutput, AProgressBarBecomesOneLineASecond) {
   RankOutput output(true);
   const auto first = output.take(0, OutputStream::errors, "\r1%\r2%\r3%\r4%");
