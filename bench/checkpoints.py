@@ -90,7 +90,8 @@ def stop_of(options, folder, program, every):
     while job.poll() is None:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{monitor}/status", timeout=5) as page:
             status = json.load(page)
-            ends.setdefault(status["step"], time.monotonic() - status["since_step_s"])
+            if status["step"]:
+                ends.setdefault(status["step"], time.monotonic() - status["since_step_s"])
         time.sleep(0.005)
     if job.returncode != 0:
         raise SystemExit(f"{program} has failed")
