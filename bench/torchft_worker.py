@@ -1,6 +1,6 @@
 """One replica of a torchft job for elastic.py, or with --lighthouse the service by which its replicas find each other.
 
-A replica writes a line for each step that it commits: time.monotonic(), how many took part, and whether it did itself.
+A replica writes a line for each step that it commits and takes part in: time.monotonic(), how many did, and the step's number.
 It sums gradients by Manager.allreduce: torchft's DistributedDataParallel ends in an AssertionError on those who are left.
 """
 
@@ -57,7 +57,8 @@ def train(options):
             took_part = manager.is_participating()
             if manager.should_commit():
                 optimizer.step()
-                commits.write(f"{time.monotonic()} {manager.num_participants()} {int(took_part)}\n")
+                if took_part:
+                    commits.write(f"{time.monotonic()} {manager.num_participants()} {manager.current_step()}\n")
 
 
 def serve(options):

@@ -13,10 +13,10 @@
 #include "bimetal/api/session.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/checkpoint/catch_up.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/membership/door.h"
 #include "bimetal/membership/membership.h"
-#include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/progress/members_change.h"
 #include "bimetal/task/model_state.h"
 #include "bimetal/train/notices.h"
@@ -193,14 +193,13 @@ class ElasticLoop {
     const auto most = std::ranges::max_element(steps);
     if (*most < 0) throw Error(ErrorCode::PeerLost, "every worker that had the model is gone");
     if (std::ranges::all_of(steps, [&](std::int64_t made) { return made == *most; })) return;
-    const auto root = static_cast<int>(most - steps.begin());
+    std::vector<bool> behind;
+    for (const auto made : steps) behind.push_back(made < *most);
     const bool follows = steps[static_cast<std::size_t>(rank())] < *most;
     if (follows) has_state_ = false;  // until it has all of it
     const auto own = session_.reached().value_or(checkpoint::TrainingState());
     auto state =
-        checkpoint::share_training_state(group, root, own, kept_->model, *kept_->optimizer);
-    parallel::broadcast_model(kept_->model, root, group,
-                              parallel::ReplicatedModelOptions().bucket_bytes, timeout_);
+        checkpoint::catch_up(group, behind, own, kept_->model, *kept_->optimizer, timeout_);
     if (follows && *most > 0) session_.set_reached(std::move(state));
     has_state_ = true;
   }

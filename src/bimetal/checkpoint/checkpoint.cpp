@@ -148,13 +148,13 @@ bool all_finite(const task::ModelState& model) {
   });
 }
 
-/// `own`: of `root`, which has one or not; elsewhere nullptr.
-std::optional<TrainingState> share(const comm::Group& group, int root, const TrainingState* own,
+/// `own`: of rank 0, which has one or not; elsewhere nullptr.
+std::optional<TrainingState> share(const comm::Group& group, const TrainingState* own,
                                    const task::ModelState& model,
                                    torch::optim::Optimizer& optimizer) {
-  const auto origin = fmt::format("the training state that rank {} has sent", root);
+  const std::string origin = "the training state that rank 0 has sent";
   const auto broadcast = [&](comm::Bytes bytes) {
-    return comm::broadcast_bytes(group, std::move(bytes), root, Deadline::after(kFileTimeout));
+    return comm::broadcast_bytes(group, std::move(bytes), 0, Deadline::after(kFileTimeout));
   };
   // Encoded like the checkpoint's files: data, in which nothing can be executed.
   const auto text = broadcast(own ? bytes_of(state_text(*own)) : comm::Bytes());
@@ -192,16 +192,7 @@ std::optional<TrainingState> load_shared_checkpoint(
   };
   comm::on_rank_0(group, load, Deadline::after(kFileTimeout));
   if (group.size() == 1) return own;
-  return share(group, 0, own ? &*own : nullptr, model, optimizer);
-}
-
-TrainingState share_training_state(comm::Group group, int root, const TrainingState& own,
-                                   const task::ModelState& model,
-                                   torch::optim::Optimizer& optimizer) {
-  if (group.size() == 1) return own;
-  const auto state = share(group, root, group.rank() == root ? &own : nullptr, model, optimizer);
-  if (!state) throw Error(ErrorCode::CorruptData, "another rank has sent no training state");
-  return *state;
+  return share(group, own ? &*own : nullptr, model, optimizer);
 }
 
 void require_finite_parameters(comm::Group group, const task::ModelState& model, std::int64_t step,

@@ -147,13 +147,6 @@ std::optional<TrainingState> load_shared_checkpoint(
     comm::Group group, const std::optional<std::filesystem::path>& path,
     const task::ModelState& model, torch::optim::Optimizer& optimizer);
 
-/// Gives `root`'s state and what its optimizer has learnt to every rank; `own` and the optimizer's
-/// state are ignored elsewhere. Collective. Error(CorruptData) on a rank that is sent what makes no
-/// sense.
-TrainingState share_training_state(comm::Group group, int root, const TrainingState& own,
-                                   const task::ModelState& model,
-                                   torch::optim::Optimizer& optimizer);
-
 /// Error(NotFinite), on every rank, if any rank's parameters hold a NaN or an infinity: such a
 /// state must not replace the last good checkpoint. Collective.
 void require_finite_parameters(comm::Group group, const task::ModelState& model, std::int64_t step,

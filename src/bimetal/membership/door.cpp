@@ -52,6 +52,7 @@ void Door::show_that_it_meets() {
 }
 
 void Door::look() {
+  fresh_ = !std::exchange(looked_, Deadline::after(silence_)).expired();
   const auto knocks = store_->add(kKnocks, 0, soon());
   while (seen_ < knocks) unread_.emplace(++seen_, Deadline::after(silence_));
   std::erase_if(unread_, [&](const auto& one) {
@@ -72,6 +73,7 @@ void Door::look() {
 void Door::take(std::int64_t number, std::string_view text) {
   try {
     Visitor visitor{number, decode_knock(text)};
+    if (fresh_) visitor.there_until = Deadline::after(silence_);
     auto& last = numbers_[visitor.knock.who.id];
     visitors_.erase(std::exchange(last, number));
     visitors_.emplace(number, std::move(visitor));

@@ -24,7 +24,8 @@ struct Visitor {
   std::int64_t number = 0;  ///< of the knock
   Knock knock = {};
   std::int64_t beats = -1;  ///< its count when last looked at
-  /// Until when it counts as there; it has not shown that it waits before the first beat.
+  /// Until when it counts as there. It has not shown that it waits before the first beat, unless
+  /// the look before was a short while ago.
   Deadline there_until = Deadline::at({});
 
   bool there() const { return !there_until.expired(); }
@@ -65,6 +66,8 @@ class Door {
   std::unique_ptr<rendezvous::Store> store_;
   std::int64_t seen_ = 0;
   Deadline next_sign_ = Deadline::at({});
+  Deadline looked_ = Deadline::at({});  ///< the last look is no longer ago than `silence_`
+  bool fresh_ = false;  ///< who is seen for the first time has come since such a look
   std::map<std::int64_t, Deadline> unread_;  ///< those who have a number and have not said more yet
   std::map<std::int64_t, Visitor> visitors_;
   std::map<std::uint64_t, std::int64_t> numbers_;  ///< of their last knocks, by process

@@ -18,7 +18,7 @@
 namespace bimetal::membership {
 namespace {
 
-constexpr std::chrono::milliseconds kLookAtDoorEvery{100}, kBetweenTries{50};
+constexpr std::chrono::milliseconds kLookAtDoorEvery{20}, kBetweenTries{50};
 /// For those who have been told their ranks to connect.
 constexpr std::chrono::seconds kToConnect{10};
 /// For the others to hear that the job has failed.

@@ -89,7 +89,7 @@ class Membership {
   void wait_with(std::function<void()> wait) { options_.wait = std::move(wait); }
 
   /// Whether somebody waits who may come in: at rank 0's door, to which the others send them. Asks
-  /// its own store at most ten times a second.
+  /// its own store at most fifty times a second.
   bool somebody_waits();
 
   /// The next epoch, once this member's group has ended: `loss` is why, or nothing where all have

@@ -69,6 +69,7 @@ Epoch::Epoch(Run& run, comm::Group group)
 
 /// What has been learnt of this rank's device. Gradients may lie in memory of the group.
 Epoch::~Epoch() {
+  trained_.wait_for_copies();
   run_.saving.end_group();
   if (measures_alone()) {
     run_.cost = balancer_.devices()[static_cast<std::size_t>(lanes_.mine())].cost;
@@ -149,6 +150,7 @@ bool Epoch::find_memory_format() {
 ProbeOptions Epoch::probe_options() const {
   ProbeOptions options{.on = computing(), .update = job_.zero.level == 0, .known = run_.cost};
   if (!options_.doors.empty()) options.budget = kBudgetOfNewcomer;
+  if (run_.learnt.optimizer && !run_.learnt.begun) options.model = &run_.learnt.model;
   return options;
 }
 
@@ -207,7 +209,7 @@ std::int64_t Epoch::limit_of_parts() const {
   return least_limit(replicas_.world(), own, Deadline::after(run_.timeout()));
 }
 
-StepOptions Epoch::step_options() const {
+StepOptions Epoch::step_options() {
   StepOptions options;
   options.device = run_.place.device;
   if (!stage_) options.speed = options_.worker.speed;
@@ -220,6 +222,7 @@ StepOptions Epoch::step_options() const {
   options.recompute = job_.train.recompute;
   options.parallel.timeout = run_.timeout();
   options.stage = stage_;
+  options.before_update = [this] { trained_.wait_for_copies(); };
   return options;
 }
 

@@ -88,7 +88,7 @@ class Epoch {
   parallel::PartWeights weigh_parts() const;
   balance::Balancer measure_devices();
   std::int64_t limit_of_parts() const;
-  StepOptions step_options() const;
+  StepOptions step_options();
   parallel::ReplicatedModelOptions parallel_options() const;
   std::shared_ptr<c10d::Island> find_island() const;
   checkpoint::TrainingState& state() const { return run_.learnt.state; }

@@ -12,11 +12,10 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/quantity.h"
+#include "bimetal/checkpoint/catch_up.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/comm/exchange.h"
-#include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/progress/members_change_json.h"
-#include "bimetal/task/model_state.h"
 #include "bimetal/train/epoch.h"
 #include "bimetal/train/trained_model.h"
 
@@ -79,7 +78,11 @@ struct Standing {
 
   std::int64_t most() const { return *std::ranges::max_element(steps); }
   int furthest() const { return static_cast<int>(std::ranges::max_element(steps) - steps.begin()); }
-  bool behind(int rank) const { return steps[static_cast<std::size_t>(rank)] < most(); }
+  std::vector<bool> behind() const {
+    std::vector<bool> behind;
+    for (const auto made : steps) behind.push_back(made < most());
+    return behind;
+  }
 };
 
 Standing standing_of(const Run& run, comm::Group group, bool shards_lost) {
@@ -101,17 +104,15 @@ Standing standing_of(const Run& run, comm::Group group, bool shards_lost) {
   return standing;
 }
 
-void share_whole_model(Run& run, const comm::Group& group, int root, bool follows) {
+void share_whole_model(Run& run, const comm::Group& group, const std::vector<bool>& behind) {
   auto& learnt = run.learnt;
+  const bool follows = behind[static_cast<std::size_t>(group.rank())];
   if (follows) {
     learnt.begun = false;  // until it has all of it
     make_whole(run.job, group.size(), run.task, run.place, learnt);
   }
-  auto state =
-      checkpoint::share_training_state(group, root, learnt.state, learnt.model, *learnt.optimizer);
-  parallel::broadcast_model(learnt.model, root, group,
-                            static_cast<std::size_t>(run.job.parallel.bucket_mb * (1 << 20)),
-                            run.timeout());
+  auto state = checkpoint::catch_up(group, behind, learnt.state, learnt.model, *learnt.optimizer,
+                                    run.timeout());
   if (follows) learnt.state = std::move(state);
   learnt.begun = true;
 }
@@ -158,6 +159,12 @@ void go_back(Run& run, const comm::Group& group) {
 void prepare(Run& run, const comm::Group& alone) {
   progress::Observer nobody;
   Run rehearsal(run.asked, run.job, run.options, nobody, run.place, run.task);
+  // One model for all: others have its values.
+  make_whole(run.job, alone.size(), run.task, run.place, rehearsal.learnt);
+  rehearsal.elements = 0;
+  for (const auto& parameter : rehearsal.learnt.model.parameters()) {
+    *rehearsal.elements += static_cast<double>(parameter.numel());
+  }
   { const Epoch measured(rehearsal, alone); }
   run.precision = rehearsal.precision;
   run.cost = rehearsal.cost;
@@ -172,14 +179,13 @@ void even_out(Run& run, comm::Group group, bool shards_lost) {
   if (std::ranges::all_of(standing.steps, [&](auto made) { return made == standing.most(); })) {
     return;
   }
-  const int root = standing.furthest();
-  const bool follows = standing.behind(group.rank());
+  const auto behind = standing.behind();
   if (run.whole()) {
-    share_whole_model(run, group, root, follows);
+    share_whole_model(run, group, behind);
   } else if (run.job.zero.level == 0) {
     run.learnt.begun = false;  // each goes on from what has been saved, as who is new
   }
-  share_history(run, group, root, follows);
+  share_history(run, group, standing.furthest(), behind[static_cast<std::size_t>(group.rank())]);
 }
 
 }  // namespace bimetal::train

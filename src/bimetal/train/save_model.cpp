@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -24,19 +28,45 @@ namespace {
 /// How many times the bytes of a checkpoint must be free to write it from copies.
 constexpr double kRoomForCopies = 4;
 
-/// A copy in the place of each, contiguous; false, and none, if there is not the room.
-bool copy_to_host(const std::vector<torch::Tensor*>& tensors) {
+/// A copy that is still to be made.
+struct Copy {
+  torch::Tensor from, to;
+};
+
+/// A copy in the place of each, contiguous; nothing, and none, if there is not the room. Of what
+/// changes `in_updates` alone, and lies in the host's memory, those that are still to be made.
+std::optional<std::vector<Copy>> copy_to_host(const std::vector<torch::Tensor*>& tensors,
+                                              const std::vector<torch::Tensor*>& in_updates = {}) {
   double bytes = 0;
-  for (const auto* tensor : tensors) bytes += static_cast<double>(tensor->nbytes());
+  for (const auto* all : {&tensors, &in_updates}) {
+    for (const auto* tensor : *all) bytes += static_cast<double>(tensor->nbytes());
+  }
   if (kRoomForCopies * bytes >= static_cast<double>(device::host_memory().shared_free_bytes)) {
-    return false;
+    return std::nullopt;
   }
   const torch::NoGradGuard no_grad;
-  for (auto* const tensor : tensors) {
-    const auto host = tensor->to(torch::kCPU).contiguous();
-    *tensor = host.is_alias_of(*tensor) ? host.clone() : host;
+  const auto copy = [](torch::Tensor& tensor) {
+    const auto host = tensor.to(torch::kCPU).contiguous();
+    tensor = host.is_alias_of(tensor) ? host.clone() : host;
+  };
+  std::vector<Copy> later;
+  for (auto* const tensor : tensors) copy(*tensor);
+  for (auto* const tensor : in_updates) {
+    if (!tensor->is_cpu() || !tensor->is_contiguous()) {
+      copy(*tensor);
+      continue;
+    }
+    later.push_back({tensor->detach(), torch::empty_like(*tensor)});
+    *tensor = later.back().to;
   }
-  return true;
+  return later;
+}
+
+/// By one thread, which leaves the others to those who train.
+void make_copies(const std::vector<Copy>& copies) {
+  for (const auto& [from, to] : copies) {
+    std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+  }
 }
 
 }  // namespace
@@ -95,13 +125,28 @@ std::function<std::filesystem::path()> TrainedModel::copy_to_save() {
     return [path = checkpoint::checkpoint_path(config.dir, learnt_.state.step)] { return path; };
   }
   auto contents = checkpoint::contents_of(whole_, *optimizer_, learnt_.state);
-  std::vector<torch::Tensor*> tensors;
-  for (auto* const named : {&contents.model, &contents.optimizer}) {
-    for (auto& [name, tensor] : *named) tensors.push_back(&tensor);
+  std::vector<torch::Tensor*> tensors, in_updates;
+  const task::ModelState state(whole_);
+  for (auto& [name, tensor] : contents.model) {
+    const bool learns = std::ranges::find(state.parameters, name, &task::NamedTensor::name) !=
+                        state.parameters.end();
+    (learns ? in_updates : tensors).push_back(&tensor);
   }
-  if (!copy_to_host(tensors)) return {};
-  return
-      [contents, config] { return checkpoint::save_contents(config.dir, contents, config.keep); };
+  for (auto& [name, tensor] : contents.optimizer) in_updates.push_back(&tensor);
+  auto copies = copy_to_host(tensors, in_updates);
+  if (!copies) return {};
+  const auto copied = std::make_shared<std::promise<void>>();
+  copied_ = copied->get_future();
+  return [contents, config, copied, copies = std::make_shared<std::vector<Copy>>(*copies)] {
+    make_copies(*copies);
+    copies->clear();
+    copied->set_value();
+    return checkpoint::save_contents(config.dir, contents, config.keep);
+  };
+}
+
+void TrainedModel::wait_for_copies() {
+  if (copied_.valid()) std::exchange(copied_, {}).wait();
 }
 
 std::function<std::filesystem::path()> TrainedModel::save_later() {

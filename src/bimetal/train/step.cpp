@@ -134,6 +134,9 @@ StepResult TrainingStep::run(std::int64_t step, const data::EpochSampler::Step& 
       update_.decides_there() ? update_.stages().scale_there(options_.device) : torch::Tensor();
   sync_.begin_step(plan.weight(), scale_.defined() ? 1 : update_.stages().loss_scale());
   auto mine = compute(plan, fetch);
+  const Stopwatch held_up;
+  in_phase(Phase::kWait, options_.before_update);
+  update_.has_waited(held_up.seconds());
   mine.wishes = wishes;
   mine.shadow = shadow;
   auto result = update_.run(step, mine, optimizer_, std::exchange(unread_, std::nullopt));

@@ -32,6 +32,8 @@ struct StepOptions {
   parallel::ReplicatedModelOptions parallel = {};
   /// Where this rank has a stage of the model: computes its share. None: it has the whole model.
   std::shared_ptr<ShareCompute> stage = nullptr;
+  /// Called between a share and the update: until it returns, nothing of what is learnt changes.
+  std::function<void()> before_update = [] {};
 };
 
 /// Use from one thread.

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -117,9 +118,11 @@ class TrainedModel {
 
   /// The same of what is there now, to be called on another thread while training goes on, with
   /// copies in the host's memory; nothing where there is no room for these on a rank, or what is
-  /// kept lies elsewhere. With shards and parts the ranks' calls meet in group_of_saves().
-  /// Collective.
+  /// kept lies elsewhere. With shards and parts the ranks' calls meet in group_of_saves(). It makes
+  /// those copies first that only updates would change: see wait_for_copies(). Collective.
   std::function<std::filesystem::path()> save_later();
+  /// Before anything changes parameters, or what the optimizer has learnt.
+  void wait_for_copies();
   /// None where rank 0 saves by itself.
   const comm::Group& group_of_saves() const noexcept { return group_of_saves_; }
 
@@ -155,6 +158,7 @@ class TrainedModel {
 
   const job::JobConfig& job_;
   comm::Group group_, group_of_saves_;
+  std::future<void> copied_;  ///< of what save_later() has returned
   const std::optional<torch::Dtype> half_;
   task::Model whole_;  ///< its parameters are views of the shards' flat tensors where there are any
   std::shared_ptr<torch::optim::Optimizer> optimizer_;

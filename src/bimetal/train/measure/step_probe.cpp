@@ -17,21 +17,26 @@
 #include "bimetal/device/probe.h"
 #include "bimetal/device/staging.h"
 #include "bimetal/optim/optimizers.h"
+#include "bimetal/train/measure/unit_measure.h"
 
 namespace bimetal::train {
 
 Rehearsal::Rehearsal(const job::TrainConfig& job, const task::Task& task, const Computing& on,
-                     bool update)
+                     const task::Model& model)
     : data_(task.training()),
       device_(on.device),
-      model_(task.make_model()),
+      model_(model),
       compute_(task, model_, on.device,
                {.micro_batch = job.micro_batch,
                 .precision = on.precision,
                 .channels_last = on.channels_last,
-                .recompute = job.recompute}),
-      update_(update) {
+                .recompute = job.recompute}) {}
+
+Rehearsal::Rehearsal(const job::TrainConfig& job, const task::Task& task, const Computing& on,
+                     bool update)
+    : Rehearsal(job, task, on, task.make_model()) {
   model_.to(on.device, on.dtype);
+  if (!update) return;
   optimizer_ = optim::make_optimizer(job, model_.parameters());
   // The job's rate may be one at which a model without its warm-up bursts, whose numbers, too small
   // to be normal, take a CPU a hundred times as long.
@@ -43,11 +48,11 @@ double Rehearsal::step(std::int64_t samples) {
   const double part = 1 / static_cast<double>(weight(samples));
   device::synchronize(device_);
   const Stopwatch watch;
-  optimizer_->zero_grad();
+  for (const auto& parameter : model_.parameters()) parameter.mutable_grad().reset();
   compute_.run(batch, [&](const torch::Tensor& loss_sum, bool) {
     loss_sum.backward(torch::full_like(loss_sum, part));
   });
-  if (update_) optimizer_->step();
+  if (optimizer_) optimizer_->step();
   device::synchronize(device_);
   return watch.seconds();
 }
@@ -59,6 +64,8 @@ constexpr std::int64_t kFirstBatch = 16;
 constexpr std::int64_t kFew = 2;
 // Steps of the first batch that take longer, in budgets, are too long to be repeated.
 constexpr double kLongestOfFirst = 4;
+// Where one step of each size must do: what the first batch may take, in seconds.
+constexpr double kLongestBrief = 3;
 // The larger of the two sizes is the first whose step takes this part of the budget: long enough to
 // measure, short enough to repeat.
 constexpr double kPartOfBudget = 0.1;
@@ -75,13 +82,23 @@ struct Times {
   double mean() const { return sum / count; }
 };
 
+/// Through two points. Noise can turn either number negative; time in proportion to the batch is
+/// then the better guess.
+balance::CostModel line(double small, double small_seconds, double large, double large_seconds) {
+  if (small == large) return {0.0, large_seconds / large};
+  const auto beta = (large_seconds - small_seconds) / (large - small);
+  const auto alpha = large_seconds - beta * large;
+  return alpha >= 0 && beta > 0 ? balance::CostModel(alpha, beta)
+                                : balance::CostModel(0.0, large_seconds / large);
+}
+
 // The speed comes from means and not from minima: a worker that the system grants a quarter of a
 // core runs at full speed until its quarter is used up, and would look four times as fast by its
 // best step. The proportion of α to β comes from minima: a disturbance only ever makes a step
 // longer, and a few long steps of the small size would look like a large α. What escapes best are
 // small steps, which errs towards α = 0, and the steps to come will tell.
 balance::CostModel measure(Rehearsal& rehearsal, std::int64_t largest, double speed,
-                           double budget_seconds) {
+                           double budget_seconds, bool briefly) {
   const Stopwatch watch;
   const auto few = std::min(kFew, largest);
   auto large = std::min(kFirstBatch, largest);
@@ -93,7 +110,13 @@ balance::CostModel measure(Rehearsal& rehearsal, std::int64_t largest, double sp
   };
   const auto ratio = static_cast<double>(large) / static_cast<double>(few);
   step(few);  // kernels are chosen, memory is fetched
-  if (ratio * step(few) > kLongestOfFirst * budget_seconds) {
+  const double least = step(few);
+  if (briefly && watch.seconds() > budget_seconds / 2) {
+    large = ratio * least > kLongestBrief ? std::min(2 * few, largest) : large;
+    return line(static_cast<double>(rehearsal.weight(few)), least,
+                static_cast<double>(rehearsal.weight(large)), step(large));
+  }
+  if (ratio * least > kLongestOfFirst * budget_seconds) {
     large = std::min(2 * few, largest);
   } else {
     step(large);
@@ -109,15 +132,23 @@ balance::CostModel measure(Rehearsal& rehearsal, std::int64_t largest, double sp
   } while (watch.seconds() < budget_seconds);
 
   const auto weight = static_cast<double>(rehearsal.weight(large));
-  const auto per_weight = large_seconds.mean() / weight;
-  if (small == large) return {0.0, per_weight};
-  const auto slower = large_seconds.mean() / large_seconds.least;
-  const auto beta = slower * (large_seconds.least - small_seconds.least) /
-                    (weight - static_cast<double>(rehearsal.weight(small)));
-  const auto alpha = large_seconds.mean() - beta * weight;
-  // Noise can turn either negative; time in proportion to the batch is then the better guess.
-  return alpha >= 0 && beta > 0 ? balance::CostModel(alpha, beta)
-                                : balance::CostModel(0.0, per_weight);
+  const auto mean = large_seconds.mean(), slower = mean / large_seconds.least;
+  return line(static_cast<double>(rehearsal.weight(small)),
+              mean - slower * (large_seconds.least - small_seconds.least), weight, mean);
+}
+
+/// With options.model.
+balance::CostModel measure_there(const job::TrainConfig& job, const task::Task& task,
+                                 const ProbeOptions& options, std::int64_t largest, double budget) {
+  Rehearsal rehearsal(job, task, options.on, *options.model);
+  const auto passes = measure(rehearsal, largest, options.on.speed, budget, true);
+  std::int64_t elements = 0;
+  for (const auto& parameter : options.model->parameters()) {
+    parameter.mutable_grad().reset();
+    if (parameter.requires_grad()) elements += parameter.numel();
+  }
+  const auto update = static_cast<double>(elements) * update_seconds(job, elements, options.on);
+  return {passes.alpha() + (options.update ? update : 0), passes.beta()};
 }
 
 }  // namespace
@@ -130,8 +161,12 @@ balance::CostModel probe_step(const job::TrainConfig& job, const task::Task& tas
   for (; largest > 0; largest /= 4) {
     balance::CostModel cost;
     const auto error = device::without_memory_for(options.on.device, [&] {
+      if (options.model != nullptr) {
+        cost = measure_there(job, task, options, largest, budget);
+        return;
+      }
       Rehearsal rehearsal(job, task, options.on, options.update);
-      cost = measure(rehearsal, largest, options.on.speed, budget);
+      cost = measure(rehearsal, largest, options.on.speed, budget, false);
     });
     if (error) continue;
     // The model to come lies otherwise in memory: what this one has left would stay beside it.

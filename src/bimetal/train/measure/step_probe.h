@@ -31,6 +31,9 @@ class Rehearsal {
   /// optimizer's, whose state is what needs most memory.
   Rehearsal(const job::TrainConfig& job, const task::Task& task, const Computing& on,
             bool update = true);
+  /// With a model that is there, and without updates. Its buffers become any.
+  Rehearsal(const job::TrainConfig& job, const task::Task& task, const Computing& on,
+            const task::Model& model);
 
   /// Seconds of one step (forward, backward and, if asked for, update) on the first `samples`
   /// samples of the training data; emulated slowness is not in them.
@@ -44,8 +47,7 @@ class Rehearsal {
   torch::Device device_;
   task::Model model_;
   Compute compute_;
-  bool update_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;  ///< none: no updates
 };
 
 struct ProbeOptions {
@@ -54,6 +56,9 @@ struct ProbeOptions {
   bool update = true;             ///< steps end with the optimizer's
   bool skip = false;              ///< the model is known not to fit: its cost stays unknown
   balance::CostModel known = {};  ///< from before: nothing is measured
+  /// To be measured in place of one of the probe's own, where no values are lost by that: where
+  /// others have them. Few steps are made, and updates are measured by some of the elements.
+  const task::Model* model = nullptr;
 };
 
 /// t(b) = α + β·b of one step (forward, backward, update) of `task` on this device, b being the

@@ -93,24 +93,22 @@ plan::ModelFacts facts_of(const DryRun& dry, std::int64_t few, const std::vector
   return facts;
 }
 
-/// Of an element, from updates of some: as many at most as do not fit into a CPU's caches.
-double update_seconds(const job::TrainConfig& job, std::int64_t elements,
-                      const UnitMeasureOptions& options) {
+}  // namespace
+
+double update_seconds(const job::TrainConfig& job, std::int64_t elements, const Computing& on) {
   constexpr std::int64_t kEnough = 2 << 20;
   constexpr int kUpdates = 4;
   const auto count = std::clamp<std::int64_t>(elements, 1, kEnough);
-  auto parameter = torch::zeros({count}, torch::dtype(options.on.dtype).device(options.on.device));
+  auto parameter = torch::zeros({count}, torch::dtype(on.dtype).device(on.device));
   parameter.set_requires_grad(true).mutable_grad() = torch::ones_like(parameter);
   const auto optimizer = optim::make_optimizer(job, {parameter});
   optimizer->step();  // makes its state
-  device::synchronize(options.on.device);
+  device::synchronize(on.device);
   const Stopwatch watch;
   for (int i = 0; i < kUpdates; ++i) optimizer->step();
-  device::synchronize(options.on.device);
-  return watch.seconds() / kUpdates / static_cast<double>(count) / options.on.speed;
+  device::synchronize(on.device);
+  return watch.seconds() / kUpdates / static_cast<double>(count) / on.speed;
 }
-
-}  // namespace
 
 double optimizer_state_bytes(const job::TrainConfig& job, torch::Dtype dtype) {
   const auto element = static_cast<double>(c10::elementSize(dtype));
@@ -157,7 +155,7 @@ std::optional<plan::ModelFacts> measure_some(const job::TrainConfig& job, const 
     facts->element_bytes = static_cast<int>(c10::elementSize(options.on.dtype));
     facts->state_bytes = optimizer_state_bytes(job, options.on.dtype);
     if (options.timed == Timed::all)
-      facts->update_s = update_seconds(job, facts->elements(), options);
+      facts->update_s = update_seconds(job, facts->elements(), options.on);
     facts->batch_bytes = bytes_of(task::batch_of(*data, 0, 1));
     facts->sample_weight = task::typical_weight(*data);
   });

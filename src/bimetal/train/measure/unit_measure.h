@@ -38,6 +38,10 @@ struct UnitMeasureOptions {
 std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const task::Task& task,
                                               const UnitMeasureOptions& options);
 
+/// What the job's optimizer takes for an element, as slow as emulated, from updates of some of so
+/// many: as many at most as do not fit into a CPU's caches.
+double update_seconds(const job::TrainConfig& job, std::int64_t elements, const Computing& on);
+
 /// Of `job`'s optimizer for each parameter of type `dtype`.
 double optimizer_state_bytes(const job::TrainConfig& job, torch::Dtype dtype);
 
