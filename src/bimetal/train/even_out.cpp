@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -74,15 +75,16 @@ void take_history(Run& run, const std::string& text) {
 struct Account {
   std::int64_t step = -1;  ///< that it has made last; -1: it has not begun
   bool shards_lost = false;
-  std::int64_t known = -1;  ///< how much it has heard of who came and went
+  /// That it has heard of. Not one sum: who is new is counted by itself before others tell of it.
+  std::int64_t changes = -1, members = -1;
   std::int64_t saved_step = -1, evaluated_step = -1;
   bool save_owed = false, evaluation_owed = false;
 };
 
 template <typename Wire>
 void fields(Wire& wire, Account& one) {
-  wire(one.step, one.shards_lost, one.known, one.saved_step, one.evaluated_step, one.save_owed,
-       one.evaluation_owed);
+  wire(one.step, one.shards_lost, one.changes, one.members, one.saved_step, one.evaluated_step,
+       one.save_owed, one.evaluation_owed);
 }
 
 /// Who wrote it may be gone, and was not through with it: rank 0 looks.
@@ -98,7 +100,8 @@ Account account_of(const Run& run, int rank, bool shards_lost) {
   if (!begun) return {.shards_lost = shards_lost};
   return {.step = run.learnt.state.step,
           .shards_lost = shards_lost,
-          .known = std::ssize(run.journal->members) + std::ssize(run.journal->journal.changes()),
+          .changes = std::ssize(run.journal->journal.changes()),
+          .members = std::ssize(run.journal->members),
           .saved_step = saved_step_of(run, rank),
           .evaluated_step = run.evaluated_step,
           .save_owed = run.save_owed,
@@ -114,15 +117,17 @@ struct Standing {
                             accounts.begin());
   }
   int best_informed() const {
-    const auto best = std::ranges::max_element(
-        accounts, {}, [](const auto& one) { return std::pair(one.known, one.step); });
+    const auto best = std::ranges::max_element(accounts, {}, [](const auto& one) {
+      return std::tuple(one.changes, one.members, one.step);
+    });
     return static_cast<int>(best - accounts.begin());
   }
   std::int64_t most() const { return of(furthest()).step; }
   const Account& of(int rank) const { return accounts[static_cast<std::size_t>(rank)]; }
   bool behind(int rank) const { return of(rank).step < most(); }
   bool lacks_history(int rank) const {
-    return behind(rank) || of(rank).known < of(best_informed()).known;
+    const auto &one = of(rank), &best = of(best_informed());
+    return behind(rank) || one.changes != best.changes || one.members != best.members;
   }
   template <typename Which>
   bool any(Which which) const {
