@@ -70,13 +70,17 @@ class RandomEvents(JobOnHosts, ExactJob, TextJob):
     def victim(self):
         """None where the others could not go on without it: most of them have to be there, or half with the first machine, unless
         either side may go on."""
-        members = self.members()
+        there = self.members()
+        members = there
         if len(members) == 2 and not self.either:
             members = [one for one in members if one.host != 0] if self.first_stayed else []
-        return self.random.choice(members) if len(self.members()) > 1 and members else None
+        if len(there) < 2 or not members:
+            return None
+        self.witnesses = [(one.job, len(one.job.out)) for one in there]  # it may have been away before
+        return self.random.choice(members)
 
     def told(self, pid):
-        return any(re.search(rf"(lost|left): .*\(process {pid}\)", one.job.out) for one in self.machines)
+        return any(re.search(rf"(lost|left): .*\(process {pid}\)", job.out[known:]) for job, known in self.witnesses)
 
     def goes(self, victim, pid):
         """The others have seen that it is not there any more. Where either side may go on, events may come in between."""

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/base/log.h"
 #include "bimetal/base/release.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/membership/meeting.h"
@@ -219,6 +220,13 @@ std::optional<Error> Membership::objection_to(const Knock& knock) const {
                              "the same job file and the same files",
                              knock.who.name));
   }
+  // No epoch with it could begin, and the job would not get on while it waits.
+  if (net::is_loopback(knock.who.door.host) && !net::is_loopback(self_.door.host)) {
+    return Error(ErrorCode::InvalidArgument,
+                 fmt::format("{} listens on loopback, where {} and others cannot reach it: join by "
+                             "an address of the network",
+                             knock.who.name, self_.host));
+  }
   return std::nullopt;
 }
 
@@ -271,6 +279,7 @@ std::optional<comm::Group> Membership::attend(const Member& host, Round& round) 
       throw;
     }
     if (reached && error.code() == ErrorCode::Timeout) round.given_up.insert(host.id);
+    log(LogLevel::info, "the door of {}: {}", host.name, error.what());
     round.lost.insert(host.id);
     return std::nullopt;
   }
@@ -281,8 +290,9 @@ std::optional<comm::Group> Membership::attend(const Member& host, Round& round) 
   }
   try {
     return connect(*store, answer.rank, answer.roll, answer.prefix);
-  } catch (const Error&) {
-    return std::nullopt;  // somebody was lost meanwhile
+  } catch (const Error& error) {  // somebody was lost meanwhile
+    log(LogLevel::info, "epoch {} has not begun: {}", answer.roll.epoch, error.what());
+    return std::nullopt;
   }
 }
 
@@ -321,8 +331,9 @@ std::optional<comm::Group> Membership::preside(Round& round) {
         const auto roll = meeting.decide(prefix);
         try {
           return connect(door_.store(), meeting.rank(), roll, prefix);
-        } catch (const Error&) {
-          return std::nullopt;  // somebody was lost meanwhile
+        } catch (const Error& error) {  // somebody was lost meanwhile
+          log(LogLevel::info, "epoch {} has not begun: {}", roll.epoch, error.what());
+          return std::nullopt;
         }
     }
     if (round.until.expired()) give_up(failure_.value_or(meeting.shortage(options_.least)));

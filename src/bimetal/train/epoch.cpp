@@ -89,18 +89,31 @@ void Epoch::begin() {
   journal_->start_clock();
 }
 
+/// As all ranks have them: a replica's is that of its first rank, and -1, as of one that is new,
+/// where another one has it, which was of the same replica before.
+std::vector<int> Epoch::numbers_of_replicas() const {
+  const std::array<int, 1> mine = {run_.number};
+  std::vector<int> of_ranks(static_cast<std::size_t>(group_.size()));
+  auto group = group_;
+  group
+      .all_gather(comm::buffer(std::span(mine)), comm::buffer(std::span(of_ranks)),
+                  Deadline::after(run_.timeout()))
+      .wait();
+  std::vector<int> numbers;
+  for (int replica = 0; replica < replicas_.group().size(); ++replica) {
+    const auto first = static_cast<std::size_t>(replicas_.ranks_of(replica).front());
+    const bool taken = std::ranges::find(numbers, of_ranks[first]) != numbers.end();
+    numbers.push_back(taken ? -1 : of_ranks[first]);
+  }
+  return numbers;
+}
+
 void Epoch::introduce_workers() {
   const auto places = replicas_.places(
       {options_.host_name, job::with_device(options_.worker, run_.place.device.str())},
       run_.timeout());
   for (const auto& place : places) hosts_.push_back(place.host);
-  auto group = replicas_.group();
-  const std::array<int, 1> mine = {run_.number};
-  std::vector<int> numbers(places.size());
-  group
-      .all_gather(comm::buffer(std::span(mine)), comm::buffer(std::span(numbers)),
-                  Deadline::after(run_.timeout()))
-      .wait();
+  auto numbers = numbers_of_replicas();
   auto& members = run_.journal->members;
   for (auto& member : members) member.place.gone = true;
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
@@ -112,7 +125,7 @@ void Epoch::introduce_workers() {
     place = places[rank];
     if (stages_.mesh) place.stage = stages_.name_of(static_cast<int>(rank));
   }
-  run_.number = numbers[static_cast<std::size_t>(group.rank())];
+  run_.number = numbers[static_cast<std::size_t>(replicas_.group().rank())];
   numbers_ = numbers;
   journal_.emplace(balancer_, lanes_, job_.parallel.balance, *run_.journal, numbers);
   std::vector<progress::WorkerPlace> all;

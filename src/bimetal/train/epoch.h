@@ -100,6 +100,7 @@ class Epoch {
 
   void begin();
   void introduce_workers();
+  std::vector<int> numbers_of_replicas() const;
   progress::Report run_steps();
   progress::ShadowFigures measure_beside_work(const data::BatchFeed::Plan& plan);
   void learn_shares(std::span<const progress::RankFigures> figures);

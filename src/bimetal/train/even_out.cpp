@@ -3,17 +3,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <cstdint>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/quantity.h"
+#include "bimetal/base/wire_fields.h"
 #include "bimetal/checkpoint/catch_up.h"
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/progress/members_change_json.h"
 #include "bimetal/train/epoch.h"
@@ -31,10 +36,6 @@ Json history_of(const Run& run) {
                        totals.communicate_s, totals.wait_s, totals.bytes_sent});
   }
   return {{"planned_steps", run.planned_steps},
-          {"saved_step", run.saved_step},
-          {"evaluated_step", run.evaluated_step},
-          {"save_owed", run.save_owed},
-          {"evaluation_owed", run.evaluation_owed},
           {"elapsed_s", run.journal->journal.elapsed_seconds()},
           {"changes", run.journal->journal.changes()},
           {"members", members}};
@@ -44,10 +45,6 @@ void take_history(Run& run, const std::string& text) {
   try {
     const auto history = Json::parse(text);
     run.planned_steps = history.at("planned_steps");
-    run.saved_step = history.at("saved_step");
-    run.evaluated_step = history.at("evaluated_step");
-    run.save_owed = history.at("save_owed");
-    run.evaluation_owed = history.at("evaluation_owed");
     if (!run.journal) run.start_journal();
     run.journal->members.clear();
     for (const auto& one : history.at("members")) {
@@ -62,6 +59,8 @@ void take_history(Run& run, const std::string& text) {
     for (const auto& member : run.journal->members) totals.push_back(member.totals);
     auto& journal = run.journal->journal;
     journal.go_on(history.at("elapsed_s"), totals);
+    // Of one whom these members do not know.
+    if (run.number >= std::ssize(run.journal->members)) run.number = -1;
     for (std::size_t known = journal.changes().size(); known < history.at("changes").size();) {
       journal.add_change(history.at("changes").at(known++).get<progress::MembersChange>());
     }
@@ -71,37 +70,104 @@ void take_history(Run& run, const std::string& text) {
   }
 }
 
+/// What one rank has of the run.
+struct Account {
+  std::int64_t step = -1;  ///< that it has made last; -1: it has not begun
+  bool shards_lost = false;
+  /// That it has heard of. Not one sum: who is new is counted by itself before others tell of it.
+  std::int64_t changes = -1, members = -1;
+  std::int64_t saved_step = -1, evaluated_step = -1;
+  bool save_owed = false, evaluation_owed = false;
+};
+
+template <typename Wire>
+void fields(Wire& wire, Account& one) {
+  wire(one.step, one.shards_lost, one.changes, one.members, one.saved_step, one.evaluated_step,
+       one.save_owed, one.evaluation_owed);
+}
+
+/// Who wrote it may be gone, and was not through with it: rank 0 looks.
+std::int64_t saved_step_of(const Run& run, int rank) {
+  const auto& dir = run.job.checkpoint.dir;
+  if (rank != 0 || dir.empty() || run.saved_step == 0) return run.saved_step;
+  const auto path = checkpoint::checkpoint_path(dir, run.saved_step);
+  return std::filesystem::is_directory(path) ? run.saved_step : -1;
+}
+
+Account account_of(const Run& run, int rank, bool shards_lost) {
+  const bool begun = run.journal && (run.learnt.begun || !run.whole());
+  if (!begun) return {.shards_lost = shards_lost};
+  return {.step = run.learnt.state.step,
+          .shards_lost = shards_lost,
+          .changes = std::ssize(run.journal->journal.changes()),
+          .members = std::ssize(run.journal->members),
+          .saved_step = saved_step_of(run, rank),
+          .evaluated_step = run.evaluated_step,
+          .save_owed = run.save_owed,
+          .evaluation_owed = run.evaluation_owed};
+}
+
 /// What the ranks of a new epoch have of the run.
 struct Standing {
-  std::vector<std::int64_t> steps;  ///< that each has made; -1: it has not begun
-  bool shards_lost = false;         ///< says any of them
+  std::vector<Account> accounts;
 
-  std::int64_t most() const { return *std::ranges::max_element(steps); }
-  int furthest() const { return static_cast<int>(std::ranges::max_element(steps) - steps.begin()); }
-  std::vector<bool> behind() const {
-    std::vector<bool> behind;
-    for (const auto made : steps) behind.push_back(made < most());
-    return behind;
+  int furthest() const {
+    return static_cast<int>(std::ranges::max_element(accounts, {}, &Account::step) -
+                            accounts.begin());
+  }
+  int best_informed() const {
+    const auto best = std::ranges::max_element(accounts, {}, [](const auto& one) {
+      return std::tuple(one.changes, one.members, one.step);
+    });
+    return static_cast<int>(best - accounts.begin());
+  }
+  std::int64_t most() const { return of(furthest()).step; }
+  const Account& of(int rank) const { return accounts[static_cast<std::size_t>(rank)]; }
+  bool behind(int rank) const { return of(rank).step < most(); }
+  std::vector<bool> all_behind() const {
+    std::vector<bool> all;
+    for (const auto& one : accounts) all.push_back(one.step < most());
+    return all;
+  }
+  bool lacks_history(int rank) const {
+    const auto &one = of(rank), &best = of(best_informed());
+    return behind(rank) || one.changes != best.changes || one.members != best.members;
+  }
+  template <typename Which>
+  bool any(Which which) const {
+    for (int rank = 0; rank < std::ssize(accounts); ++rank) {
+      if (which(rank)) return true;
+    }
+    return false;
   }
 };
 
 Standing standing_of(const Run& run, comm::Group group, bool shards_lost) {
-  const bool begun = run.whole() ? run.learnt.begun : run.journal.has_value();
-  const std::array<std::int64_t, 2> mine = {begun ? run.learnt.state.step : -1, shards_lost};
-  std::vector<std::int64_t> all(2 * static_cast<std::size_t>(group.size()));
-  group
-      .all_gather(comm::buffer(std::span(mine)), comm::buffer(std::span(all)),
-                  Deadline::after(run.timeout()))
-      .wait();
+  const auto mine = write_fields(account_of(run, group.rank(), shards_lost));
   Standing standing;
-  for (std::size_t i = 0; i < all.size(); i += 2) {
-    standing.steps.push_back(all[i]);
-    standing.shards_lost = standing.shards_lost || all[i + 1] != 0;
+  for (const auto& bytes : comm::all_gather_bytes(group, mine, Deadline::after(run.timeout()))) {
+    standing.accounts.push_back(read_fields<Account>(bytes));
   }
   if (standing.most() < 0) {
     throw Error(ErrorCode::PeerLost, "every member that had the model is gone");
   }
   return standing;
+}
+
+/// A save or an evaluation takes all ranks, of which one may have been through with it when another
+/// one was lost, and others not: all do it again, or none.
+void agree_on_debts(Run& run, const Standing& standing) {
+  const auto& ahead = standing.of(standing.furthest());
+  run.saved_step = standing.accounts[0].saved_step;
+  run.evaluated_step = ahead.evaluated_step;
+  run.save_owed = run.evaluation_owed = false;
+  for (const auto& one : standing.accounts) {
+    if (one.step < ahead.step) continue;
+    run.saved_step = std::min(run.saved_step, one.saved_step);
+    run.evaluated_step = std::min(run.evaluated_step, one.evaluated_step);
+    run.save_owed |= one.save_owed;
+    run.evaluation_owed |= one.evaluation_owed;
+  }
 }
 
 void share_whole_model(Run& run, const comm::Group& group, const std::vector<bool>& behind) {
@@ -127,7 +193,7 @@ void share_history(Run& run, const comm::Group& group, int root, bool follows) {
 }
 
 /// To the last checkpoint that rank 0 finds.
-void go_back(Run& run, const comm::Group& group) {
+void go_back(Run& run, const comm::Group& group, const Standing& standing) {
   const auto found = comm::from_rank_0(
       group,
       [&] {
@@ -150,8 +216,10 @@ void go_back(Run& run, const comm::Group& group) {
   }
   run.learnt.saved = last.at("path").get<std::string>();
   run.learnt.begun = false;
+  run.evaluation_owed = run.evaluation_owed && step == standing.most();
   run.learnt.state.step = step;
   run.saved_step = step;
+  run.save_owed = false;
 }
 
 }  // namespace
@@ -175,17 +243,22 @@ void prepare(Run& run, const comm::Group& alone) {
 
 void even_out(Run& run, comm::Group group, bool shards_lost) {
   const auto standing = standing_of(run, group, shards_lost);
-  if (standing.shards_lost) go_back(run, group);
-  if (std::ranges::all_of(standing.steps, [&](auto made) { return made == standing.most(); })) {
-    return;
+  const int rank = group.rank();
+  const bool follows = standing.behind(rank);
+  agree_on_debts(run, standing);
+  if (standing.any([&](int one) { return standing.of(one).shards_lost; })) {
+    go_back(run, group, standing);
   }
-  const auto behind = standing.behind();
-  if (run.whole()) {
-    share_whole_model(run, group, behind);
-  } else if (run.job.zero.level == 0) {
-    run.learnt.begun = false;  // each goes on from what has been saved, as who is new
+  if (standing.any([&](int one) { return standing.behind(one); })) {
+    if (run.whole()) {
+      share_whole_model(run, group, standing.all_behind());
+    } else if (follows || run.job.zero.level == 0) {
+      run.learnt.begun = false;  // it goes on from what has been saved, as who is new
+    }
   }
-  share_history(run, group, standing.furthest(), behind[static_cast<std::size_t>(group.rank())]);
+  if (standing.any([&](int one) { return standing.lacks_history(one); })) {
+    share_history(run, group, standing.best_informed(), standing.lacks_history(rank));
+  }
 }
 
 }  // namespace bimetal::train

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -133,6 +135,62 @@ TEST_F(Epochs, WhoIsNewOrBehindTakesTheRunFromTheFurthest) {
   EXPECT_LT(difference(*processes[0]), 1e-12);
 }
 
+// It has missed that another one came; both have made as many steps.
+TEST_F(Epochs, WhoWasAwayHearsOfThoseWhoCame) {
+  auto processes = make_processes(job_, 3);
+  const auto between = [&](std::vector<std::size_t> members, const auto& body) {
+    bimetal::testing::run_ranks(static_cast<int>(members.size()), [&](int rank, comm::Group group) {
+      auto& run = processes[members[static_cast<std::size_t>(rank)]]->run;
+      even_out(run, group);
+      body(run, group);
+    });
+  };
+  bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
+    Epoch epoch(processes[static_cast<std::size_t>(rank)]->run, std::move(group));
+    for (int i = 0; i < 5; ++i) epoch.next_step();
+  });
+  between({0, 2},
+          [](train::Run& run, comm::Group group) { const Epoch epoch(run, std::move(group)); });
+  between({0, 1, 2}, [](train::Run& run, comm::Group group) {
+    EXPECT_THAT(run.journal->members, SizeIs(3));
+    Epoch(run, std::move(group)).train();
+  });
+  EXPECT_LT(difference(*processes[0]), 1e-12);
+}
+
+// It has thrown in a save that others were through with.
+TEST_F(Epochs, WhatOneOwesAllDoAgain) {
+  job_.parallel.timeout_s = 5;
+  for (const int level : {0, 1}) {
+    job_.zero.level = level;
+    job_.checkpoint.dir = (folder_ / ("owed" + std::to_string(level))).string();
+    auto processes = make_processes(job_, 2);
+    make_epoch(processes, 0, [](Epoch& epoch) { train_steps(epoch, 4); });
+    processes[1]->run.save_owed = true;
+    bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
+      auto& run = processes[static_cast<std::size_t>(rank)]->run;
+      even_out(run, group, level > 0);
+      Epoch(run, group).train();
+      EXPECT_TRUE(run.done());
+    });
+  }
+}
+
+TEST_F(Epochs, WhatALostRankWasSavingIsSavedAgain) {
+  auto processes = make_processes(job_, 2);
+  make_epoch(processes, 0, [](Epoch& epoch) {
+    while (epoch.next_step()) {
+    }
+  });
+  EXPECT_EQ(processes[1]->run.saved_step, 20);
+  std::filesystem::remove_all(job_.checkpoint.dir);  // as of rank 0, killed before it was through
+  bimetal::testing::run_ranks(1, [&](int, comm::Group group) {
+    even_out(processes[1]->run, group);
+    Epoch(processes[1]->run, group).train();
+  });
+  EXPECT_LT(difference(*processes[1]), 1e-12);
+}
+
 TEST_F(Epochs, WithoutAnybodyWhoHasBegunThereIsNothingToGoOnWith) {
   auto processes = make_processes(job_, 2);
   bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
@@ -172,6 +230,23 @@ TEST_F(Epochs, ShardsGoOnFromTheCheckpointOfTheirLastStep) {
     checkpoint::consolidate_checkpoint(processes[1]->recorder.checkpoints.back(), whole);
     EXPECT_LT(test::relative_difference(expected_, test::parameters_of(whole)), 1e-12);
   }
+}
+
+// It was stopped as others let a newcomer in, and comes back with what it had then.
+TEST_F(Epochs, ShardsOfOneThatIsBehindGoOnFromTheLastCheckpoint) {
+  job_.zero.level = 1;
+  auto processes = make_processes(job_, 3);
+  make_epoch(processes, 0, [](Epoch& epoch) { train_steps(epoch, 3); });
+  make_epoch(processes, 1, [](Epoch& epoch) { train_steps(epoch, 4); });
+  std::rotate(processes.begin(), processes.begin() + 1, processes.end());  // who comes is the last
+  bimetal::testing::run_ranks(3, [&](int rank, comm::Group group) {
+    auto& run = processes[static_cast<std::size_t>(rank)]->run;
+    even_out(run, group);
+    Epoch(run, group).train();
+  });
+  const auto whole = folder_ / "whole";
+  checkpoint::consolidate_checkpoint(processes[0]->recorder.checkpoints.back(), whole);
+  EXPECT_LT(test::relative_difference(expected_, test::parameters_of(whole)), 1e-12);
 }
 
 TEST_F(Epochs, ShardsThatNobodyHasSavedAreMissed) {

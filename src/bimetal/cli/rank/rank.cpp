@@ -32,8 +32,12 @@
 namespace bimetal::cli {
 namespace {
 
-/// Where a worker of a job on several machines is reached; loopback on one.
-std::string own_address(const launch::RankEnvironment& env) {
+/// Where a worker of a job on several machines is reached; loopback on one. Who comes later may be
+/// the only rank that its launcher knows of, and goes by where the others are.
+std::string own_address(const launch::RankEnvironment& env, const RankRequest& request) {
+  if (!request.door.empty()) {
+    return net::address_towards(membership::doors_in(request.door).front());
+  }
   return env.on_one_machine() ? "127.0.0.1" : net::address_towards(env.master);
 }
 
@@ -44,7 +48,7 @@ std::unique_ptr<membership::Membership> make_members(const launch::RankEnvironme
   if (!request.elastic && job.zero.copies == 1) return nullptr;
   const auto join = rejoin_options(job);
   membership::Options options;
-  options.listen = own_address(env);
+  options.listen = own_address(env, request);
   options.token = join.token;
   options.host = asio::ip::host_name();
   options.worker = request.worker;
