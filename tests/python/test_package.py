@@ -26,7 +26,7 @@ class Package(unittest.TestCase):
         self.assertEqual(torch_tag.dynamic_metadata("version"), f"{bimetal.__version__}+torch{series}")
         self.assertIn(f"torch=={series}.*", torch_tag.dynamic_metadata("dependencies"))
 
-    def test_the_stubs_name_what_the_extension_has(self):
+    def test_the_stubs_name_what_the_torch_library_has(self):
         stubs = ast.parse((ROOT / "python" / "bimetal" / "_C.pyi").read_text())
         for thing in stubs.body:
             if isinstance(thing, (ast.FunctionDef, ast.ClassDef)):
@@ -37,6 +37,10 @@ class Package(unittest.TestCase):
                         self.assertTrue(hasattr(getattr(_C, thing.name), member.name), f"{thing.name}.{member.name}")
         named = {thing.name for thing in stubs.body if isinstance(thing, (ast.FunctionDef, ast.ClassDef))}
         self.assertEqual({name for name in dir(_C) if not name.startswith("_")}, named)
+        for kind in (thing for thing in stubs.body if isinstance(thing, ast.ClassDef)):
+            fields = {thing.target.id for thing in kind.body if isinstance(thing, ast.AnnAssign)}
+            functions = {thing.name for thing in kind.body if isinstance(thing, ast.FunctionDef)}
+            self.assertEqual({name for name in dir(getattr(_C, kind.name)) if not name.startswith("_")}, (fields | functions) - {"__init__"})
 
     def test_torch_knows_the_backend_where_the_package_is_installed(self):
         """By the entry point that pip writes down, without `import bimetal`; others do not pay for it."""
@@ -62,7 +66,7 @@ class Package(unittest.TestCase):
 
 @unittest.skipIf(sys.version_info < (3, 11), "scripts/wheel_file.py reads TOML by the library of Python 3.11")
 class Wheel(unittest.TestCase):
-    """A wheel without the extension, unpacked, beside torch alone: whatever else this machine has installed makes no difference."""
+    """A wheel without the torch library, unpacked, beside torch alone: whatever else this machine has installed makes no difference."""
 
     @classmethod
     def setUpClass(cls):
@@ -77,7 +81,7 @@ class Wheel(unittest.TestCase):
         said = self.places.start("wheel", "-c", script)
         self.assertEqual(said.stdout.split(), [f"{wheel}/bimetal/{name}" for name in ("__init__.py", self.places.library)], said.stderr)
         said = self.places.start("wheel", "-m", "bimetal.program")
-        self.assertIn("in a clone of the sources", said.stderr)
+        self.assertIn("a task written in Python needs bimetal's torch library: it is not installed here", said.stderr)
         self.assertEqual(said.returncode, 3)
 
     def test_every_module_can_be_imported_or_says_what_to_install(self):
