@@ -33,7 +33,7 @@ enum class Lock { let_go, kept };
 class Bindings {
  public:
   /// `object`: what a method is called on.
-  using Call = std::function<Object(PyObject* object, const Object& arguments)>;
+  using Call = std::function<Object(PyObject* object, PyObject* arguments)>;
   struct Named {
     std::string name;
     Call call;
@@ -126,7 +126,7 @@ class Bindings {
 
   template <class Result, class... Parameters>
   static Call of_arguments(std::function<Result(Parameters...)> function, Lock lock) {
-    return [function = std::move(function), lock](PyObject* /*object*/, const Object& arguments) {
+    return [function = std::move(function), lock](PyObject* /*object*/, PyObject* arguments) {
       auto given = items_as<Bare<Parameters>...>(arguments);
       return result_of<Result>(lock, [&] { return std::apply(function, std::move(given)); });
     };
@@ -134,8 +134,8 @@ class Bindings {
 
   template <class T, class Result, class... Parameters>
   static Call of_object(std::function<Result(T, Parameters...)> function, Lock lock) {
-    return [function = std::move(function), lock](PyObject* object, const Object& arguments) {
-      auto& self = *static_cast<Bare<T>*>(in_capsule(object));
+    return [function = std::move(function), lock](PyObject* object, PyObject* arguments) {
+      auto& self = in_capsule<Bare<T>>(object);
       auto given = items_as<Bare<Parameters>...>(arguments);
       return result_of<Result>(lock, [&] {
         const auto called = [&](auto&&... each) {
@@ -148,13 +148,13 @@ class Bindings {
 
   template <class T, class... Parameters>
   static Call maker(std::function<std::unique_ptr<T>(Parameters...)> function) {
-    return [function = std::move(function)](PyObject* /*object*/, const Object& arguments) {
+    return [function = std::move(function)](PyObject* /*object*/, PyObject* arguments) {
       auto given = items_as<Bare<Parameters>...>(arguments);
       auto made = [&] {
         const Unlocked unlocked;
         return std::apply(function, std::move(given));
       }();
-      return capsule(made.release(), [](void* object) { delete static_cast<T*>(object); });
+      return capsule(std::move(made));
     };
   }
 

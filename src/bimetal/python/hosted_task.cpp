@@ -17,7 +17,8 @@ Error error_of(const PythonError& error, const std::string& what) {
   const bool no_memory =
       error.is_memory_error() || device::is_out_of_memory(std::current_exception());
   // Nobody else knows the way through the user's own code.
-  auto trace = imported("traceback").attribute("format_exception")(error.raised());
+  auto trace =
+      Object(PyImport_ImportModule("traceback")).attribute("format_exception")(error.raised());
   std::string text;
   for (const auto& line : trace.as<std::vector<std::string>>()) text += line;
   while (text.ends_with('\n')) text.pop_back();
@@ -40,7 +41,7 @@ auto in_python(const std::string& what, Call&& call) {
 
 /// As users' functions get tensors.
 Object as_tuple(const task::Values& values) {
-  return tuple_of(to_python(values).get());
+  return Object(PySequence_Tuple(to_python(values).get()));
 }
 
 }  // namespace
@@ -200,7 +201,7 @@ std::unique_ptr<torch::optim::Optimizer> HostedTask::make_optimizer(
 
 std::shared_ptr<const task::JobTask> host_task(const job::JobConfig& job) {
   return in_python(fmt::format("model.python = \"{}\" cannot be used", job.model.python), [&] {
-    const auto load = imported("bimetal.task.hosted").attribute("load");
+    const auto load = Object(PyImport_ImportModule("bimetal.task.hosted")).attribute("load");
     return std::make_shared<const HostedTask>(load(job.model.python, job::to_json(job)), job);
   });
 }

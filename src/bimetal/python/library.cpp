@@ -56,10 +56,9 @@ BIMETAL_C const char* bimetal_torch_names() {
 /// Calls a function with a tuple of its arguments. `object`: of a method, what the class's "()" has
 /// given, else None. Gives a new reference, or NULL with an exception raised.
 BIMETAL_C PyObject* bimetal_torch_call(std::int32_t number, PyObject* object, PyObject* arguments) {
-  using bimetal::python::Object;
   try {
     const auto& named = bimetal::python::everything().all()[static_cast<std::size_t>(number)];
-    return named.call(object, Object::borrowed(arguments)).release();
+    return named.call(object, arguments).release();
   } catch (...) {
     bimetal::python::raise_as_python(std::current_exception());
     return nullptr;

@@ -5,16 +5,12 @@
 
 #include <torch/csrc/api/include/torch/types.h>
 
-#include <cstdint>
 #include <exception>
 #include <memory>
 #include <string>
-#include <string_view>
-#include <type_traits>
 #include <utility>
 
-struct _object;
-using PyObject = struct _object;
+#include "bimetal/python/stable_abi.h"
 
 namespace bimetal::python {
 
@@ -36,7 +32,7 @@ class Object {
 
   PyObject* get() const noexcept { return object_; }
   PyObject* release() noexcept { return std::exchange(object_, nullptr); }
-  bool is_none() const noexcept;
+  bool is_none() const noexcept { return object_ == &_Py_NoneStruct; }
 
   Object attribute(const char* name) const;
   /// Calls it.
@@ -50,45 +46,17 @@ class Object {
   PyObject* object_ = nullptr;
 };
 
-Object imported(const char* module);
-Object text(std::string_view utf8);
-Object integer(std::int64_t value);
-Object number(double value);
-Object boolean(bool value);
 Object none();
-/// Of a tensor what Python has of it: the same tensor, not a copy. None where it is undefined.
-Object tensor(const torch::Tensor& value);
-Object tuple(std::size_t size);
-Object list(std::size_t size);
-/// In a tuple, or a list, that is new.
-void set_in_tuple(const Object& tuple, std::size_t at, Object item);
-void set_in_list(const Object& list, std::size_t at, Object item);
-Object dictionary();
-void set_in_dictionary(const Object& dictionary, const char* key, const Object& item);
-
-std::int64_t integer_of(PyObject* object);
-double number_of(PyObject* object);
-bool truth_of(PyObject* object);
-std::string text_of(PyObject* object);
+/// The same tensor as Python's, not a copy.
 torch::Tensor tensor_of(PyObject* object);
-/// Of a list, a tuple, or whatever can be gone through.
-Object tuple_of(PyObject* object);
-std::size_t size_of_tuple(const Object& tuple);
-/// Borrowed.
-PyObject* item_of_tuple(const Object& tuple, std::size_t at);
-/// A tuple of (key, value).
-Object items_of(PyObject* dictionary);
-Object called(PyObject* function, const Object& arguments);
-
-/// Something of ours that Python keeps: `end` is called without the lock when Python drops it.
-Object capsule(void* object, void (*end)(void*));
-void* in_capsule(PyObject* capsule);
+/// None where it is undefined.
+Object tensor(const torch::Tensor& value);
 
 /// Takes the lock, from any thread.
 class Locked {
  public:
-  Locked();
-  ~Locked();
+  Locked() : state_(PyGILState_Ensure()) {}
+  ~Locked() { PyGILState_Release(state_); }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
 
@@ -99,8 +67,8 @@ class Locked {
 /// Lets go of the lock meanwhile: for what waits, and for what needs it in other threads.
 class Unlocked {
  public:
-  Unlocked();
-  ~Unlocked();
+  Unlocked() : thread_(PyEval_SaveThread()) {}
+  ~Unlocked() { PyEval_RestoreThread(thread_); }
   Unlocked(const Unlocked&) = delete;
   Unlocked& operator=(const Unlocked&) = delete;
 
@@ -140,8 +108,6 @@ class PythonError : public std::exception {
   std::string what_;
 };
 
-/// Whether something is raised in this thread that Python has not been told yet.
-bool is_raised() noexcept;
 /// Raises TypeError as a PythonError.
 [[noreturn]] void raise_type_error(const std::string& message);
 

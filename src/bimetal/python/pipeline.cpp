@@ -69,7 +69,7 @@ void carry_python_errors(const parallel::schedule::Action& /*action*/,
     compute();
   } catch (const std::exception&) {
     const Locked locked;
-    if (!is_raised()) throw;
+    if (PyErr_Occurred() == nullptr) throw;
     throw PythonError();
   }
 }
