@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 import programs
+import torch
 import what_runs
 
 import bimetal
@@ -41,6 +42,24 @@ class Package(unittest.TestCase):
             fields = {thing.target.id for thing in kind.body if isinstance(thing, ast.AnnAssign)}
             functions = {thing.name for thing in kind.body if isinstance(thing, ast.FunctionDef)}
             self.assertEqual({name for name in dir(getattr(_C, kind.name)) if not name.startswith("_")}, (fields | functions) - {"__init__"})
+
+    def test_what_goes_into_the_torch_library_and_back_stays_what_it_is(self):
+        cuts = _C.TensorCuts([("weight", torch.zeros(4, 2)), ("bias", torch.zeros(4))], [("weight", 0, 1, 1)], [1, 1])
+        whole = torch.ones(4, 2, requires_grad=True)
+        self.assertIs(cuts.part("bias", whole, 1), whole)
+        cuts.part("weight", whole * 3, 1).sum().backward()
+        self.assertEqual(whole.grad.tolist(), [[0, 0], [0, 0], [3, 3], [3, 3]])
+        before = sys.getrefcount(whole)
+        for _ in range(1000):
+            cuts.part("bias", whole, 0)
+        self.assertEqual(sys.getrefcount(whole), before)
+        self.assertEqual(cuts.places("weight", 1), (0, [(2, 2)]))
+        for wrong in (lambda: cuts.part("bias", whole.untyped_storage(), 0), lambda: cuts.part("bias", None, 0), lambda: cuts.part("bias", whole),
+                      lambda: cuts.part(b"bias", whole, 0), lambda: _C.whole_parts("3", [1.0]), lambda: _C.whole_parts(3, 1.0)):
+            self.assertRaises(TypeError, wrong)
+        with self.assertRaises(bimetal.Error) as raised:
+            _C.whole_parts(1, [1.0, 1.0])
+        self.assertEqual(raised.exception.code, "invalid_argument")
 
     def test_torch_knows_the_backend_where_the_package_is_installed(self):
         """By the entry point that pip writes down, without `import bimetal`; others do not pay for it."""
