@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""make_program_wheel.py PROGRAM TORCH TAG FOLDER [LIBRARY]: the program, and the torch library of the package, as a wheel that depends on the torch minor version whose libraries it
-were linked with: bimetal_program-VERSION.post213-py3-none-TAG.whl in FOLDER for torch 2.13, so that those for several torches can lie in
-one place and pip takes the one that fits. `bimetal train` of the package hands on to it, and bimetal.zero and its like use the library.
+"""make_program_wheel.py PROGRAM TORCH TAG FOLDER [LIBRARY]: the program, and the torch library of the package, as a wheel that depends on
+the torch minor version whose libraries they were linked with: bimetal_program-VERSION.post213-py3-none-TAG.whl in FOLDER for torch 2.13,
+so that those for several torches can lie in one place and pip takes the one that fits. `bimetal train` of the package hands on to the
+program, and bimetal.zero and its like use the library.
 """
 
 import pathlib

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # program_wheel.sh PROGRAM [PYTHON]|macos: a built program, and the torch library of the package that was built with it, as a wheel for
-# Linux on this processor, into dist/, with the libraries that they load beside them, torch's apart: those are the installed torch's. auditwheel finds them, and the oldest glibc that
-# it all needs. macos: the one for Apple silicon, cross-built in build-portability (make portability-program), where
-# all but torch's libraries and the system's is linked in, without the torch library. docs/install.md
+# Linux on this processor, into dist/, with the libraries that they load beside them, torch's apart: those are the installed torch's.
+# auditwheel finds them, and the oldest glibc that it all needs. macos: the program alone for Apple silicon, cross-built in
+# build-portability (make portability-program), where all but torch's libraries and the system's is linked in. docs/install.md
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=$1

@@ -41,7 +41,8 @@ class Package(unittest.TestCase):
         for kind in (thing for thing in stubs.body if isinstance(thing, ast.ClassDef)):
             fields = {thing.target.id for thing in kind.body if isinstance(thing, ast.AnnAssign)}
             functions = {thing.name for thing in kind.body if isinstance(thing, ast.FunctionDef)}
-            self.assertEqual({name for name in dir(getattr(_C, kind.name)) if not name.startswith("_")}, (fields | functions) - {"__init__"})
+            members = {name for name in dir(getattr(_C, kind.name)) if not name.startswith("_")}
+            self.assertEqual(members, (fields | functions) - {"__init__"})
 
     def test_what_goes_into_the_torch_library_and_back_stays_what_it_is(self):
         cuts = _C.TensorCuts([("weight", torch.zeros(4, 2)), ("bias", torch.zeros(4))], [("weight", 0, 1, 1)], [1, 1])
@@ -54,8 +55,9 @@ class Package(unittest.TestCase):
             cuts.part("bias", whole, 0)
         self.assertEqual(sys.getrefcount(whole), before)
         self.assertEqual(cuts.places("weight", 1), (0, [(2, 2)]))
-        for wrong in (lambda: cuts.part("bias", whole.untyped_storage(), 0), lambda: cuts.part("bias", None, 0), lambda: cuts.part("bias", whole),
-                      lambda: cuts.part(b"bias", whole, 0), lambda: _C.whole_parts("3", [1.0]), lambda: _C.whole_parts(3, 1.0)):
+        for wrong in (lambda: cuts.part("bias", whole.untyped_storage(), 0), lambda: cuts.part("bias", None, 0),
+                      lambda: cuts.part("bias", whole), lambda: cuts.part(b"bias", whole, 0), lambda: _C.whole_parts("3", [1.0]),
+                      lambda: _C.whole_parts(3, 1.0)):
             self.assertRaises(TypeError, wrong)
         with self.assertRaises(bimetal.Error) as raised:
             _C.whole_parts(1, [1.0, 1.0])
