@@ -26,7 +26,6 @@ all: setup-tests ## build everything, tests and examples too
 
 python: setup    ## build program and Python package; then PYTHONPATH=build/python
 	@scripts/build.sh $(BUILD) release bimetal_python $(JOBS)
-	@scripts/build.sh $(BUILD) release bimetal_python_host $(JOBS)
 	@scripts/build.sh $(BUILD) release bimetal $(JOBS)
 
 install: build   ## install program, libraries and headers; PREFIX=/usr/local
@@ -91,7 +90,7 @@ test-wheel-versions: ## use the Linux wheel of dist/ with torch 2.4 to 2.15, or 
 test-extension-versions: ## build and use the package with torch 2.14 and 2.15, or VERSIONS="2.15.0 …": downloads gigabytes
 	@scripts/test_extension_versions.sh $(VERSIONS)
 
-program-wheel: build ## the program as a wheel for Linux that fits the torch of .venv (dist/)
+program-wheel: build python ## the program and the torch library as a wheel for Linux that fits the torch of .venv (dist/)
 	@scripts/program_wheel.sh $(BUILD)/bimetal
 
 program-wheels:  ## the same for each torch of VERSIONS="2.14.1 2.15.0", as pip installs it: downloads gigabytes
@@ -100,10 +99,10 @@ program-wheels:  ## the same for each torch of VERSIONS="2.14.1 2.15.0", as pip 
 program-wheel-macos: setup ## the same for Macs with Apple silicon, cross-built
 	@scripts/portability.sh program
 
-test-program-wheel: build ## build that wheel and the package's; install both and train with them
+test-program-wheel: build python ## build that wheel and the package's; install both and train with them
 	@scripts/test_program_wheel.sh $(BUILD)
 
-release: build   ## source archive, wheels and checksums in dist/, each installed and used; VERSIONS="2.15.0": wheels for these torches, too
+release: build python ## source archive, wheels and checksums in dist/, each installed and used; VERSIONS="2.15.0": wheels for these torches, too
 	@scripts/release.sh $(BUILD) $(VERSIONS)
 
 portability:     ## build the core for Windows and ARM64; their processes meet Linux ones (Wine, qemu)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# program_wheel.sh PROGRAM [PYTHON]|macos: a built program as a wheel for Linux on this processor, into dist/, with the libraries that it
-# loads beside it, torch's apart: those are the installed torch's. auditwheel finds them, and the oldest glibc that
-# it all needs. macos: the one for Apple silicon, cross-built in build-portability (make portability-program), where
-# all but torch's libraries and the system's is linked in. docs/install.md
+# program_wheel.sh PROGRAM [PYTHON]|macos: a built program, and the torch library of the package that was built with it, as a wheel for
+# Linux on this processor, into dist/, with the libraries that they load beside them, torch's apart: those are the installed torch's.
+# auditwheel finds them, and the oldest glibc that it all needs. macos: the program alone for Apple silicon, cross-built in
+# build-portability (make portability-program), where all but torch's libraries and the system's is linked in. docs/install.md
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=$1
@@ -38,10 +38,12 @@ libraries=$("$python" -c 'import importlib.util as u, pathlib; print(pathlib.Pat
 raw=build-release/raw
 rm -rf "$raw"
 mkdir -p "$raw" dist
+library=libbimetal_torch.so
 strip -o "$raw/bimetal" "$program"
+strip -o "$raw/$library" "$(dirname "$program")/python/bimetal/$library"
 # Beside the wheel's folder lies torch's; where this machine has its torch is nobody's business.
-patchelf --set-rpath '$ORIGIN/../torch/lib' "$raw/bimetal"
-python3 scripts/make_program_wheel.py "$raw/bimetal" "$torch" "linux_$(uname -m)" "$raw"
+for file in bimetal "$library"; do patchelf --set-rpath '$ORIGIN/../torch/lib' "$raw/$file"; done
+python3 scripts/make_program_wheel.py "$raw/bimetal" "$torch" "linux_$(uname -m)" "$raw" "$raw/$library"
 wheel=dist/bimetal_program-*.post${torch/./}-py3-none
 rm -f $wheel-linux_*.whl $wheel-manylinux_*.whl
 LD_LIBRARY_PATH=$libraries auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --exclude 'libgomp*' \

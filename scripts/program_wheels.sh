@@ -15,9 +15,9 @@ fi
 
 # A toolkit that this machine may have is not looked for.
 build() {
-  cmake --preset release -B "$places/build" -DPython3_EXECUTABLE="$PWD/$PYTHON" -DBIMETAL_PYTHON=OFF -DBIMETAL_TESTS=OFF \
+  cmake --preset release -B "$places/build" -DPython3_EXECUTABLE="$PWD/$PYTHON" -DBIMETAL_TESTS=OFF \
     -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON &&
-    cmake --build "$places/build" --target bimetal && scripts/program_wheel.sh "$places/build/bimetal" "$PYTHON"
+    cmake --build "$places/build" --target bimetal bimetal_python && scripts/program_wheel.sh "$places/build/bimetal" "$PYTHON"
 }
 
 use() {

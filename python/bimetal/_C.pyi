@@ -1,4 +1,4 @@
-"""The C++ core. Its functions raise bimetal.Error."""
+"""What the torch library has. Its functions raise bimetal.Error, and take no keywords."""
 
 from collections.abc import Callable
 from typing import Any
@@ -245,3 +245,15 @@ class LoopMonitor:
         """The line for a terminal."""
 
     def close(self) -> None: ...
+
+def run_program(arguments: list[str]) -> int:
+    """The program bimetal, in this process; use it by ``python -m bimetal.program``."""
+
+def note_output(line: str) -> None:
+    """A line that this process has written, for the program's page and log."""
+
+def in_a_step() -> bool:
+    """Whether the program of this process computes samples just now."""
+
+def dropout_by_sample(x: torch.Tensor, p: float, layer: int) -> torch.Tensor:
+    """Of ``x`` [n, …]: each sample's by its own number, within a step."""

@@ -17,9 +17,9 @@ if sys.orig_argv[1:3] == ["-m", "bimetal.command"]:
     from bimetal import _plain_errors
     sys.excepthook = _plain_errors.show
 
-import torch  # noqa: E402, F401  (its libraries must be there before the extension's)
+import torch  # noqa: E402, F401  (its libraries must be there before ours that need them)
 
-from bimetal import _build, _core, balance, elastic, pipeline, tensor, zero  # noqa: F401  (the core first: it knows which _C there is)
+from bimetal import _build, _core, balance, elastic, pipeline, tensor, zero  # noqa: F401
 from bimetal._errors import Error
 from bimetal.balance import BalancedBatchSampler, monitor, page, sample_exact_hook, token_exact_hook
 from bimetal.device import device

@@ -20,7 +20,7 @@ def accelerators() -> list[str]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: its affinity counted, and with the extension the container's quota, too."""
+    """Cores that this process may use: its affinity counted, and with the torch library the container's quota, too."""
     if _torch_check.fits():
         return _C.usable_cores()
     if hasattr(os, "sched_getaffinity"):

@@ -1,9 +1,11 @@
-"""Which torch goes with what is installed of the package. Refuses one that the extension was not built against, before
-the loader does so in riddles."""
+"""Which torch goes with what is installed of the package. Refuses one that the torch library, which has what needs libtorch, was not
+built against, before the loader does so in riddles."""
 
 import importlib.util
 import pathlib
+import platform
 import sys
+from collections.abc import Collection
 
 import torch
 
@@ -11,6 +13,10 @@ from bimetal import _build
 
 OLDEST = (2, 4)
 LIBRARY = {"win32": "libbimetal_core.dll", "darwin": "libbimetal_core.dylib"}.get(sys.platform, "libbimetal_core.so")
+TORCH_LIBRARY = "libbimetal_torch.dylib" if sys.platform == "darwin" else "libbimetal_torch.so"
+# Where there are wheels of the program, and of the torch library; scripts/make_wheel.py tells pip the first.
+WHEELS_OF_PROGRAM = {("linux", "x86_64"), ("darwin", "arm64")}
+WHEELS_OF_LIBRARY = {("linux", "x86_64")}
 NEWEST_TRIED = (2, 15)  # later ones are not refused: most work as they are
 
 
@@ -28,11 +34,23 @@ def is_untried(installed: str = str(torch.__version__)) -> bool:
     return _numbers(installed) > NEWEST_TRIED
 
 
-_EXTENSION = importlib.util.find_spec("bimetal._C") if _build.TORCH else None
+def _find() -> tuple[pathlib.Path | None, str]:
+    """The torch library and the torch that it is for: the one that was built with this package, else the wheel bimetal-program's."""
+    if _build.TORCH:
+        return pathlib.Path(__file__).parent / TORCH_LIBRARY, _build.TORCH
+    wheel = importlib.util.find_spec("bimetal_program")
+    if wheel is not None and wheel.submodule_search_locations:
+        folder = pathlib.Path(wheel.submodule_search_locations[0])
+        if (folder / TORCH_LIBRARY).exists():
+            return folder / TORCH_LIBRARY, (folder / "torch_version").read_text().strip()
+    return None, ""
 
 
-def has_extension() -> bool:
-    return _EXTENSION is not None
+_FILE, _TORCH = _find()
+
+
+def has_torch_library() -> bool:
+    return _FILE is not None
 
 
 def has_library() -> bool:
@@ -40,14 +58,14 @@ def has_library() -> bool:
 
 
 def fits(installed: str = str(torch.__version__)) -> bool:
-    """Whether there is an extension, and for this torch."""
-    return has_extension() and series(installed) == series(_build.TORCH)
+    """Whether there is a torch library, and for this torch."""
+    return has_torch_library() and series(installed) == series(_TORCH)
 
 
 def core_path() -> pathlib.Path:
-    """The file that has the core of this process."""
-    if fits():
-        return pathlib.Path(_EXTENSION.origin)
+    """The file that has the core of this process: the torch library, where that fits."""
+    if _FILE is not None and fits():
+        return _FILE
     return pathlib.Path(__file__).parent / LIBRARY
 
 
@@ -60,18 +78,35 @@ def check_oldest(installed: str = str(torch.__version__)) -> None:
 
 
 def misfit(installed: str = str(torch.__version__)) -> str:
-    """Why the extension is of no use with this torch, and what to do."""
-    return (
-        f"bimetal {_build.VERSION} was built against torch {series(_build.TORCH)}, but torch {installed} is "
-        f"installed: libtorch's C++ interface differs between the two. Either install torch "
-        f"{series(_build.TORCH)}.*, or build bimetal anew against this one from a clone of its sources: "
-        f"pip install --no-build-isolation --force-reinstall --no-deps .")
+    """Why the torch library is of no use with this torch, and what to do."""
+    other = ("build bimetal anew against this one from a clone of its sources: pip install --no-build-isolation --force-reinstall "
+             "--no-deps ." if _build.TORCH else "the one for this torch: pip install --upgrade 'bimetal[train]'")
+    return (f"bimetal {_build.VERSION} was built against torch {series(_TORCH)}, but torch {installed} is installed: libtorch's C++ "
+            f"interface differs between the two. Either install torch {series(_TORCH)}.*, or {other}")
 
 
 def check(installed: str = str(torch.__version__)) -> None:
-    """Raises ImportError if ``installed`` is not of the series that the extension was built against."""
-    if not _build.TORCH:
-        raise ImportError("no wheel has it. In a clone of the sources, with a C++20 compiler: pip install --no-build-isolation . "
-                          "(docs/install.md)")
-    if series(installed) != series(_build.TORCH):
+    """Raises ImportError if there is no torch library for ``installed``."""
+    if not has_torch_library():
+        raise ImportError(f"it is not installed here: {how_to_get(wheels=WHEELS_OF_LIBRARY)}")
+    if not fits(installed):
         raise ImportError(misfit(installed))
+
+
+def require_torch_library(what: str) -> None:
+    """Raises ImportError, which says what to do, where there is none for this torch: `what` needs one."""
+    try:
+        check()
+    except ImportError as problem:
+        raise ImportError(f"{what} needs bimetal's torch library: {problem}") from None
+
+
+def how_to_get(system: str = sys.platform, machine: str = "", wheels: Collection[tuple[str, str]] = WHEELS_OF_PROGRAM) -> str:
+    """What to do for the program, or for what there are ``wheels`` of, on this platform, or the one that is named as Python does."""
+    machine = machine or platform.machine()
+    if (system, machine) in wheels:
+        return ("pip install --find-links FOLDER 'bimetal[train]', with the folder that has the wheels, or build it from the sources "
+                "(docs/install.md)")
+    if system == "win32":
+        return "there is none for Windows itself; in WSL2 it is Linux's (docs/windows.md)"
+    return f"there is no wheel of it for {system} on {machine}: build it from the sources (docs/install.md)"

@@ -55,12 +55,12 @@ def _backend_of(group: dist.ProcessGroup | None, device: str | torch.device = "c
 
 
 def core_group(group: dist.ProcessGroup | None) -> _C.ProcessGroup:
-    """The group as the extension's calls take it.
+    """The group as the torch library's calls take it.
 
     Raises:
         bimetal.Error: ``invalid_argument`` where its back end is not Bimetal's.
     """
-    return _backend_of(group).for_extension()
+    return _backend_of(group).for_torch_library()
 
 
 def _own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:

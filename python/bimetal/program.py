@@ -9,19 +9,19 @@ import os
 import signal
 import sys
 
+from bimetal import _C, _torch_check
 from bimetal._heard import Heard
+
 
 def main() -> int:
     try:
-        from bimetal import _program
+        _torch_check.require_torch_library("a task written in Python")
     except ImportError as missing:
-        print(f"bimetal: this package has no module for tasks written in Python, which is in no wheel: build it in a clone of the sources "
-              f"(make python; docs/install.md) ({missing})",
-              file=sys.stderr)
+        print(f"bimetal: {missing}", file=sys.stderr)
         return 3
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the program has handlers of its own
-    sys.stdout, sys.stderr = (Heard(stream, _program.note_output) for stream in (sys.stdout, sys.stderr))
-    return _program.run(["bimetal", *sys.argv[1:]])
+    sys.stdout, sys.stderr = (Heard(stream, _C.note_output) for stream in (sys.stdout, sys.stderr))
+    return _C.run_program(["bimetal", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

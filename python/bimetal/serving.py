@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from bimetal import _C
-from bimetal._core import require_extension
 from bimetal._errors import error
+from bimetal._torch_check import require_torch_library
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,14 +63,14 @@ class Predictor:
         timeout: seconds within which each call ends, connecting included, which is given up after 15 s.
 
     Raises:
-        ImportError: without the extension; it says what to install.
+        ImportError: without the torch library; it says what to install.
         bimetal.Error: with code ``invalid_argument`` for an address or token file that makes no sense. Of all
             other methods: ``timeout``, ``peer_lost``, ``unauthorized`` (another token), ``unsupported`` (a job that
             serves no predictions), ``aborted`` (the server is busy, or ends), ``protocol_mismatch``.
     """
 
     def __init__(self, address: str, *, token_file: str | os.PathLike[str] | None = None, timeout: float = 60.0):
-        require_extension("bimetal.serving.Predictor()")
+        require_torch_library("bimetal.serving.Predictor()")
         if timeout <= 0:
             raise error("the timeout must be more than 0 s", "invalid_argument")
         self._client: Any = _C.PredictionClient(address, "" if token_file is None else os.fspath(token_file))

@@ -17,7 +17,7 @@ from . import catalog
 ROOT = catalog.ROOT
 NAMED_FOLDERS = ("bench", "cmake", "docs", "examples", "scripts")
 PACKAGE = ROOT / "python"
-PACKAGE_TARGETS = ("bimetal_python", "bimetal_python_host", "bimetal_capi")
+PACKAGE_TARGETS = ("bimetal_python", "bimetal_capi")
 # Suites that are scripts: the targets and folders from which their link graph begins.
 SUITES = {
     "suite.sanitizers": (("fabric_peer", "fabric_bench", "unit_net", "unit_comm", "unit_base", "unit_serving", "conformance"), ("cmake",)),

@@ -1,4 +1,4 @@
-"""Checks of test_package.py: what only the extension has, with ranks on a device, beside one process on the CPU."""
+"""Checks of test_package.py: what only the torch library has, with ranks on a device, beside one process on the CPU."""
 
 import copy
 from unittest import SkipTest
@@ -16,9 +16,9 @@ import bimetal
 from bimetal import _torch_check
 
 
-def need_extension(lab):
+def need_torch_library(lab):
     if not _torch_check.fits():
-        raise SkipTest("it needs the extension: build the package from its sources")
+        raise SkipTest("it needs the torch library")
     if not lab.double:
         raise SkipTest("the models are in float64")
 
@@ -28,7 +28,7 @@ def same_number(lab, got, expected, what):
 
 
 def zero(lab):
-    need_extension(lab)
+    need_torch_library(lab)
     data, reference = test_zero.make_data("mlp"), test_zero.make("mlp")
     optimizer = test_zero.make_optimizer("adamw", reference)
     sampler = bimetal.BalancedBatchSampler(data, test_zero.BATCH, group=lab.solo)
@@ -54,7 +54,7 @@ def zero(lab):
 
 
 def pipeline(lab):
-    need_extension(lab)
+    need_torch_library(lab)
     for name, cuts, schedule in (("sequence", [2], "1f1b"), ("pairs", [3], "zero_bubble"), ("pairs", None, "gpipe")):
         losses, norms, state, _ = chains.alone(name)
         model = chains.make(name).to(lab.device)
@@ -74,7 +74,7 @@ def pipeline(lab):
 
 
 def tensor_parts(lab):
-    need_extension(lab)
+    need_torch_library(lab)
     losses, norms, state, _ = chains.learnt(parted_models.make("plain"), parted_models.batches("plain"))
     model = parted_models.make("plain").to(lab.device)
     optimizer = chains.make_optimizer(model)
@@ -93,7 +93,7 @@ def tensor_parts(lab):
 
 def too_little_memory(lab):
     """A stage on the device has room for a part of the batch: it is repeated in more micro-batches."""
-    need_extension(lab)
+    need_torch_library(lab)
     torch.manual_seed(0)
     whole = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(8)))
     x = torch.randn(1 << 19, 64)  # 128 MiB, and twice that is kept of each layer

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The program's wheel of dist/ (make program-wheel), beside the package's in an environment of its own: `bimetal train` finds it,
-and trains."""
+and trains; Python has what needs libtorch, without a compiler and a source tree."""
 
 import json
 import pathlib
@@ -19,6 +19,55 @@ TORCH = ".".join(torch.__version__.split(".")[:2])
 DEMO_SECONDS = 900  # a very busy machine
 TRAIN = ["train", str(ROOT / "examples" / "fashion_mnist.toml"), "--worker", "cpu:threads=1", "--worker",
          "cpu:threads=1,speed=0.5", "--set", "train.steps=12", "--set", "train.evaluate=false", "--set", "train.global_batch=64"]
+
+# ZeRO, stages and parts on two ranks, each beside the whole model in one process.
+PARALLEL = """
+import copy, os, torch, torch.distributed as dist
+from torch import nn
+import bimetal
+assert bimetal.__file__.startswith(os.environ["INSTALLED"]), bimetal.__file__
+dist.init_process_group("bimetal")
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+inputs, targets = torch.randn(8, 6, dtype=torch.float64), torch.randn(8, 2, dtype=torch.float64)
+rank, half = dist.get_rank(), slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
+
+def learn(model, optimizer, step):
+    for _ in range(3):
+        optimizer.zero_grad()
+        step()
+        optimizer.step()
+
+def kit():
+    own = copy.deepcopy(model)
+    return own, torch.optim.AdamW(own.parameters(), lr=0.01)
+
+def same(weights, what):
+    if rank == 0:
+        for name, value in expected.items():
+            torch.testing.assert_close(weights[name], value, rtol=0, atol=1e-12)
+        print(what)
+
+alone, optimizer = kit()
+learn(alone, optimizer, lambda: ((alone(inputs) - targets) ** 2).sum().div(8).backward())
+expected = alone.state_dict()
+
+own, optimizer = kit()
+sharded = bimetal.zero.shard(own, optimizer, level=3)
+learn(own, optimizer, lambda: ((own(inputs[half]) - targets[half]) ** 2).sum().div(4).backward())
+same(sharded.state_dict(), "zero")
+
+own, optimizer = kit()
+staged = bimetal.pipeline.stages(own, optimizer, cuts=[2], loss_sum=lambda out, wanted: ((out - wanted) ** 2).sum(), weight=len)
+learn(own, optimizer, lambda: staged.forward_backward(inputs, targets=targets))
+same(staged.state_dict(), "pipeline")
+
+own, optimizer = kit()
+parted = bimetal.tensor.parts(own, optimizer, plan={"0": "columns", "2": "rows"})
+learn(own, optimizer, lambda: ((own(inputs) - targets) ** 2).sum().div(8).backward())
+same(parted.state_dict(), "tensor")
+dist.destroy_process_group()
+"""
 
 
 def wheel(pattern):
@@ -66,6 +115,24 @@ class Program(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         report = json.loads((self.installed.folder / "report.json").read_text())
         self.assertEqual(sum(worker["samples"] for worker in report["workers"]), 12 * 64)
+
+    def test_what_of_python_needs_libtorch(self):
+        """Without a compiler, and of the wheels alone."""
+        (self.installed.folder / "parallel.py").write_text(PARALLEL)
+        done = self.installed.run("bimetal", "launch", "-n", "2", "parallel.py", environment={"PATH": str(self.installed.place / "bin")})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.splitlines(), ["[0] zero", "[0] pipeline", "[0] tensor"])
+        found = self.installed.run("python", "-c", "import bimetal.library.interface as core; print(core.PATH)")
+        self.assertEqual(found.stdout.strip(), str(self.program.with_name("libbimetal_torch.so")), found.stderr)
+
+    def test_a_task_written_in_python(self):
+        copied = self.installed.run("python", "-m", "bimetal.examples", "own_model.toml", "python", "--to", "mine")
+        self.assertEqual(copied.returncode, 0, copied.stderr)
+        done = self.installed.run("bimetal", "train", "mine/own_model.toml", "--set", "train.steps=4", "--set", "train.evaluate=false",
+                                  "--report", "report.json", environment={"PYTHONPATH": "mine/python"})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        report = json.loads((self.installed.folder / "report.json").read_text())
+        self.assertEqual(sum(worker["samples"] for worker in report["workers"]), 4 * 250)
 
     def test_from_pip_to_the_end_of_the_demo(self):
         """What somebody sees first, but for torch's download."""

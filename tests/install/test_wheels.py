@@ -199,7 +199,7 @@ class Installed(unittest.TestCase):
         for call in ("pipeline.stages(torch.nn.Linear(2, 2))", "zero.shard(torch.nn.Linear(2, 2))",
                      "monitor(bimetal.BalancedBatchSampler(4, 2), loss=float)"):
             done = self.installed.run("python", "-c", f"import torch, bimetal; bimetal.{call}")
-            self.assertRegex(done.stderr, r"needs bimetal's extension: no wheel has it\. .*pip install --no-build-isolation")
+            self.assertRegex(done.stderr, r"needs bimetal's torch library: it is not installed here: .*'bimetal\[train\]'")
 
 
 @linux

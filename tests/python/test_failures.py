@@ -162,7 +162,7 @@ class Failures(unittest.TestCase):
                              env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
         self.assertNotEqual(run.returncode, 0)
         self.assertEqual(run.stdout, f"{_torch_check.LIBRARY}\n")
-        for word in ("UserWarning: bimetal", "ImportError: this call needs bimetal's extension: bimetal"):  # at the import, and where the extension is needed
+        for word in ("UserWarning: bimetal", "ImportError: this call needs bimetal's torch library: bimetal"):  # at the import, and where it is needed
             line, = (line for line in run.stderr.splitlines() if word in line)
             self.assertIn(f"torch {other} is installed", line)
             self.assertIn("pip install --no-build-isolation", line)

@@ -239,13 +239,13 @@ class Library(unittest.TestCase):
         keys = [re.search(r"keys: ([a-z_, ]+)\)", text)[1] for text in said]
         self.assertEqual(keys[0], keys[1], said)
 
-    def test_what_needs_the_extension_says_so(self):
+    def test_what_needs_the_torch_library_says_so(self):
         calls = ("pipeline.stages(module)", "tensor.parts(module)", "zero.shard(module)",
                  "monitor(bimetal.BalancedBatchSampler(10, 4), loss=lambda: 1.0)")
         said = self.said("import torch; torch.__version__ = '2.4.1'\nimport bimetal\nmodule = torch.nn.Linear(2, 2)\n" + "".join(
             f"try: bimetal.{call}\nexcept ImportError as error: print(error)\n" for call in calls))
         for call in calls:
-            self.assertRegex(said, rf"bimetal.{call.partition('(')[0]}\(\)[a-z0-9 ]* needs bimetal's extension: .* torch 2.4.1 is installed")
+            self.assertRegex(said, rf"bimetal.{call.partition('(')[0]}\(\)[a-z0-9 ]* needs bimetal's torch library: .* torch 2.4.1 is installed")
 
     def test_a_torch_that_is_too_old_or_newer_than_this_package(self):
         said = self.said("import torch; torch.__version__ = '2.3.1'\ntry: import bimetal\nexcept ImportError as error: print(error)")

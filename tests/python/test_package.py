@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 import programs
+import torch
 import what_runs
 
 import bimetal
@@ -26,7 +27,7 @@ class Package(unittest.TestCase):
         self.assertEqual(torch_tag.dynamic_metadata("version"), f"{bimetal.__version__}+torch{series}")
         self.assertIn(f"torch=={series}.*", torch_tag.dynamic_metadata("dependencies"))
 
-    def test_the_stubs_name_what_the_extension_has(self):
+    def test_the_stubs_name_what_the_torch_library_has(self):
         stubs = ast.parse((ROOT / "python" / "bimetal" / "_C.pyi").read_text())
         for thing in stubs.body:
             if isinstance(thing, (ast.FunctionDef, ast.ClassDef)):
@@ -37,6 +38,30 @@ class Package(unittest.TestCase):
                         self.assertTrue(hasattr(getattr(_C, thing.name), member.name), f"{thing.name}.{member.name}")
         named = {thing.name for thing in stubs.body if isinstance(thing, (ast.FunctionDef, ast.ClassDef))}
         self.assertEqual({name for name in dir(_C) if not name.startswith("_")}, named)
+        for kind in (thing for thing in stubs.body if isinstance(thing, ast.ClassDef)):
+            fields = {thing.target.id for thing in kind.body if isinstance(thing, ast.AnnAssign)}
+            functions = {thing.name for thing in kind.body if isinstance(thing, ast.FunctionDef)}
+            members = {name for name in dir(getattr(_C, kind.name)) if not name.startswith("_")}
+            self.assertEqual(members, (fields | functions) - {"__init__"})
+
+    def test_what_goes_into_the_torch_library_and_back_stays_what_it_is(self):
+        cuts = _C.TensorCuts([("weight", torch.zeros(4, 2)), ("bias", torch.zeros(4))], [("weight", 0, 1, 1)], [1, 1])
+        whole = torch.ones(4, 2, requires_grad=True)
+        self.assertIs(cuts.part("bias", whole, 1), whole)
+        cuts.part("weight", whole * 3, 1).sum().backward()
+        self.assertEqual(whole.grad.tolist(), [[0, 0], [0, 0], [3, 3], [3, 3]])
+        before = sys.getrefcount(whole)
+        for _ in range(1000):
+            cuts.part("bias", whole, 0)
+        self.assertEqual(sys.getrefcount(whole), before)
+        self.assertEqual(cuts.places("weight", 1), (0, [(2, 2)]))
+        for wrong in (lambda: cuts.part("bias", whole.untyped_storage(), 0), lambda: cuts.part("bias", None, 0),
+                      lambda: cuts.part("bias", whole), lambda: cuts.part(b"bias", whole, 0), lambda: _C.whole_parts("3", [1.0]),
+                      lambda: _C.whole_parts(3, 1.0)):
+            self.assertRaises(TypeError, wrong)
+        with self.assertRaises(bimetal.Error) as raised:
+            _C.whole_parts(1, [1.0, 1.0])
+        self.assertEqual(raised.exception.code, "invalid_argument")
 
     def test_torch_knows_the_backend_where_the_package_is_installed(self):
         """By the entry point that pip writes down, without `import bimetal`; others do not pay for it."""
@@ -62,7 +87,7 @@ class Package(unittest.TestCase):
 
 @unittest.skipIf(sys.version_info < (3, 11), "scripts/wheel_file.py reads TOML by the library of Python 3.11")
 class Wheel(unittest.TestCase):
-    """A wheel without the extension, unpacked, beside torch alone: whatever else this machine has installed makes no difference."""
+    """A wheel without the torch library, unpacked, beside torch alone: whatever else this machine has installed makes no difference."""
 
     @classmethod
     def setUpClass(cls):
@@ -77,7 +102,7 @@ class Wheel(unittest.TestCase):
         said = self.places.start("wheel", "-c", script)
         self.assertEqual(said.stdout.split(), [f"{wheel}/bimetal/{name}" for name in ("__init__.py", self.places.library)], said.stderr)
         said = self.places.start("wheel", "-m", "bimetal.program")
-        self.assertIn("in a clone of the sources", said.stderr)
+        self.assertIn("a task written in Python needs bimetal's torch library: it is not installed here", said.stderr)
         self.assertEqual(said.returncode, 3)
 
     def test_every_module_can_be_imported_or_says_what_to_install(self):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""what_runs.py [--write]: what of the package runs where, by running each part of it: from a wheel that has no extension, and with the
-extension; the commands from that wheel, and with the program beside it. Prints the tables of docs/install.md, or writes them there. The
+"""what_runs.py [--write]: what of the package runs where, by running each part of it: from a wheel alone, and with the
+torch library; the commands from that wheel, and with the program beside it. Prints the tables of docs/install.md, or writes them there. The
 package that is tested is the one of PYTHONPATH, the program BIMETAL's.
 
 Each call runs in a process of its own whose other packages are those that torch itself needs, so that what this machine has installed
@@ -114,7 +114,7 @@ def folder_of(packages, folder):
 
 
 def wheel_of(library, folder, programs=()):
-    """What a wheel without the extension holds, unpacked: what scripts/make_wheel.py puts into one."""
+    """What a wheel holds, unpacked: what scripts/make_wheel.py puts into one."""
     sys.path[:0] = [str(ROOT / "cmake"), str(ROOT / "scripts")]
     import make_wheel
 
@@ -131,12 +131,12 @@ class Places:
     """The package of a wheel and the one that is built, each with nothing but what torch needs beside it."""
 
     def __init__(self, built, program, folder):
-        """Args: built: the folder of the package with the extension."""
+        """Args: built: the folder of the package with the torch library."""
         self._folder = pathlib.Path(folder)
         library, = built.glob("libbimetal_core.*")
         self.library = library.name
         lite = [path for path in (built.parents[1] / "capi" / "bimetal_lite",) if path.exists()]
-        self.package = {"wheel": wheel_of(library, self._folder / "wheel", lite), "extension": built.parent}
+        self.package = {"wheel": wheel_of(library, self._folder / "wheel", lite), "with": built.parent}
         self._torch = folder_of(["torch", "numpy"], self._folder / "torch")
         (self._folder / "bin").mkdir()
         (self._folder / "bin" / "bimetal").symlink_to(program)
@@ -203,8 +203,8 @@ def told(said, name=""):
 
 def tables(places):
     """Both, as the page has them."""
-    found = {package: places.parts(package) for package in ("wheel", "extension")}
-    lines = ["| of Python | also needs | from a wheel | with the extension |", "|---|---|---|---|"]
+    found = {package: places.parts(package) for package in ("wheel", "with")}
+    lines = ["| of Python | also needs | from a wheel | with the torch library |", "|---|---|---|---|"]
     for part in PARTS:
         alone = {told(found[package][part.name][0]) for package in found}
         if part.needs:

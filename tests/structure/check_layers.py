@@ -53,12 +53,11 @@ ALLOWED = {
     "fabric_bench": [*CORE, "launch"],
     "api": [*CORE, "membership", "job", "progress", "device", "task", "data", "data/transfer", "optim", "precision", "parallel",
             "checkpoint", "predict", "train", "launch"],
-    "python": [*CORE, "serving", "job", "progress", "device", "c10d", "task", "data", "optim", "precision", "parallel",
-               "parallel/schedule", "checkpoint", "monitor", "launch", "capi"],
     "cli": [*CORE, "membership", "serving", "plan", "job", "progress", "device", "task", "data", "data/transfer", "capi",
             "parallel", "parallel/schedule", "checkpoint", "task/catalog", "predict", "train", "monitor", "launch",
             "fabric_bench"],
-    "python_host": ["base", "job", "device", "task", "task/catalog", "optim", "train", "cli"],
+    "python": [*CORE, "serving", "job", "progress", "device", "c10d", "task", "data", "optim", "precision", "parallel",
+               "parallel/schedule", "checkpoint", "task/catalog", "monitor", "launch", "capi", "cli"],
 }
 TORCH_FREE = [*CORE, "membership", "parallel/schedule", "serving", "plan", "job", "progress", "capi", "monitor"]
 TORCH = re.compile(r'#include [<"](torch|ATen|c10)/')

@@ -20,9 +20,9 @@ import torch
 import torch.distributed as dist
 
 from bimetal import _C
-from bimetal._core import require_extension
 from bimetal._errors import Error, error
 from bimetal._heard import Heard
+from bimetal._torch_check import require_torch_library
 from bimetal.balance.figures import Step
 from bimetal.balance.rank_log import RankLog
 from bimetal.balance.sampler import BalancedBatchSampler
@@ -63,7 +63,7 @@ def monitor(sampler: BalancedBatchSampler, *, loss: Callable[[], Any], epochs: i
     Raises:
         bimetal.Error: ``unauthorized`` for an address beyond loopback without a token; ``system`` for a port in use, or a folder that
             cannot be written.
-        ImportError: on rank 0 without the extension; it says what to install.
+        ImportError: on rank 0 without the torch library; it says what to install.
     """
     if not isinstance(sampler, BalancedBatchSampler):
         raise TypeError(f"bimetal.monitor() takes the loop's BalancedBatchSampler, not a {type(sampler).__name__}")
@@ -105,7 +105,7 @@ class Monitor:
         self._mean = (-1, 0.0, 0.0)  # an epoch, the sum of its losses so far, and what they count
         self._sent_before = self._bytes_sent()
         if sampler.rank == 0:
-            require_extension("bimetal.monitor() on rank 0")
+            require_torch_library("bimetal.monitor() on rank 0")
             self._core = _made(listen, tensorboard, sampler.counts_in, run, _as_toml(settings))
             if self.address:
                 self._line.say(f"monitor at {self.address}; watch it with: bimetal top {self.address}")

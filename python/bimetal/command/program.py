@@ -6,13 +6,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import pathlib
-import platform
 import sys
 from collections.abc import Callable
 
 import torch
 
 from bimetal._errors import Error, error
+from bimetal._torch_check import how_to_get
 from bimetal.command import lite
 
 PACKAGE, VARIABLE = "bimetal_program", "BIMETAL_PROGRAM"
@@ -20,8 +20,6 @@ COMMANDS = ("bench", "checkpoint", "completion", "data", "demo", "devices", "ens
             "launch", "machines", "man", "plan", "predict", "ray", "runs", "serve", "top", "train", "tune")
 # Those that are Python's: the program, where it is, hands them back.
 _PYTHONS = ("data", "ensemble", "ray", "tune")
-# Where there are wheels of it; scripts/make_wheel.py tells pip the same.
-_WHEELS = {("linux", "x86_64"), ("darwin", "arm64")}
 
 
 def run(words: list[str]) -> int:
@@ -116,14 +114,3 @@ def on_path() -> pathlib.Path | None:
                 if start.read(2) != b"#!":
                     return file
     return None
-
-
-def how_to_get(system: str = sys.platform, machine: str = "") -> str:
-    """What to do on this platform, or the one that is named as Python names it."""
-    machine = machine or platform.machine()
-    if (system, machine) in _WHEELS:
-        return ("pip install --find-links FOLDER 'bimetal[train]', with the folder that has the wheels, or build it from the sources "
-                "(docs/install.md)")
-    if system == "win32":
-        return "there is none for Windows itself; in WSL2 it is Linux's (docs/windows.md)"
-    return f"there is no wheel of it for {system} on {machine}: build it from the sources (docs/install.md)"

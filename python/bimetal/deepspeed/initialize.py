@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from bimetal._core import require_extension
 from bimetal._errors import error
+from bimetal._torch_check import require_torch_library
 from bimetal.balance import BalancedBatchSampler
 from bimetal.deepspeed.config import Config, Schedule
 from bimetal.deepspeed.engine import DeepSpeedEngine
@@ -64,10 +64,10 @@ def initialize(args: argparse.Namespace | None = None, model: nn.Module | None =
         (engine, optimizer, loader or None, scheduler or None).
 
     Raises:
-        ImportError: without the extension; it says what to install.
+        ImportError: without the torch library; it says what to install.
         bimetal.Error: ``invalid_argument`` or ``unsupported``, with the configuration's key.
     """
-    require_extension("bimetal.deepspeed.initialize()")
+    require_torch_library("bimetal.deepspeed.initialize()")
     if model is None:
         raise error("initialize() needs a model", "invalid_argument")
     if dist_init_required is not False:

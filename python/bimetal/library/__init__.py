@@ -1,5 +1,5 @@
 """Bimetal's core for any torch, by its C interface (docs/capi.md): process groups, the sampler and the balancer. It is in the
-extension ``bimetal._C`` where that fits the torch that is installed, else in the shared library ``libbimetal_core``."""
+library ``libbimetal_torch`` where there is one for the torch that is installed, else in ``libbimetal_core``."""
 
 import inspect
 import re

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from typing import Any
 
+from bimetal._build import VERSION
 from bimetal._torch_check import core_path
 
 ABI_VERSION = 1
@@ -85,7 +86,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 def _load() -> Any:
     if not PATH.exists():
-        raise ImportError(f"this bimetal has neither an extension for the torch that is installed nor {PATH.name}: "
+        raise ImportError(f"this bimetal has neither a library for the torch that is installed nor {PATH.name}: "
                           f"install a wheel for this system (docs/install.md), or build it anew from its sources")
     library = ctypes.CDLL(str(PATH))
     library.bimetal_abi_version.restype = c_int32
@@ -93,7 +94,11 @@ def _load() -> Any:
     if found != ABI_VERSION:
         raise ImportError(f"{PATH} has version {found} of the C interface, and this package needs {ABI_VERSION}: its "
                           f"files are of different versions; install bimetal anew")
-    return _typed(library, _FUNCTIONS)
+    functions = _typed(library, _FUNCTIONS)
+    if functions.release().decode() != VERSION:  # that of another wheel
+        raise ImportError(f"{PATH} is of bimetal {functions.release().decode()}, and this package of {VERSION}: install both anew, as by "
+                          f"pip install --upgrade 'bimetal[train]'")
+    return functions
 
 
 def _typed(library: ctypes.CDLL, names: Iterable[str]) -> Any:

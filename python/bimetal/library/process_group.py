@@ -134,7 +134,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
     def handle(self) -> int:
         return self._handle
 
-    def for_extension(self) -> _C.ProcessGroup:
+    def for_torch_library(self) -> _C.ProcessGroup:
         """As the calls of bimetal._C take it."""
         return _C.ProcessGroup(self._handle, self._timeout.total_seconds())
 

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import nn
 
 from bimetal import _C
-from bimetal._core import require_extension
 from bimetal._errors import error
 from bimetal._together import require_alike, require_group
+from bimetal._torch_check import require_torch_library
 from bimetal.pipeline.chain import Chain, unit_seconds
 from bimetal.pipeline.loss import causal_loss_sum, causal_weight
 from bimetal.pipeline.parts import Parts, Whole
@@ -59,7 +59,7 @@ def stages(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, st
         bimetal.Error: ``invalid_argument`` and ``unsupported`` for what cannot work, ``call_mismatch`` where the ranks'
             modules or arguments differ.
     """
-    require_extension("bimetal.pipeline.stages()")
+    require_torch_library("bimetal.pipeline.stages()")
     require_group("stages")
     ranks = dist.get_world_size(group)
     count = ranks if stages is None else stages

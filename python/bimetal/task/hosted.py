@@ -27,7 +27,7 @@ _MOST_VARIANTS = 64  # of a class: shapes, with and without gradients, in traini
 
 @dataclasses.dataclass
 class HostedUnit:
-    """A unit as src/bimetal/python_host reads it."""
+    """A unit as src/bimetal/python reads it."""
 
     name: str
     parameters: Named
@@ -128,7 +128,7 @@ _REST = "bimetal_rest"  # of the first parameter: what belongs to no parameter, 
 
 
 class HostedOptimizer:
-    """As src/bimetal/python_host/hosted_task.cpp reads it: states are lists of {field: tensor}, one for each of
+    """As src/bimetal/python/hosted_task.cpp reads it: states are lists of {field: tensor}, one for each of
     ``parameters``."""
 
     def __init__(self, made: Any, parameters: list[torch.Tensor]):
@@ -190,7 +190,7 @@ def _not_kept(value: Any) -> Any:
 
 
 class HostedDataset:
-    """A data set as src/bimetal/python_host reads it."""
+    """A data set as src/bimetal/python reads it."""
 
     def __init__(self, dataset: Any, collate: Callable[[list], Any] | None, weights: Any = None):
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
@@ -285,7 +285,7 @@ class HostedMetric:
 
 
 class HostedTask:
-    """The attributes are those that src/bimetal/python_host/hosted_task.cpp asks for."""
+    """The attributes are those that src/bimetal/python/hosted_task.cpp asks for."""
 
     def __init__(self, task: Task, exact: str, facts: list[str], compiled: bool = False):
         self._task = task

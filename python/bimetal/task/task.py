@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from bimetal import _C, _torch_check
+
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
@@ -82,20 +84,15 @@ class Dropout(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.training or self.p == 0:
             return x
-        program = _program_in_a_step()
-        if program is None:
+        if not _in_a_step():
             return nn.functional.dropout(x, self.p)
         rows = x.flatten(2) if x.dim() > 4 else x.reshape(x.shape[0], 1, -1) if x.dim() < 3 else x
-        return program.dropout_by_sample(rows, self.p, self.layer).view_as(x)
+        return _C.dropout_by_sample(rows, self.p, self.layer).view_as(x)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
 
-def _program_in_a_step():
-    """The program of this process, if it computes samples just now."""
-    try:
-        from bimetal import _program
-    except ImportError:
-        return None
-    return _program if _program.in_a_step() else None
+def _in_a_step() -> bool:
+    """Whether the program of this process computes samples just now."""
+    return _torch_check.fits() and _C.in_a_step()

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import nn
 
 from bimetal import _C
-from bimetal._core import require_extension
 from bimetal._errors import error
 from bimetal._together import rank_weights, require_alike, require_group
+from bimetal._torch_check import require_torch_library
 from bimetal.process_group import core_group
 from bimetal.tensor.layers import Columns, Embeddings, Logits, OwnLoss, Rows, has_own_loss
 from bimetal.tensor.parted import Part, Parted
@@ -60,7 +60,7 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
         bimetal.Error: ``invalid_argument`` and ``unsupported`` for what cannot work, ``call_mismatch`` where the ranks'
             modules or arguments differ.
     """
-    require_extension("bimetal.tensor.parts()")
+    require_torch_library("bimetal.tensor.parts()")
     require_group("parts")
     if isinstance(module, nn.parallel.DistributedDataParallel):
         raise error("parts() comes before DistributedDataParallel, which is made of what it leaves", "invalid_argument")

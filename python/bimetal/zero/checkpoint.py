@@ -51,7 +51,7 @@ class Place:
         options.store, options.timeout = dist.HashStore(), _ALONE
         options.group_rank, options.group_size, options.global_ranks_in_group = 0, 1, [0]
         options.group_id = "alone with a checkpoint"
-        return Place(core.make_backend(options).for_extension(), lambda text: [text], True)
+        return Place(core.make_backend(options).for_torch_library(), lambda text: [text], True)
 
     def on_first(self, action: Callable[[], str | None], what: str) -> str:
         """What it returns on the first rank; where it raises, all ranks do. Collective."""

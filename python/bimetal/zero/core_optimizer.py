@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from bimetal import _C
-from bimetal._core import require_extension
 from bimetal._errors import error
+from bimetal._torch_check import require_torch_library
 
 State = dict[str, Any]
 
@@ -27,7 +27,7 @@ class CoreOptimizer(torch.optim.Optimizer):
             device.
 
     Raises:
-        ImportError: without the extension; it says what to install.
+        ImportError: without the torch library; it says what to install.
         bimetal.Error: ``invalid_argument`` for an unknown kind and for a folder that is none, ``system`` for a disk
             that has no room. With the first step.
     """
@@ -35,7 +35,7 @@ class CoreOptimizer(torch.optim.Optimizer):
     def __init__(self, params: Iterable, kind: str = "adamw", lr: float = 1e-3,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
                  folder: str | os.PathLike = ""):
-        require_extension("bimetal.zero.CoreOptimizer()")
+        require_torch_library("bimetal.zero.CoreOptimizer()")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
         self.kind = kind
         self.by_element = kind != "lamb"

@@ -19,9 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from bimetal import _C
-from bimetal._core import require_extension
 from bimetal._errors import error
 from bimetal._together import rank_weights
+from bimetal._torch_check import require_torch_library
 from bimetal.device import device
 from bimetal.zero.optimizer import Piece
 
@@ -195,7 +195,7 @@ def made_in_shards(shards: str | Sequence[float] = "equal", group: dist.ProcessG
     if _under_way:
         yield
         return
-    require_extension("bimetal.zero.made_in_shards()")
+    require_torch_library("bimetal.zero.made_in_shards()")
     if not dist.is_initialized():
         raise error("parameters are split among the ranks of a process group, and there is none: "
                     "torch.distributed.init_process_group(\"bimetal\") comes first, or bimetal.deepspeed.init_distributed() "

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import nn
 
 from bimetal import _C
-from bimetal._core import require_extension
 from bimetal._errors import error
 from bimetal._together import rank_weights, require_group
+from bimetal._torch_check import require_torch_library
 from bimetal.balance import BalancedBatchSampler
 from bimetal.process_group import core_group
 from bimetal.zero.making import make_whole, move_to, part_of, split
@@ -60,7 +60,7 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
         bimetal.Error: ``invalid_argument`` and ``unsupported`` for what cannot work, ``call_mismatch`` where the ranks'
             modules differ.
     """
-    require_extension("bimetal.zero.shard()")
+    require_torch_library("bimetal.zero.shard()")
     if level not in (1, 2, 3):
         raise error(f"level {level}: 1, 2 or 3 (without shards DDP does the work)", "invalid_argument")
     require_group("shard")

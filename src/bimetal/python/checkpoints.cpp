@@ -1,5 +1,3 @@
-#include <pybind11/functional.h>
-#include <pybind11/stl.h>
 
 #include <filesystem>
 #include <functional>
@@ -18,7 +16,6 @@
 namespace bimetal::python {
 namespace {
 
-namespace py = pybind11;
 using Numbers = std::vector<std::int64_t>;
 /// The tensor's name and shape, the slice's offset and size, its values.
 using SliceTuple = std::tuple<std::string, Numbers, Numbers, Numbers, torch::Tensor>;
@@ -109,22 +106,15 @@ std::map<std::string, Numbers> shapes_in(const checkpoint::TensorIndex& index) {
 
 }  // namespace
 
-void bind_checkpoints(py::module_& module) {
-  const auto no_gil = py::call_guard<py::gil_scoped_release>();
-  module.def("save_slices", save_slices, py::arg("group"), py::arg("target"), py::arg("model"),
-             py::arg("optimizer"), py::arg("kind"), py::arg("groups"), py::arg("at"),
-             py::arg("loop"), no_gil);
-  py::class_<SavedSlices, EndsWithoutLock<SavedSlices>>(module, "SavedSlices")
-      .def(py::init<const ProcessGroup&, const std::string&>(), py::arg("group"), py::arg("path"),
-           no_gil)
-      .def_property_readonly("loop", &SavedSlices::loop)
-      .def_property_readonly(
-          "model", [](const SavedSlices& saved) { return shapes_in(saved.index().model); })
-      .def_property_readonly(
-          "optimizer", [](const SavedSlices& saved) { return shapes_in(saved.index().optimizer); })
-      .def("each_takes", &SavedSlices::each_takes, py::arg("take"), no_gil)
-      .def("read", &SavedSlices::read, py::arg("part"), py::arg("name"), py::arg("offset"),
-           py::arg("size"), no_gil);
+void bind_checkpoints(Bindings& bindings) {
+  bindings.function("save_slices", save_slices);
+  Bindings::Class<SavedSlices>(bindings, "SavedSlices")
+      .made_of<const ProcessGroup&, const std::string&>()
+      .property("loop", &SavedSlices::loop)
+      .property("model", [](SavedSlices& saved) { return shapes_in(saved.index().model); })
+      .property("optimizer", [](SavedSlices& saved) { return shapes_in(saved.index().optimizer); })
+      .method("each_takes", &SavedSlices::each_takes)
+      .method("read", &SavedSlices::read);
 }
 
 }  // namespace bimetal::python

@@ -1,7 +1,5 @@
 #include "bimetal/job/deepspeed.h"
 
-#include <pybind11/stl.h>
-
 #include <optional>
 #include <string>
 #include <tuple>
@@ -15,7 +13,6 @@
 namespace bimetal::python {
 namespace {
 
-namespace py = pybind11;
 using ScalerState = std::tuple<double, std::int64_t, std::int64_t, std::int64_t>;
 
 class DeepSpeedConfig {
@@ -62,29 +59,23 @@ class DeepSpeedConfig {
 
 }  // namespace
 
-void bind_deepspeed(py::module_& module) {
+void bind_deepspeed(Bindings& bindings) {
   using Config = DeepSpeedConfig;
-  py::class_<Config>(module, "DeepSpeedConfig")
-      .def(py::init<const std::string&, const std::string&, int, double>(), py::arg("text"),
-           py::arg("origin"), py::arg("ranks"), py::arg("learning_rate") = 1e-3)
-      .def_property_readonly("job", [](const Config& config) { return to_json(config.job()); })
-      .def_property_readonly("notices", &Config::notices)
-      .def_property_readonly("optimizer",
-                             [](const Config& config) { return config.loop().optimizer; })
-      .def_property_readonly("scheduler",
-                             [](const Config& config) { return config.loop().scheduler; })
-      .def_property_readonly("micro_batch",
-                             [](const Config& config) { return config.loop().micro_batch; })
-      .def_property_readonly("accumulation",
-                             [](const Config& config) { return config.loop().accumulation; })
-      .def_property_readonly("zero_level",
-                             [](const Config& config) { return config.job().zero.level; })
-      .def("set_total_steps", &Config::set_total_steps, py::arg("steps"))
-      .def("learning_rate", &Config::learning_rate, py::arg("step"))
-      .def_property_readonly("loss_scale", &Config::loss_scale)
-      .def("update_loss_scale", &Config::update_loss_scale, py::arg("overflow"))
-      .def_property_readonly("loss_scale_state", &Config::loss_scale_state)
-      .def("restore_loss_scale", &Config::restore_loss_scale, py::arg("state"));
+  Bindings::Class<Config>(bindings, "DeepSpeedConfig")
+      .made_of<const std::string&, const std::string&, int, double>()
+      .property("job", [](Config& config) { return to_json(config.job()); })
+      .property("notices", &Config::notices)
+      .property("optimizer", [](Config& config) { return config.loop().optimizer; })
+      .property("scheduler", [](Config& config) { return config.loop().scheduler; })
+      .property("micro_batch", [](Config& config) { return config.loop().micro_batch; })
+      .property("accumulation", [](Config& config) { return config.loop().accumulation; })
+      .property("zero_level", [](Config& config) { return config.job().zero.level; })
+      .method("set_total_steps", &Config::set_total_steps, Lock::kept)
+      .method("learning_rate", &Config::learning_rate, Lock::kept)
+      .property("loss_scale", &Config::loss_scale)
+      .method("update_loss_scale", &Config::update_loss_scale, Lock::kept)
+      .property("loss_scale_state", &Config::loss_scale_state)
+      .method("restore_loss_scale", &Config::restore_loss_scale, Lock::kept);
 }
 
 }  // namespace bimetal::python

@@ -1,7 +1,6 @@
 #include "bimetal/monitor/monitor.h"
 
 #include <fmt/format.h>
-#include <pybind11/stl.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -22,8 +21,6 @@
 
 namespace bimetal::python {
 namespace {
-
-namespace py = pybind11;
 
 /// A loop in Python, shown as a job is: what the loop's rank 0 knows becomes what a job's tells.
 /// Use from one thread at a time.
@@ -124,10 +121,7 @@ class LoopMonitor {
     launch::leave_last_words("run " + std::filesystem::absolute(run_dir_).string());
   }
 
-  void close() {
-    const py::gil_scoped_release no_gil;
-    monitor_.reset();
-  }
+  void close() { monitor_.reset(); }
 
  private:
   static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -151,24 +145,20 @@ class LoopMonitor {
 
 }  // namespace
 
-void bind_monitor(py::module_& module) {
-  py::class_<LoopMonitor>(module, "LoopMonitor")
-      .def(py::init<const std::string&, const std::string&, const std::string&, std::string,
-                    const std::string&, const std::string&>(),
-           py::arg("listen"), py::arg("tensorboard"), py::arg("host_name"), py::arg("counts"),
-           py::arg("run_dir"), py::arg("settings"))
-      .def_property_readonly("address", &LoopMonitor::address)
-      .def("link", &LoopMonitor::link)
-      .def("set_workers", &LoopMonitor::set_workers, py::arg("host_and_device"))
-      .def("lines", &LoopMonitor::lines, py::arg("rank"), py::arg("host"), py::arg("said"))
-      .def("start", &LoopMonitor::start)
-      .def("stop", &LoopMonitor::stop)
-      .def("step", &LoopMonitor::step, py::arg("epoch_of"), py::arg("step_of"), py::arg("batch"),
-           py::arg("loss"), py::arg("shares"), py::arg("ranks"))
-      .def("evaluated", &LoopMonitor::evaluated, py::arg("epoch"), py::arg("loss"),
-           py::arg("metrics"), py::arg("data"))
-      .def("end", &LoopMonitor::end, py::arg("interrupted"), py::arg("loss"))
-      .def("close", &LoopMonitor::close);
+void bind_monitor(Bindings& bindings) {
+  Bindings::Class<LoopMonitor>(bindings, "LoopMonitor")
+      .made_of<const std::string&, const std::string&, const std::string&, std::string,
+               const std::string&, const std::string&>()
+      .property("address", &LoopMonitor::address)
+      .method("link", &LoopMonitor::link, Lock::kept)
+      .method("set_workers", &LoopMonitor::set_workers, Lock::kept)
+      .method("lines", &LoopMonitor::lines, Lock::kept)
+      .method("start", &LoopMonitor::start, Lock::kept)
+      .method("stop", &LoopMonitor::stop, Lock::kept)
+      .method("step", &LoopMonitor::step, Lock::kept)
+      .method("evaluated", &LoopMonitor::evaluated, Lock::kept)
+      .method("end", &LoopMonitor::end, Lock::kept)
+      .method("close", &LoopMonitor::close);
 }
 
 }  // namespace bimetal::python

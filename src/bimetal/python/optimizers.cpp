@@ -1,6 +1,5 @@
 #include "bimetal/optim/optimizers.h"
 
-#include <pybind11/stl.h>
 #include <torch/csrc/api/include/torch/optim/adam.h>
 #include <torch/csrc/api/include/torch/optim/adamw.h>
 
@@ -18,7 +17,6 @@
 namespace bimetal::python {
 namespace {
 
-namespace py = pybind11;
 /// Steps and both moments; nothing before a parameter's first step.
 using AdamState = std::optional<std::tuple<std::int64_t, torch::Tensor, torch::Tensor>>;
 
@@ -108,17 +106,14 @@ class CoreOptimizer {
 
 }  // namespace
 
-void bind_optimizers(py::module_& module) {
-  const auto no_gil = py::call_guard<py::gil_scoped_release>();
-  py::class_<CoreOptimizer>(module, "CoreOptimizer")
-      .def(py::init<const std::string&, std::vector<torch::Tensor>, double,
-                    std::pair<double, double>, double, double, const std::string&>(),
-           py::arg("kind"), py::arg("parameters"), py::arg("learning_rate"), py::arg("betas"),
-           py::arg("epsilon"), py::arg("weight_decay"), py::arg("folder"))
-      .def("set_learning_rate", &CoreOptimizer::set_learning_rate, py::arg("rate"))
-      .def("step", &CoreOptimizer::step, no_gil)
-      .def("states", &CoreOptimizer::states)
-      .def("set_states", &CoreOptimizer::set_states, py::arg("states"));
+void bind_optimizers(Bindings& bindings) {
+  Bindings::Class<CoreOptimizer>(bindings, "CoreOptimizer")
+      .made_of<const std::string&, std::vector<torch::Tensor>, double, std::pair<double, double>,
+               double, double, const std::string&>()
+      .method("set_learning_rate", &CoreOptimizer::set_learning_rate, Lock::kept)
+      .method("step", &CoreOptimizer::step)
+      .method("states", &CoreOptimizer::states, Lock::kept)
+      .method("set_states", &CoreOptimizer::set_states, Lock::kept);
 }
 
 }  // namespace bimetal::python

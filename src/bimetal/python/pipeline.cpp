@@ -1,6 +1,3 @@
-#include <pybind11/stl.h>
-#include <torch/csrc/Exceptions.h>
-
 #include <optional>
 #include <string>
 #include <tuple>
@@ -19,17 +16,16 @@
 namespace bimetal::python {
 namespace {
 
-namespace py = pybind11;
 namespace pipeline = parallel::pipeline;
-using NamedList = std::vector<std::pair<std::string, torch::Tensor>>;
+using NamedList = std::vector<task::NamedTensor>;
 /// The tensor, where this stage has it, and the stages that do.
 using TiedPair = std::pair<std::optional<torch::Tensor>, std::vector<int>>;
 constexpr std::size_t kMessageBytes = 25u << 20;
 
 task::ModelState state_of(const NamedList& parameters, const NamedList& buffers) {
   task::ModelState state;
-  for (const auto& [name, tensor] : parameters) state.parameters.push_back({name, tensor});
-  for (const auto& [name, tensor] : buffers) state.buffers.push_back({name, tensor});
+  state.parameters = parameters;
+  state.buffers = buffers;
   return state;
 }
 
@@ -46,9 +42,9 @@ void share_model(const ProcessGroup& process_group, const NamedList& parameters,
 bool goes_on_after(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const py::error_already_set& raised) {
-    const py::gil_scoped_acquire lock;
-    return raised.matches(PyExc_Exception);
+  } catch (const PythonError& raised) {
+    const Locked locked;
+    return raised.is_exception();
   } catch (...) {
     return true;
   }
@@ -57,9 +53,9 @@ bool goes_on_after(const std::exception_ptr& error) {
 bool is_out_of_memory(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const py::error_already_set& raised) {
-    const py::gil_scoped_acquire lock;
-    return raised.matches(PyExc_MemoryError) || device::is_out_of_memory(error);
+  } catch (const PythonError& raised) {
+    const Locked locked;
+    return raised.is_memory_error() || device::is_out_of_memory(error);
   } catch (...) {
     return device::is_out_of_memory(error);
   }
@@ -71,15 +67,14 @@ void carry_python_errors(const parallel::schedule::Action& /*action*/,
                          const std::function<void()>& compute) {
   try {
     compute();
-  } catch (python_error& error) {
-    const py::gil_scoped_acquire lock;
-    if (error.type != nullptr) error.restore();
+  } catch (const std::exception&) {
+    const Locked locked;
     if (PyErr_Occurred() == nullptr) throw;
-    throw py::error_already_set();
+    throw PythonError();
   }
 }
 
-EndsWithoutLock<pipeline::LoopStage> make_loop_stage(const ProcessGroup& process_group, int stages,
+std::unique_ptr<pipeline::LoopStage> make_loop_stage(const ProcessGroup& process_group, int stages,
                                                      int replicas, const NamedList& parameters,
                                                      const NamedList& buffers,
                                                      const std::vector<TiedPair>& tied,
@@ -100,16 +95,9 @@ EndsWithoutLock<pipeline::LoopStage> make_loop_stage(const ProcessGroup& process
   options.survivable = goes_on_after;
   options.out_of_memory = is_out_of_memory;
   options.around = carry_python_errors;
-  return EndsWithoutLock<pipeline::LoopStage>(
-      new pipeline::LoopStage(group, parallel::MeshShape{.stages = stages, .replicas = replicas},
-                              state_of(parameters, buffers), shared, std::move(options)));
-}
-
-pipeline::LoopStage::Forward forward_of(const py::function& callback) {
-  return [&callback](int chunk, int micro_batch, const task::Values& inputs) {
-    const py::gil_scoped_acquire lock;
-    return py::cast<task::Values>(callback(chunk, micro_batch, inputs));
-  };
+  return std::make_unique<pipeline::LoopStage>(
+      group, parallel::MeshShape{.stages = stages, .replicas = replicas},
+      state_of(parameters, buffers), shared, std::move(options));
 }
 
 /// Samples of each micro-batch, weight, digest.
@@ -121,15 +109,13 @@ pipeline::LoopBatch batch_of(const BatchParts& parts) {
 }
 
 std::optional<double> train_batch(pipeline::LoopStage& stage, const BatchParts& batch, double scale,
-                                  const py::function& forward) {
-  const py::gil_scoped_release unlocked;
-  return stage.train(batch_of(batch), scale, forward_of(forward));
+                                  const pipeline::LoopStage::Forward& forward) {
+  return stage.train(batch_of(batch), scale, forward);
 }
 
 std::optional<double> evaluate_batch(pipeline::LoopStage& stage, const BatchParts& batch,
-                                     const py::function& forward) {
-  const py::gil_scoped_release unlocked;
-  return stage.evaluate(batch_of(batch), forward_of(forward));
+                                     const pipeline::LoopStage::Forward& forward) {
+  return stage.evaluate(batch_of(batch), forward);
 }
 
 std::vector<std::size_t> measured_cut(const std::vector<std::vector<double>>& seconds, int stages,
@@ -151,25 +137,17 @@ int usual_micro_batches(const std::string& schedule, int stages, std::int64_t sa
 
 }  // namespace
 
-void bind_pipeline(py::module_& module) {
-  const auto no_gil = py::call_guard<py::gil_scoped_release>();
-  module.def("share_model", share_model, py::arg("group"), py::arg("parameters"),
-             py::arg("buffers"), no_gil);
-  module.def("measured_cut", measured_cut, py::arg("seconds"), py::arg("stages"), py::arg("chunks"),
-             py::arg("micro_batches"));
-  module.def("piece_begins", pipeline::begins_of, py::arg("cuts"), py::arg("pieces"),
-             py::arg("units"), py::arg("table"));
-  module.def("usual_micro_batches", usual_micro_batches, py::arg("schedule"), py::arg("stages"),
-             py::arg("samples"), py::arg("pieces"));
-  module.def("micro_batch_sizes", parallel::schedule::micro_batch_sizes, py::arg("samples"),
-             py::arg("micro_batches"));
-  py::class_<pipeline::LoopStage, EndsWithoutLock<pipeline::LoopStage>>(module, "LoopStage")
-      .def(py::init(&make_loop_stage), py::arg("group"), py::arg("stages"), py::arg("replicas"),
-           py::arg("parameters"), py::arg("buffers"), py::arg("tied"), py::arg("schedule"),
-           py::arg("chunks"), py::arg("split"), py::arg("device"), no_gil)
-      .def("train", train_batch, py::arg("batch"), py::arg("scale"), py::arg("forward"))
-      .def("evaluate", evaluate_batch, py::arg("batch"), py::arg("forward"))
-      .def("counts", &pipeline::LoopStage::counts, py::arg("parameter"));
+void bind_pipeline(Bindings& bindings) {
+  bindings.function("share_model", share_model);
+  bindings.function("measured_cut", measured_cut);
+  bindings.function("piece_begins", pipeline::begins_of);
+  bindings.function("usual_micro_batches", usual_micro_batches);
+  bindings.function("micro_batch_sizes", parallel::schedule::micro_batch_sizes);
+  Bindings::Class<pipeline::LoopStage>(bindings, "LoopStage")
+      .made_by(make_loop_stage)
+      .method("train", train_batch)
+      .method("evaluate", evaluate_batch)
+      .method("counts", &pipeline::LoopStage::counts, Lock::kept);
 }
 
 }  // namespace bimetal::python

@@ -1,9 +1,11 @@
 #include <ATen/ATen.h>
 
 #include <cstring>
-#include <memory>
+#include <map>
 #include <string>
 #include <tuple>
+#include <variant>
+#include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/python/bindings.h"
@@ -12,10 +14,16 @@
 namespace bimetal::python {
 namespace {
 
-namespace py = pybind11;
-
 Deadline deadline_in(double seconds) {
   return Deadline::after(std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9)));
+}
+
+/// By name.
+using Facts =
+    std::map<std::string, std::variant<std::string, std::int64_t, double, std::vector<double>>>;
+
+std::int64_t whole(std::uint64_t count) {
+  return static_cast<std::int64_t>(count);
 }
 
 class PredictionClient {
@@ -26,29 +34,22 @@ class PredictionClient {
                                     : net::Token::from_file(token_file),
                  net::encryption_from_environment()}) {}
 
-  py::dict facts(double seconds) {
-    serving::ModelFacts facts;
-    {
-      const py::gil_scoped_release no_gil;
-      facts = client_.facts(deadline_in(seconds));
-    }
-    py::dict all;
-    all["model"] = facts.model;
-    all["release"] = facts.release;
-    all["channels"] = facts.channels;
-    all["height"] = facts.height;
-    all["width"] = facts.width;
-    all["classes"] = facts.classes;
-    all["mean"] = facts.mean;
-    all["stddev"] = facts.stddev;
-    all["dtype"] = std::string(comm::to_string(facts.dtype));
-    return all;
+  Facts facts(double seconds) {
+    const auto facts = client_.facts(deadline_in(seconds));
+    return {{"model", facts.model},
+            {"release", facts.release},
+            {"channels", facts.channels},
+            {"height", facts.height},
+            {"width", facts.width},
+            {"classes", facts.classes},
+            {"mean", facts.mean},
+            {"stddev", facts.stddev},
+            {"dtype", std::string(comm::to_string(facts.dtype))}};
   }
 
   /// `samples`: on the CPU and contiguous.
   std::tuple<at::Tensor, std::int64_t, std::int64_t> predict(const at::Tensor& samples,
                                                              double seconds) {
-    const py::gil_scoped_release no_gil;
     const std::span bytes(static_cast<const std::byte*>(samples.const_data_ptr()),
                           samples.nbytes());
     const auto said =
@@ -59,21 +60,12 @@ class PredictionClient {
     return {logits, said.weights.oldest, said.weights.newest};
   }
 
-  py::dict figures(double seconds) {
-    serving::Figures figures;
-    {
-      const py::gil_scoped_release no_gil;
-      figures = client_.figures(deadline_in(seconds));
-    }
-    py::dict all;
-    all["requests"] = figures.requests;
-    all["samples"] = figures.samples;
-    all["batches"] = figures.batches;
-    all["refused"] = figures.refused;
-    all["clients"] = figures.clients;
-    all["latency_median_s"] = figures.latency_median_s;
-    all["latency_p99_s"] = figures.latency_p99_s;
-    return all;
+  Facts figures(double seconds) {
+    const auto figures = client_.figures(deadline_in(seconds));
+    return {{"requests", whole(figures.requests)},   {"samples", whole(figures.samples)},
+            {"batches", whole(figures.batches)},     {"refused", whole(figures.refused)},
+            {"clients", whole(figures.clients)},     {"latency_median_s", figures.latency_median_s},
+            {"latency_p99_s", figures.latency_p99_s}};
   }
 
  private:
@@ -93,13 +85,12 @@ class PredictionClient {
 
 }  // namespace
 
-void bind_serving(py::module_& module) {
-  py::class_<PredictionClient>(module, "PredictionClient")
-      .def(py::init<const std::string&, const std::string&>(), py::arg("address"),
-           py::arg("token_file"))
-      .def("facts", &PredictionClient::facts, py::arg("seconds"))
-      .def("predict", &PredictionClient::predict, py::arg("samples"), py::arg("seconds"))
-      .def("figures", &PredictionClient::figures, py::arg("seconds"));
+void bind_serving(Bindings& bindings) {
+  Bindings::Class<PredictionClient>(bindings, "PredictionClient")
+      .made_of<const std::string&, const std::string&>()
+      .method("facts", &PredictionClient::facts)
+      .method("predict", &PredictionClient::predict)
+      .method("figures", &PredictionClient::figures);
 }
 
 }  // namespace bimetal::python

@@ -1,4 +1,3 @@
-#include <pybind11/stl.h>
 
 #include <chrono>
 #include <optional>
@@ -17,29 +16,19 @@
 namespace bimetal::python {
 namespace {
 
-namespace py = pybind11;
 using parallel::shard::HookedModel;
 using parallel::shard::Kept;
 using parallel::shard::Piece;
-using Tensors = std::vector<torch::Tensor>;
-using NamedPairs = std::vector<std::pair<std::string, torch::Tensor>>;
+using NamedTensors = std::vector<task::NamedTensor>;
 /// Its name, trained parameters and buffers.
-using UnitParts = std::tuple<std::string, NamedPairs, NamedPairs>;
-
-using Holder = EndsWithoutLock<HookedModel>;
-
-std::vector<task::NamedTensor> named_tensors_of(const NamedPairs& pairs) {
-  std::vector<task::NamedTensor> tensors;
-  for (const auto& [name, tensor] : pairs) tensors.push_back({name, tensor});
-  return tensors;
-}
+using UnitParts = std::tuple<std::string, NamedTensors, NamedTensors>;
 
 task::Model model_of(const std::vector<UnitParts>& parts) {
   task::Model model;
   for (const auto& [name, parameters, buffers] : parts) {
     model.units.push_back({.name = name,
-                           .parameters = named_tensors_of(parameters),
-                           .buffers = named_tensors_of(buffers),
+                           .parameters = parameters,
+                           .buffers = buffers,
                            .forward = [](const task::Values& inputs) { return inputs; }});
   }
   return model;
@@ -53,21 +42,22 @@ Kept kept_named(const std::string& name) {
               "parameters cannot be offloaded to '" + name + "': none, host or disk");
 }
 
-Holder make_hooked(const ProcessGroup& process_group, const std::vector<UnitParts>& units,
-                   int level, std::vector<double> weights, std::size_t flat_bytes,
-                   const std::string& kept, const std::string& folder, std::int64_t keep_below,
-                   bool hollow) {
+std::unique_ptr<HookedModel> make_hooked(const ProcessGroup& process_group,
+                                         const std::vector<UnitParts>& units, int level,
+                                         std::vector<double> weights, std::size_t flat_bytes,
+                                         const std::string& kept, const std::string& folder,
+                                         std::int64_t keep_below, bool hollow) {
   const auto& group = process_group.group;
-  const py::gil_scoped_release unlocked;
-  return Holder(new HookedModel(model_of(units), group,
-                                {.level = level,
-                                 .weights = std::move(weights),
-                                 .flat_bytes = flat_bytes,
-                                 .kept = kept_named(kept),
-                                 .folder = folder,
-                                 .timeout = process_group.timeout,
-                                 .hollow = hollow,
-                                 .form = {.keep_below = keep_below}}));
+  return std::make_unique<HookedModel>(
+      model_of(units), group,
+      parallel::shard::ShardedModelOptions{.level = level,
+                                           .weights = std::move(weights),
+                                           .flat_bytes = flat_bytes,
+                                           .kept = kept_named(kept),
+                                           .folder = folder,
+                                           .timeout = process_group.timeout,
+                                           .hollow = hollow,
+                                           .form = {.keep_below = keep_below}});
 }
 
 /// (name, the parameter's shape, first element, this rank's part as a leaf) of each.
@@ -80,8 +70,8 @@ pieces_of(HookedModel& model) {
   return all;
 }
 
-NamedPairs gather(HookedModel& model, const std::vector<std::optional<torch::Tensor>>& parts,
-                  std::optional<int> root) {
+NamedTensors gather(HookedModel& model, const std::vector<std::optional<torch::Tensor>>& parts,
+                    std::optional<int> root) {
   const auto& pieces = model.sharded().pieces();
   if (parts.size() != pieces.size()) {
     throw Error(ErrorCode::InvalidArgument, "gather() needs something, or None, for each piece");
@@ -89,12 +79,7 @@ NamedPairs gather(HookedModel& model, const std::vector<std::optional<torch::Ten
   const auto part = [&](const Piece& piece) {
     return parts[static_cast<std::size_t>(&piece - pieces.data())].value_or(torch::Tensor());
   };
-  NamedPairs gathered;
-  const auto everyone = parallel::shard::ShardedModel::kEveryRank;
-  for (auto& [name, tensor] : model.sharded().gather(part, root.value_or(everyone))) {
-    gathered.emplace_back(name, tensor);
-  }
-  return gathered;
+  return model.sharded().gather(part, root.value_or(parallel::shard::ShardedModel::kEveryRank));
 }
 
 double device_speed(const std::string& device) {
@@ -108,37 +93,32 @@ std::vector<double> memory_weights(const ProcessGroup& process_group, const std:
 
 }  // namespace
 
-void bind_sharding(py::module_& module) {
-  const auto no_gil = py::call_guard<py::gil_scoped_release>();
-  module.def("device_speed", device_speed, py::arg("device"), no_gil);
-  module.def("memory_weights", memory_weights, py::arg("group"), py::arg("device"), no_gil);
-  module.def(
+void bind_sharding(Bindings& bindings) {
+  bindings.function("device_speed", device_speed);
+  bindings.function("memory_weights", memory_weights);
+  bindings.function(
       "close_off", [](const torch::Tensor& tensor) { parallel::shard::close_off(tensor); },
-      py::arg("tensor"));
-  module.def("give_memory", parallel::shard::give_memory, py::arg("tensor"));
-  py::class_<HookedModel, Holder>(module, "HookedModel")
-      .def(py::init(&make_hooked), py::arg("group"), py::arg("units"), py::arg("level"),
-           py::arg("weights"), py::arg("flat_bytes"), py::arg("parameters_on"), py::arg("folder"),
-           py::arg("keep_below"), py::arg("hollow"))
-      .def_property_readonly("pieces", pieces_of)
-      .def_property_readonly("shard_bytes",
-                             [](HookedModel& model) { return model.sharded().shard_bytes(); })
-      .def("forward_begins", &HookedModel::forward_begins, py::arg("with_backward"), no_gil)
-      .def("forward_ends", &HookedModel::forward_ends, no_gil)
-      .def("enter", &HookedModel::enter, py::arg("unit"), py::arg("inputs"), no_gil)
-      .def("leave", &HookedModel::leave, py::arg("unit"), py::arg("outputs"), no_gil)
-      .def_property_readonly("pass_number", &HookedModel::pass)
-      .def("backward_begins", &HookedModel::backward_begins, py::arg("pass_number"),
-           py::arg("reduce"), no_gil)
-      .def("backward_ends", &HookedModel::backward_ends, no_gil)
-      .def("finish", &HookedModel::finish, no_gil)
-      .def_property_readonly("has_gradients", &HookedModel::has_gradients)
-      .def("after_update", &HookedModel::after_update, no_gil)
-      .def("end_passes", &HookedModel::end_passes, no_gil)
-      .def("hold_whole", &HookedModel::hold_whole, py::arg("names"), no_gil)
-      .def("let_go_of_whole", &HookedModel::let_go_of_whole, py::arg("root"), no_gil)
-      .def("gather", gather, py::arg("parts"), py::arg("root"), no_gil)
-      .def_property_readonly("wait_seconds", &HookedModel::wait_seconds);
+      Lock::kept);
+  bindings.function("give_memory", parallel::shard::give_memory, Lock::kept);
+  Bindings::Class<HookedModel>(bindings, "HookedModel")
+      .made_by(make_hooked)
+      .property("pieces", pieces_of)
+      .property("shard_bytes", [](HookedModel& model) { return model.sharded().shard_bytes(); })
+      .method("forward_begins", &HookedModel::forward_begins)
+      .method("forward_ends", &HookedModel::forward_ends)
+      .method("enter", &HookedModel::enter)
+      .method("leave", &HookedModel::leave)
+      .property("pass_number", &HookedModel::pass)
+      .method("backward_begins", &HookedModel::backward_begins)
+      .method("backward_ends", &HookedModel::backward_ends)
+      .method("finish", &HookedModel::finish)
+      .property("has_gradients", &HookedModel::has_gradients)
+      .method("after_update", &HookedModel::after_update)
+      .method("end_passes", &HookedModel::end_passes)
+      .method("hold_whole", &HookedModel::hold_whole)
+      .method("let_go_of_whole", &HookedModel::let_go_of_whole)
+      .method("gather", gather)
+      .property("wait_seconds", &HookedModel::wait_seconds);
 }
 
 }  // namespace bimetal::python

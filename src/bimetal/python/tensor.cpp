@@ -1,4 +1,3 @@
-#include <pybind11/stl.h>
 
 #include <memory>
 #include <string>
@@ -17,7 +16,6 @@
 namespace bimetal::python {
 namespace {
 
-namespace py = pybind11;
 namespace tensor = parallel::tensor;
 constexpr std::size_t kFollowBytes = 25u << 20;
 
@@ -69,14 +67,15 @@ class PartRanks {
 /// The parameter, and task::TensorSplit's dim, grain and segments.
 using Split = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t>;
 
-tensor::Cuts make_cuts(const std::vector<std::pair<std::string, torch::Tensor>>& parameters,
-                       const std::vector<Split>& splits, std::vector<double> weights) {
-  task::Unit unit{.name = "the module", .parameters = {}, .forward = {}};
-  for (const auto& [name, parameter] : parameters) unit.parameters.push_back({name, parameter});
+std::unique_ptr<tensor::Cuts> make_cuts(const std::vector<task::NamedTensor>& parameters,
+                                        const std::vector<Split>& splits,
+                                        std::vector<double> weights) {
+  task::Unit unit{.name = "the module", .parameters = parameters, .forward = {}};
   for (const auto& [name, dim, grain, segments] : splits) {
     unit.splits.push_back({.parameter = name, .dim = dim, .grain = grain, .segments = segments});
   }
-  return tensor::Cuts({.units = {std::move(unit)}}, std::move(weights));
+  return std::make_unique<tensor::Cuts>(task::Model{.units = {std::move(unit)}},
+                                        std::move(weights));
 }
 
 std::pair<std::int64_t, std::vector<std::pair<std::int64_t, std::int64_t>>> places(
@@ -93,23 +92,20 @@ std::vector<std::int64_t> whole_parts(std::int64_t total, const std::vector<doub
 
 }  // namespace
 
-void bind_tensor(py::module_& module) {
-  const auto no_gil = py::call_guard<py::gil_scoped_release>();
-  module.def("whole_parts", whole_parts, py::arg("total"), py::arg("weights"));
-  py::class_<tensor::Cuts>(module, "TensorCuts")
-      .def(py::init(&make_cuts), py::arg("parameters"), py::arg("splits"), py::arg("weights"))
-      .def("has", &tensor::Cuts::has, py::arg("parameter"))
-      .def("part", &tensor::Cuts::part, py::arg("parameter"), py::arg("whole"), py::arg("rank"))
-      .def("places", places, py::arg("parameter"), py::arg("rank"));
-  py::class_<PartRanks, EndsWithoutLock<PartRanks>>(module, "PartRanks")
-      .def(py::init<const ProcessGroup&, std::vector<double>>(), py::arg("group"),
-           py::arg("weights"), no_gil)
-      .def("shared", &PartRanks::shared, py::arg("x"), no_gil)
-      .def("sum", &PartRanks::sum, py::arg("x"), no_gil)
-      .def("gathered", &PartRanks::gathered, py::arg("part"), py::arg("columns"), no_gil)
-      .def("cross_entropy_sum", &PartRanks::cross_entropy_sum, py::arg("logits"),
-           py::arg("targets"), py::arg("vocabulary"), py::arg("ignored"), no_gil)
-      .def("follow_first", &PartRanks::follow_first, py::arg("tensors"), no_gil);
+void bind_tensor(Bindings& bindings) {
+  bindings.function("whole_parts", whole_parts, Lock::kept);
+  Bindings::Class<tensor::Cuts>(bindings, "TensorCuts")
+      .made_by(make_cuts)
+      .method("has", &tensor::Cuts::has, Lock::kept)
+      .method("part", &tensor::Cuts::part, Lock::kept)
+      .method("places", places, Lock::kept);
+  Bindings::Class<PartRanks>(bindings, "PartRanks")
+      .made_of<const ProcessGroup&, std::vector<double>>()
+      .method("shared", &PartRanks::shared)
+      .method("sum", &PartRanks::sum)
+      .method("gathered", &PartRanks::gathered)
+      .method("cross_entropy_sum", &PartRanks::cross_entropy_sum)
+      .method("follow_first", &PartRanks::follow_first);
 }
 
 }  // namespace bimetal::python

@@ -54,7 +54,7 @@ std::shared_ptr<const JobTask> make_task(const job::JobConfig& job,
 std::vector<double> unit_operations(const JobTask& task);
 
 // Tasks written in Python. What makes them is not in this library but in the extension module that
-// runs the program inside of Python (python_host/), which announces itself here.
+// runs the program inside of Python (python/), which announces itself here.
 
 /// Makes the task that job.model.python names. Errors: InvalidArgument with Python's traceback.
 using PythonTaskMaker = std::function<std::shared_ptr<const JobTask>(const job::JobConfig& job)>;

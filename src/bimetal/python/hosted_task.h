@@ -10,19 +10,19 @@
 
 #include "bimetal/job/job_config.h"
 #include "bimetal/optim/fused.h"
-#include "bimetal/python_host/calls.h"
+#include "bimetal/python/convert.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/task.h"
 
-namespace bimetal::python_host {
+namespace bimetal::python {
 
 // A data set written in Python.
 
 class HostedDataset final : public task::Dataset {
  public:
   /// `dataset`: bimetal.task.hosted.HostedDataset; `dtype`: of the floating-point tensors in
-  /// batches. With the interpreter's lock.
-  HostedDataset(const pybind11::object& dataset, torch::Dtype dtype);
+  /// batches. With the Python's lock.
+  HostedDataset(const Object& dataset, torch::Dtype dtype);
 
   std::int64_t size() const override { return size_; }
   std::int64_t weight(std::int64_t sample) const override;
@@ -37,12 +37,11 @@ class HostedDataset final : public task::Dataset {
 
 // An optimizer of torch.optim, with its scheduler, as one that the program's step knows.
 
-/// Use from one thread, one without the interpreter's lock.
+/// Use from one thread, one without the Python's lock.
 class HostedOptimizer final : public optim::ForeignOptimizer {
  public:
-  /// `hosted`: bimetal.task.hosted.HostedOptimizer over `parameters`. With the interpreter's
-  /// lock.
-  HostedOptimizer(const pybind11::object& hosted, std::vector<torch::Tensor> parameters);
+  /// `hosted`: bimetal.task.hosted.HostedOptimizer over `parameters`. With Python's lock.
+  HostedOptimizer(const Object& hosted, std::vector<torch::Tensor> parameters);
 
   /// One step of the optimizer and of its scheduler; state() then holds what both keep.
   torch::Tensor step(LossClosure closure = nullptr) override;
@@ -58,12 +57,12 @@ class HostedOptimizer final : public optim::ForeignOptimizer {
   const torch::optim::OptimizerParamState* shown_ = nullptr;
 };
 
-/// May be called by threads that do not hold the interpreter's lock, as every Task; not by those
+/// May be called by threads that do not hold the Python's lock, as every Task; not by those
 /// that do.
 class HostedTask final : public task::JobTask {
  public:
-  /// `task`: bimetal.task.hosted.HostedTask, made for `job`. With the interpreter's lock.
-  HostedTask(const pybind11::object& task, const job::JobConfig& job);
+  /// `task`: bimetal.task.hosted.HostedTask, made for `job`. With the Python's lock.
+  HostedTask(const Object& task, const job::JobConfig& job);
 
   task::Model make_model() const override;
   std::shared_ptr<const task::Dataset> training() const override { return training_; }
@@ -92,4 +91,4 @@ class HostedTask final : public task::JobTask {
 /// traceback.
 std::shared_ptr<const task::JobTask> host_task(const job::JobConfig& job);
 
-}  // namespace bimetal::python_host
+}  // namespace bimetal::python
