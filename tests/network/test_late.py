@@ -33,7 +33,7 @@ class Late(JobOnHosts, ExactJob):
         self.checkpoints = self.folder / "elastic"
         self.wait_for_checkpoint(first)
         late = self.join_at(2, self.address)
-        first.wait_for_output("3 workers go on")
+        late.wait_for_output("training\n")
         for job in (first, second):
             for pid in (job.pid, *self.ranks_of(job)):
                 os.kill(pid, signal.SIGKILL)

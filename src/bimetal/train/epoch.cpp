@@ -14,6 +14,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/c10d/island.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
+#include "bimetal/comm/watched.h"
 #include "bimetal/predict/sample.h"
 #include "bimetal/train/setup.h"
 
@@ -22,6 +23,7 @@ namespace {
 
 /// Others are training beside its first steps, and its next ones will tell more.
 constexpr std::chrono::milliseconds kBudgetOfNewcomer{150};
+constexpr const char* kMeasuring = "devices were being measured";
 
 }  // namespace
 
@@ -195,15 +197,19 @@ balance::Balancer Epoch::measure_devices() {
   const bool steps = !in_pieces() && !stages_.mesh;
   if (!steps && job_.zero.level > 0 && job_.zero.shards == "speed" && job_.zero.weights.empty()) {
     observer_.on_phase("measuring devices");
-    products_ = probe_products(mesh_ ? mesh_->replicas() : group_, run_.place.device,
-                               options_.worker.speed);
+    const auto& among = mesh_ ? mesh_->replicas() : group_;
+    comm::do_watched(among, run_.timeout(), kMeasuring, [&] {
+      products_ = probe_products(among, run_.place.device, options_.worker.speed);
+    });
   }
   if (!cut) memory_.plan(computing(), run_.batch_weight(), products_, observer_);
   std::vector<balance::Device> devices(
       static_cast<std::size_t>(replicas_.in_parts() ? group_.size() : lanes_.count()));
   if (steps) {
     observer_.on_phase("measuring devices");
-    devices = probe_devices(group_, job_.train, *run_.task, probe_options());
+    comm::do_watched(group_, run_.timeout(), kMeasuring, [&] {
+      devices = probe_devices(group_, job_.train, *run_.task, probe_options());
+    });
   }
   memory_.note_peak();
   for (const auto& device : devices) alone_.push_back(device.cost.rate(run_.batch_weight()));
