@@ -13,7 +13,7 @@ Three workers of one thread each, on this machine, train the same MLP with Adam.
 
 The sides (--sides): Bimetal; torchft, by its Manager; torchrun, one agent for each worker, which saves a checkpoint every
 --every steps and starts all workers again from it; hvd.elastic, Horovod's interface in bimetal.horovod, which commits every
---every steps. (Horovod 0.28.1 does not build for today's torch.)
+--every steps.
 
 Bimetal's steps are read from its monitor, the others' from a file that each worker writes. torchft's lighthouse has the
 short time-outs that --join-ms, --tick-ms and --silence-ms say; its own are 60 s, 100 ms and 5 s. torchrun's agents look
