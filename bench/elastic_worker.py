@@ -34,7 +34,7 @@ def train_from_checkpoint(options):
     model, optimizer, loss_by = prepared(options)
     step = 0
     if options.checkpoint.exists():
-        saved = torch.load(options.checkpoint)
+        saved = torch.load(options.checkpoint, weights_only=True)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         step = saved["step"]
