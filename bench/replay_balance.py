@@ -13,7 +13,7 @@ import argparse
 import json
 import pathlib
 
-from bimetal import _C
+from bimetal.library.shares import Balancer
 
 
 def main():
@@ -23,7 +23,7 @@ def main():
     record = json.loads(args.report.read_text())["balance"]
     ranks = len(record["probes"])
     weights = record["steps"][0]["batch"] if record["policy"] == "fixed" else []
-    balancer = _C.Balancer(ranks, record["global_batch"], record["policy"], weights,
+    balancer = Balancer(ranks, record["global_batch"], record["policy"], weights,
                            [(probe["alpha_s"], probe["beta_s"]) for probe in record["probes"]])
     print(f"shares by the probes: {balancer.shares}")
     nothing = [0] * ranks
