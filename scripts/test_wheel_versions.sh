@@ -20,7 +20,7 @@ rm -rf "$places"
 mkdir "$places"
 python3 -m zipfile -e "${wheels[0]}" "$places/wheel"
 
-# What the wheel has, by tests that the extension passes, too: those in which torch takes part.
+# What the wheel has, by tests that the torch library passes, too: those in which torch takes part.
 use() {
   case $1 in
     1.* | 2.[0-3].*) unittest_file 600 tests/install/test_wheels.py TooOld; return ;;

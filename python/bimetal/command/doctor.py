@@ -38,7 +38,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    set_error_class(Error)  # the extension, where it does all else, has done so for itself alone
+    set_error_class(Error)  # the torch library has done so for itself alone
     if arguments.token_file:
         os.environ["BIMETAL_TOKEN_FILE"] = arguments.token_file
     found = Findings(arguments.json)
@@ -85,9 +85,9 @@ def addresses() -> list[tuple[str, str]]:
 
 def local(found: Findings) -> list[str]:
     """Tells what is here; what is wrong with it."""
-    mine, extension = facts(), _torch_check.fits()
-    found.tell(f"bimetal {mine['bimetal']} ({'with' if extension else 'without'} the extension), torch {mine['torch']}, Python {mine['python']}, {mine['system']}",
-               bimetal=mine["bimetal"], extension=extension, torch=mine["torch"], python=mine["python"], system=mine["system"])
+    mine, torch_library = facts(), _torch_check.fits()
+    found.tell(f"bimetal {mine['bimetal']} ({'with' if torch_library else 'without'} its torch library), torch {mine['torch']}, Python {mine['python']}, {mine['system']}",
+               bimetal=mine["bimetal"], torch_library=torch_library, torch=mine["torch"], python=mine["python"], system=mine["system"])
     if _torch_check.is_untried():
         newest = ".".join(map(str, _torch_check.NEWEST_TRIED))
         found.note(f"torch: newer than {newest}, the last that this bimetal was tested with; should something fail, try "

@@ -1,4 +1,4 @@
-"""The sampler and the balancer, as the extension has them."""
+"""The sampler and the balancer."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ std::shared_ptr<const JobTask> make_task(const job::JobConfig& job,
 /// alone.
 std::vector<double> unit_operations(const JobTask& task);
 
-// Tasks written in Python. What makes them is not in this library but in the extension module that
+// Tasks written in Python. What makes them is not in this library but in the torch library that
 // runs the program inside of Python (python/), which announces itself here.
 
 /// Makes the task that job.model.python names. Errors: InvalidArgument with Python's traceback.
