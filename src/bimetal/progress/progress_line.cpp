@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "bimetal/progress/clock_text.h"
@@ -11,16 +13,21 @@
 namespace bimetal::progress {
 namespace {
 
-/// "410 : 102"; of many workers the first ones.
+constexpr std::size_t kMost = 6;
+
+/// "410 : 102"; of many workers the first ones that have a share: others may have left long ago.
 template <typename Number>
-std::string series(const std::vector<Number>& values, const char* separator) {
-  constexpr std::size_t kMost = 6;
+std::string series(const std::vector<Number>& values, const std::vector<std::int64_t>& shares,
+                   const char* separator) {
   std::string text;
-  for (std::size_t i = 0; i < std::min(values.size(), kMost); ++i) {
-    if (i > 0) text += separator;
+  std::size_t shown = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values.size() > kMost && i < shares.size() && shares[i] == 0) continue;
+    if (shown > 0) text += separator;
+    if (++shown > kMost) return text + "…";
     text += fmt::format("{:.0f}", static_cast<double>(values[i]));
   }
-  return values.size() > kMost ? text + separator + "…" : text;
+  return text;
 }
 
 }  // namespace
@@ -28,10 +35,10 @@ std::string series(const std::vector<Number>& values, const char* separator) {
 std::string rate_line(const Progress& progress) {
   auto line = fmt::format("{:.0f} {}/s", progress.samples_per_s, progress.counts);
   if (progress.shares.size() <= 1) return line;
-  const auto shares = fmt::format("shares {}", series(progress.shares, " : "));
+  const auto shares = fmt::format("shares {}", series(progress.shares, progress.shares, " : "));
   if (std::isnan(progress.efficiency)) return fmt::format("{}  {}", line, shares);
   return fmt::format("efficiency {:.0f} %  {} ({})  {}", 100 * progress.efficiency, line,
-                     series(progress.rank_samples_per_s, " + "), shares);
+                     series(progress.rank_samples_per_s, progress.shares, " + "), shares);
 }
 
 std::string progress_line(const Progress& progress) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <thread>
 
+#include "bimetal/progress/progress_line.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::progress {
@@ -117,6 +118,16 @@ TEST(Together, AnInterruptEndsAllRanksAlike) {
   });
   EXPECT_EQ(interrupted, 3);
   EXPECT_EQ(cancelled, 3);
+}
+
+TEST(ProgressLine, ShowsWhoHasAShareWhereManyHaveComeAndGone) {
+  Progress progress;
+  progress.samples_per_s = 300;
+  progress.counts = "images";
+  progress.efficiency = 0.5;
+  progress.shares = {0, 0, 0, 0, 0, 0, 40, 24};
+  progress.rank_samples_per_s = {9, 9, 9, 9, 9, 9, 200, 100};
+  EXPECT_EQ(rate_line(progress), "efficiency 50 %  300 images/s (200 + 100)  shares 40 : 24");
 }
 
 }  // namespace
