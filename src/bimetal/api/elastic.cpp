@@ -195,7 +195,7 @@ class ElasticLoop {
     if (std::ranges::all_of(steps, [&](std::int64_t made) { return made == *most; })) return;
     std::vector<bool> behind;
     for (const auto made : steps) behind.push_back(made < *most);
-    const bool follows = steps[static_cast<std::size_t>(rank())] < *most;
+    const bool follows = behind[static_cast<std::size_t>(rank())];
     if (follows) has_state_ = false;  // until it has all of it
     const auto own = session_.reached().value_or(checkpoint::TrainingState());
     auto state =

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <deque>
-#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "bimetal/base/deadline.h"
@@ -63,20 +63,6 @@ TensorMap room_for(std::string_view header, const TensorMap& own, const std::str
     room[entry.name] = fits ? found->second : torch::empty(entry.shape, entry.dtype);
   }
   return room;
-}
-
-/// `root`'s, encoded like a checkpoint's files: data, in which nothing can be executed.
-template <typename Encode>
-std::string broadcast_from(const comm::Group& group, int root, const Encode& encode) {
-  comm::Bytes own;
-  if (group.rank() == root) {
-    const auto encoded = encode();
-    const auto bytes = std::as_bytes(std::span(encoded));
-    own.assign(bytes.begin(), bytes.end());
-  }
-  const auto sent =
-      comm::broadcast_bytes(group, std::move(own), root, Deadline::after(kFileTimeout));
-  return {reinterpret_cast<const char*>(sent.data()), sent.size()};
 }
 
 /// One rank's part in sending tensors in slices. All ranks go through the same slices.
@@ -163,11 +149,19 @@ TrainingState catch_up(comm::Group group, const std::vector<bool>& behind, const
   const auto origin = fmt::format("the training state that rank {} has sent", root);
   const bool follows = behind[static_cast<std::size_t>(group.rank())];
   auto learnt = learnt_by(optimizer, model);
-  const auto text = broadcast_from(group, root, [&] { return state_text(own); });
+  // Encoded like a checkpoint's files: data, in which nothing can be executed.
+  const bool tells = group.rank() == root;
+  const auto broadcast_text = [&](const std::string& mine) {
+    return comm::broadcast_text(group, mine, root, Deadline::after(kFileTimeout));
+  };
+  const auto broadcast = [&](comm::Bytes mine) {
+    return comm::broadcast_bytes(group, std::move(mine), root, Deadline::after(kFileTimeout));
+  };
+  const auto text = broadcast_text(tells ? state_text(own) : std::string());
   const auto feedback =
-      broadcast_from(group, root, [&] { return encode_safetensors(feedback_tensors(own)); });
-  const auto small = broadcast_from(group, root, [&] { return encode_safetensors(learnt.small); });
-  const auto header = broadcast_from(group, root, [&] { return header_of(learnt.large); });
+      broadcast(tells ? encode_safetensors(feedback_tensors(own)) : comm::Bytes());
+  const auto small = broadcast(tells ? encode_safetensors(learnt.small) : comm::Bytes());
+  const auto header = broadcast_text(tells ? header_of(learnt.large) : std::string());
   if (follows) learnt.large = room_for(header, learnt.large, origin);
 
   for (const auto& [name, tensor] : model.parameters) slices.exchange(tensor, false);
@@ -177,9 +171,8 @@ TrainingState catch_up(comm::Group group, const std::vector<bool>& behind, const
   TrainingState state = own;
   if (follows) {
     state = parse_state_text(text, origin);
-    state.error_feedback =
-        feedback_values(decode_safetensors(std::as_bytes(std::span(feedback)), origin));
-    learnt.small = decode_safetensors(std::as_bytes(std::span(small)), origin);
+    state.error_feedback = feedback_values(decode_safetensors(feedback, origin));
+    learnt.small = decode_safetensors(small, origin);
     learnt.large.merge(learnt.small);
     optimizer.state() = optimizer_states(learnt.large, optimizer, model, origin);
   }

@@ -131,15 +131,6 @@ LastSave last_save(const fs::path& dir) {
 
 namespace {
 
-comm::Bytes bytes_of(std::string_view text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  return {bytes.begin(), bytes.end()};
-}
-
-std::string text_of(const comm::Bytes& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 bool all_finite(const task::ModelState& model) {
   const torch::NoGradGuard no_grad;
   return std::ranges::all_of(model.parameters, [](const task::NamedTensor& parameter) {
@@ -157,13 +148,14 @@ std::optional<TrainingState> share(const comm::Group& group, const TrainingState
     return comm::broadcast_bytes(group, std::move(bytes), 0, Deadline::after(kFileTimeout));
   };
   // Encoded like the checkpoint's files: data, in which nothing can be executed.
-  const auto text = broadcast(own ? bytes_of(state_text(*own)) : comm::Bytes());
+  const auto text = comm::broadcast_text(group, own ? state_text(*own) : std::string(), 0,
+                                         Deadline::after(kFileTimeout));
   if (text.empty()) return std::nullopt;
   const auto feedback = broadcast(own ? encode_safetensors(feedback_tensors(*own)) : comm::Bytes());
   const auto learnt =
       broadcast(own ? encode_safetensors(optimizer_tensors(optimizer, model)) : comm::Bytes());
   if (own) return *own;
-  auto state = parse_state_text(text_of(text), origin);
+  auto state = parse_state_text(text, origin);
   state.error_feedback = feedback_values(decode_safetensors(feedback, origin));
   optimizer.state() =
       optimizer_states(decode_safetensors(learnt, origin), optimizer, model, origin);
@@ -180,7 +172,7 @@ std::filesystem::path save_shared_checkpoint(comm::Group group, const job::Check
   if (group.rank() == 0) {
     path = save_checkpoint(config.dir, model, optimizer, state, config.keep).string();
   }
-  return text_of(comm::broadcast_bytes(group, bytes_of(path), 0, Deadline::after(kFileTimeout)));
+  return comm::broadcast_text(group, path, 0, Deadline::after(kFileTimeout));
 }
 
 std::optional<TrainingState> load_shared_checkpoint(

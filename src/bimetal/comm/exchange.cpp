@@ -70,6 +70,12 @@ Bytes broadcast_bytes(Group group, Bytes bytes, int root, Deadline deadline) {
   return bytes;
 }
 
+std::string broadcast_text(Group group, std::string_view text, int root, Deadline deadline) {
+  const auto bytes = std::as_bytes(std::span(text));
+  const auto sent = broadcast_bytes(std::move(group), {bytes.begin(), bytes.end()}, root, deadline);
+  return {reinterpret_cast<const char*>(sent.data()), sent.size()};
+}
+
 std::size_t checked_size(std::int64_t size, std::int64_t most, int rank) {
   if (size >= 0 && size <= most) return static_cast<std::size_t>(size);
   throw Error(ErrorCode::CorruptData,
@@ -125,9 +131,7 @@ std::string from_rank_0(Group group, const std::function<std::string()>& action,
       text = failure_text(to_error(error));
     }
   }
-  const auto bytes = std::as_bytes(std::span(text));
-  const auto sent = broadcast_bytes(group, {bytes.begin(), bytes.end()}, 0, deadline);
-  text.assign(reinterpret_cast<const char*>(sent.data()), sent.size());
+  text = broadcast_text(group, text, 0, deadline);
   if (!text.empty() && text[0] == kDone) return text.substr(1);
   // Only of what rank 0 knows to be a failure does it wait for the others, too.
   if (!text.empty() && text[0] == kFailed) let_all_hear(std::move(group), deadline);

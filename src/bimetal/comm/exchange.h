@@ -7,6 +7,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bimetal/comm/group.h"
@@ -28,6 +29,9 @@ std::vector<std::string> all_gather_text(Group group, const std::string& mine, D
 
 /// `root`'s bytes, on every rank. Collective; `bytes` is ignored elsewhere. Errors as above.
 Bytes broadcast_bytes(Group group, Bytes bytes, int root, Deadline deadline);
+
+/// The same for text.
+std::string broadcast_text(Group group, std::string_view text, int root, Deadline deadline);
 
 // Checks the sizes that ranks announce before they send (exchange.h).
 

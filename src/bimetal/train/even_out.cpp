@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -126,7 +125,7 @@ struct Standing {
   bool behind(int rank) const { return of(rank).step < most(); }
   std::vector<bool> all_behind() const {
     std::vector<bool> all;
-    for (const auto& one : accounts) all.push_back(one.step < most());
+    for (int rank = 0; rank < std::ssize(accounts); ++rank) all.push_back(behind(rank));
     return all;
   }
   bool lacks_history(int rank) const {
@@ -185,11 +184,8 @@ void share_whole_model(Run& run, const comm::Group& group, const std::vector<boo
 
 void share_history(Run& run, const comm::Group& group, int root, bool follows) {
   const auto own = follows ? std::string() : history_of(run).dump();
-  const auto bytes = std::as_bytes(std::span(own));
-  const auto text = comm::broadcast_bytes(group, comm::Bytes(bytes.begin(), bytes.end()), root,
-                                          Deadline::after(run.timeout()));
-  if (!follows) return;
-  take_history(run, {reinterpret_cast<const char*>(text.data()), text.size()});
+  const auto text = comm::broadcast_text(group, own, root, Deadline::after(run.timeout()));
+  if (follows) take_history(run, text);
 }
 
 /// To the last checkpoint that rank 0 finds.

@@ -135,10 +135,7 @@ void SlicedSave::open(const fs::path& target, const Begin& begin) {
     folder_ = fs::absolute(fresh_->folder());
   }
   const auto from_rank_0 = [&](const fs::path& path) {
-    const auto text = path.string();
-    const auto bytes = std::as_bytes(std::span(text));
-    const auto sent = comm::broadcast_bytes(group_, {bytes.begin(), bytes.end()}, 0, by_now());
-    return fs::path(std::string(reinterpret_cast<const char*>(sent.data()), sent.size()));
+    return fs::path(comm::broadcast_text(group_, path.string(), 0, by_now()));
   };
   folder_ = from_rank_0(folder_);
   target_ = from_rank_0(target_);
