@@ -105,8 +105,11 @@ class Launch(harness.FaultTest):
         self.assertEqual(job.done().out.count("through"), 2, job.out)
 
     def test_who_was_killed_is_the_cause(self):
-        script = "import os, sys, time; rank = os.environ['RANK']; os.kill(os.getpid(), 9) if rank == '2' else sys.exit(rank == '0')"
-        job = self.launch(script, "-n", "3").done(137)
+        script = ("import os, pathlib, sys, time; rank, last = os.environ['RANK'], pathlib.Path(sys.argv[1])\n"
+                  "if rank == '2': last.touch(); os.kill(os.getpid(), 9)\n"
+                  "while not last.exists(): time.sleep(0.01)\n"  # who starts sooner has not failed of itself
+                  "sys.exit(rank == '0')")
+        job = self.start("launch", "-n", "3", "--", sys.executable, "-c", script, str(self.folder / "last"), program=COMMAND).done(137)
         self.assertRegex(job.err, r"rank 2 on .* was killed by signal 9 \(Killed\); the other ranks were stopped")
 
     def test_lines_have_their_ranks(self):

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <fstream>
 #include <mutex>
 #include <set>
@@ -164,6 +165,7 @@ class Pairing : public ::testing::Test {
                             [this](const std::string& note) {
                               const std::lock_guard lock(mutex_);
                               said_ = note;
+                              told_.notify_all();
                             }};
     options.now = [this] { return Clock::time_point(seconds(now_s_)); };
     host_.emplace(std::move(options));
@@ -193,6 +195,7 @@ class Pairing : public ::testing::Test {
   const test::TemporaryFolder folder_;
   std::atomic<int> now_s_ = 1000;
   std::mutex mutex_;
+  std::condition_variable told_;
   std::string shown_, said_;
   std::optional<Host> host_;
 };
@@ -289,7 +292,8 @@ TEST_F(Pairing, AKeyThatOthersCanReadIsNotUsed) {
                                std::filesystem::perms::others_read,
                                std::filesystem::perm_options::add);
   refusal_of([&] { join(guest()); }, ErrorCode::PeerLost);
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  told_.wait_for(lock, seconds(10), [this] { return said_.find("forget") != std::string::npos; });
   expect_in("machines forget pc", said_);
 }
 

@@ -183,6 +183,7 @@ TEST_F(Epochs, WhatALostRankWasSavingIsSavedAgain) {
     }
   });
   EXPECT_EQ(processes[1]->run.saved_step, 20);
+  processes[0].reset();  // waits for its copies
   std::filesystem::remove_all(job_.checkpoint.dir);  // as of rank 0, killed before it was through
   bimetal::testing::run_ranks(1, [&](int, comm::Group group) {
     even_out(processes[1]->run, group);
