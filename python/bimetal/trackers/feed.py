@@ -12,6 +12,7 @@ from typing import Any
 
 from bimetal.trackers.figures import Checkpoint, Figures, Item, Words
 
+_MOST_AT_ONCE = 50  # figures of as many steps in one call
 _MOST_WAITING = 10_000  # items; of more, every second figure is left out
 
 
@@ -64,15 +65,19 @@ class Feed:
             words = str(problem).strip().splitlines()
             self._say(f"note: tracker {self._name} has stopped: {words[0] if words else type(problem).__name__}")
 
-    def _next(self) -> Item | str:
+    def _next(self) -> list[Figures] | Words | Checkpoint | str:
+        """Figures that wait come together: a tracker that takes time for each call catches up."""
         with self._changed:
             self._changed.wait_for(lambda: self._items)
-            return self._items.popleft()
+            figures = []
+            while self._items and isinstance(self._items[0], Figures) and len(figures) < _MOST_AT_ONCE:
+                figures.append(self._items.popleft())
+            return figures or self._items.popleft()
 
-    def _hand_on(self, tracker: Any, item: Item) -> None:
+    def _hand_on(self, tracker: Any, item: list[Figures] | Words | Checkpoint) -> None:
         match item:
-            case Figures(step, at, values):
-                tracker.figures(step, at, values)
+            case list():
+                tracker.figures(item)
             case Words(step, title, text, level):
                 tracker.words(step, title, text, level)
             case Checkpoint(step, path):

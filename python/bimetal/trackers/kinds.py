@@ -8,6 +8,8 @@ import os
 import urllib.parse
 from typing import Any
 
+from bimetal.trackers.figures import Figures
+
 _PROJECT = "bimetal"
 
 
@@ -25,8 +27,9 @@ class Trackio:
         self._run = trackio.init(project=project, name=f"{_name_of(task)}-{os.getpid()}", config=task["job"], embed=False)
         self.where = f"{self._run.name}; look at it with: trackio show --project {project}"
 
-    def figures(self, step: int, at: float, values: dict[str, float]) -> None:
-        self._run.log(values, step=step)
+    def figures(self, several: list[Figures]) -> None:
+        for one in several:
+            self._run.log(one.values, step=one.step)
 
     def words(self, step: int, title: str, text: str, level: str) -> None:
         levels = self._trackio.AlertLevel
@@ -58,8 +61,9 @@ class WandB:
             self._run = wandb.init(**options, mode="offline")  # nobody answers
         self.where = self._run.url if not self._run.offline else f"without a network, in {self._run.dir}; later: wandb sync"
 
-    def figures(self, step: int, at: float, values: dict[str, float]) -> None:
-        self._run.log(values, step=step)
+    def figures(self, several: list[Figures]) -> None:
+        for one in several:
+            self._run.log(one.values, step=one.step)
 
     def words(self, step: int, title: str, text: str, level: str) -> None:
         self._run.alert(title=title[:63], text=text, level=self._wandb.AlertLevel.WARN if level == "warn" else self._wandb.AlertLevel.INFO)
@@ -85,7 +89,7 @@ def _knows_account() -> bool:
 
 
 class MLflow:
-    _MOST = 100  # parameters in one call
+    _MOST, _MOST_METRICS = 100, 1000  # parameters in one call, and metrics
 
     def __init__(self, task: dict[str, Any]):
         import mlflow
@@ -103,8 +107,10 @@ class MLflow:
             client.log_batch(self._run, params=parameters[first:first + self._MOST])
         self.where = f"run {self._run} at {mlflow.get_tracking_uri()}"
 
-    def figures(self, step: int, at: float, values: dict[str, float]) -> None:
-        self._client.log_batch(self._run, metrics=[self._metric(name, value, int(at * 1000), step) for name, value in values.items()])
+    def figures(self, several: list[Figures]) -> None:
+        metrics = [self._metric(name, value, int(one.at * 1000), one.step) for one in several for name, value in one.values.items()]
+        for first in range(0, len(metrics), self._MOST_METRICS):
+            self._client.log_batch(self._run, metrics=metrics[first:first + self._MOST_METRICS])
 
     def words(self, step: int, title: str, text: str, level: str) -> None:
         """MLflow has no alerts: the last one is a tag, and all are a file."""
