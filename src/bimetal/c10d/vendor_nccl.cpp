@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/temporary_path.h"
+#include "bimetal/base/files.h"
 #include "bimetal/c10d/vendor.h"
 
 namespace bimetal::c10d {

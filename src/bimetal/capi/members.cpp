@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/base/json_string.h"
+#include "bimetal/base/json.h"
 #include "bimetal/capi/boundary.h"
 #include "bimetal/membership/door.h"
 #include "bimetal/membership/membership.h"

@@ -14,8 +14,6 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/os_files.h"
-#include "bimetal/base/temporary_path.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 
 namespace bimetal::checkpoint {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/temporary_path.h"
+#include "bimetal/base/files.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 #include "bimetal/checkpoint/optimizer_state.h"

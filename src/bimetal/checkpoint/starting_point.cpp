@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/comm/exchange.h"
 

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "bimetal/base/nearest_name.h"
 #include "bimetal/base/release.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/python_command.h"

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/base/unicode/utf8.h"
 
 namespace bimetal::launch {
 

@@ -8,7 +8,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
-#include "bimetal/base/json/depth.h"
+#include "bimetal/base/json.h"
 #include "bimetal/monitor/run_record_json.h"
 #include "bimetal/monitor/unix_time.h"
 

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "bimetal/base/unicode/windows_text.h"
+#include "bimetal/base/unicode/utf8.h"
 #include "bimetal/net/interfaces.h"
 #include "bimetal/net/socket_address.h"
 

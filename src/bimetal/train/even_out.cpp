@@ -13,7 +13,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/base/wire_fields.h"
 #include "bimetal/checkpoint/catch_up.h"
 #include "bimetal/checkpoint/checkpoint.h"

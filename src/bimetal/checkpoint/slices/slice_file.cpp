@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/os_files.h"
+#include "bimetal/base/files.h"
 
 namespace bimetal::checkpoint {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/checkpoint/inspect.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"

@@ -10,9 +10,9 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
 #include "bimetal/base/release.h"
-#include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/base/typed_text.h"
+#include "bimetal/base/unicode/utf8.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/fabric/launch_plan.h"

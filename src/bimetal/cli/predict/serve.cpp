@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"

@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/quantity.h"
 #include "bimetal/base/release.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/start/host_meeting.h"

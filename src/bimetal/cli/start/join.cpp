@@ -10,7 +10,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
-#include "bimetal/base/url.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"

@@ -13,7 +13,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
-#include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/base/unicode/utf8.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/fabric/launch_plan.h"
 #include "bimetal/cli/start/host_meeting.h"

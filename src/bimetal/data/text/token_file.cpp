@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/os_files.h"
+#include "bimetal/base/files.h"
 #include "bimetal/base/wire.h"
 #include "bimetal/data/digest.h"
 #include "bimetal/data/gzip_file.h"

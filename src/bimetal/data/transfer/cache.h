@@ -14,7 +14,7 @@
 #include <memory>
 #include <string>
 
-#include "bimetal/base/os_files.h"
+#include "bimetal/base/files.h"
 #include "bimetal/data/transfer/content.h"
 #include "bimetal/progress/observer.h"
 

@@ -6,9 +6,8 @@
 #include <system_error>
 #include <utility>
 
+#include "bimetal/base/files.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/os_files.h"
-#include "bimetal/base/temporary_path.h"
 #include "bimetal/data/dataset_files.h"
 #include "bimetal/data/transfer/content.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/url.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/base/wire.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/data/transfer/content.h"

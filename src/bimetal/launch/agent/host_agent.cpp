@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/base/unicode/utf8.h"
 #include "bimetal/launch/agent/agent_message.h"
 #include "bimetal/launch/last_words.h"
 #include "bimetal/launch/local/pipe.h"

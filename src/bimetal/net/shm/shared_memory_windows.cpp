@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/unicode/windows_text.h"
+#include "bimetal/base/unicode/utf8.h"
 #include "bimetal/net/shm/section_name_windows.h"
 #include "bimetal/net/shm/shared_memory.h"
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "bimetal/base/log.h"
-#include "bimetal/base/repetitions.h"
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/sockets.h"
 #include "bimetal/net/tcp/spawn.h"

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/nearest_name.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/plan/mesh/cluster.h"
 
 namespace bimetal::plan {

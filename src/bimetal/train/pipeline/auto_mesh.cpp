@@ -9,7 +9,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/base/wire_fields.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host_allocator.h"

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-#include "bimetal/base/json_string.h"
+#include "bimetal/base/json.h"
 #include "bimetal/base/wire_fields.h"
 #include "bimetal/parallel/exchange_span.h"
 

@@ -1,10 +1,14 @@
 #pragma once
 // Paths as the project's text, which is UTF-8 on every system. std::filesystem assumes that a
 // std::string is in the system's own encoding, and on Windows that cannot represent all names.
+//
+// Text between the project (UTF-8) and Windows (UTF-16), and the messages of Windows' own errors.
 
 #include <filesystem>
 #include <string>
 #include <string_view>
+
+#include "bimetal/base/error.h"
 
 namespace bimetal {
 
@@ -29,5 +33,14 @@ inline std::string_view without_byte_order_mark(std::string_view text) noexcept 
 inline bool has_mark_of_utf16(std::string_view text) noexcept {
   return text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF");
 }
+
+/// What is no UTF-8 becomes U+FFFD.
+std::wstring wide_of_utf8(std::string_view text);
+
+/// Half a surrogate pair becomes U+FFFD.
+std::string utf8_of_wide(std::wstring_view text);
+
+/// A System error from GetLastError(): "<what>: <Windows' words>".
+Error windows_error(const std::string& what, unsigned long code);
 
 }  // namespace bimetal

@@ -1,4 +1,4 @@
-#include "bimetal/base/json_string.h"
+#include "bimetal/base/json.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "bimetal/base/unicode/windows_text.h"
+#include "bimetal/base/unicode/utf8.h"
 
 #include <fmt/format.h>
 #include <windows.h>

@@ -1,8 +1,16 @@
 #pragma once
-// Limits the depth of JSON from files and strangers. Nested brackets use the stack when a document
-// is written, compared or freed, so documents that are too deep are not read.
+// JSON where little of it is needed: text as a JSON string, for the few documents that the core
+// writes by itself; and a limit to the depth of JSON from files and strangers. Nested brackets
+// use the stack when a document is written, compared or freed, so documents that are too deep are
+// not read.
+
+#include <string>
+#include <string_view>
 
 namespace bimetal {
+
+/// `text` between quotes, escaped (RFC 8259, section 7). Bytes that are no UTF-8 become U+FFFD.
+std::string json_string(std::string_view text);
 
 constexpr int kDeepestJson = 64;  ///< of what people and programs write
 
