@@ -6,8 +6,8 @@
 
 #include "bimetal/capi/boundary.h"
 #include "bimetal/comm/meet/meet.h"
+#include "bimetal/net/advertise.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/net/interfaces.h"
 #include "bimetal/net/token.h"
 
 using namespace bimetal;

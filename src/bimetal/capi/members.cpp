@@ -16,7 +16,7 @@
 #include "bimetal/membership/door.h"
 #include "bimetal/membership/membership.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/net/tcp/peer_timeout.h"
+#include "bimetal/net/silence.h"
 #include "bimetal/net/token.h"
 
 struct bimetal_members {

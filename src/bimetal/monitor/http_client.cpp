@@ -14,7 +14,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/net/http/http_message.h"
-#include "bimetal/net/tcp/connect_race.h"
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/tcp_mesh_impl.h"
 

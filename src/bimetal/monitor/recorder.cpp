@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "bimetal/monitor/unix_time.h"
-#include "bimetal/net/silent_peers.h"
+#include "bimetal/net/silence.h"
 
 namespace bimetal::monitor {
 namespace {

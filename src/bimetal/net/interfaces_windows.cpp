@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "bimetal/base/unicode/utf8.h"
-#include "bimetal/net/interfaces.h"
-#include "bimetal/net/socket_address.h"
+#include "bimetal/net/advertise.h"
 
 namespace bimetal::net {
 namespace {

@@ -12,7 +12,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/net/link/session.h"
-#include "bimetal/net/tcp/run_handlers.h"
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/rendezvous/store_server.h"
 

@@ -24,7 +24,7 @@
 #include "bimetal/launch/meet.h"
 #include "bimetal/membership/membership.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/net/tcp/peer_timeout.h"
+#include "bimetal/net/silence.h"
 #include "bimetal/progress/report.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/train/trainer.h"

@@ -15,7 +15,6 @@
 #include "bimetal/base/typed_text.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/net/advertise.h"
-#include "bimetal/net/interfaces.h"
 #include "bimetal/net/pairing/code.h"
 
 namespace bimetal::cli {

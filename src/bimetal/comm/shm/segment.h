@@ -12,7 +12,6 @@
 #include "bimetal/base/wire.h"
 #include "bimetal/comm/call.h"
 #include "bimetal/net/frame.h"
-#include "bimetal/net/shm/bell.h"
 #include "bimetal/net/shm/shared_memory.h"
 
 namespace bimetal::comm {

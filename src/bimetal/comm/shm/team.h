@@ -15,7 +15,6 @@
 #include "bimetal/comm/failure.h"
 #include "bimetal/comm/mailbox/channel.h"
 #include "bimetal/comm/shm/segment.h"
-#include "bimetal/net/shm/bell.h"
 #include "bimetal/net/shm/shared_memory.h"
 
 namespace bimetal::comm {

@@ -8,8 +8,8 @@
 
 #include "bimetal/base/log.h"
 #include "bimetal/base/release.h"
-#include "bimetal/net/silent_peers.h"
-#include "bimetal/net/tcp/spawn.h"
+#include "bimetal/net/silence.h"
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/parallel/server/join_check.h"
 #include "bimetal/parallel/server/shard_store.h"
 #include "bimetal/parallel/server/step_record.h"

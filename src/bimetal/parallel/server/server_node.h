@@ -20,8 +20,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/net/tcp/listener.h"
-#include "bimetal/net/tcp/run_handlers.h"
 #include "bimetal/parallel/server/event_queue.h"
 #include "bimetal/parallel/server/link/silence.h"
 #include "bimetal/parallel/server/parameter_server.h"

@@ -20,7 +20,7 @@
 #include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/data/sampler.h"
 #include "bimetal/job/same_job.h"
-#include "bimetal/net/tcp/peer_timeout.h"
+#include "bimetal/net/silence.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/task/model_state.h"
 

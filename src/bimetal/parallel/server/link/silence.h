@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "bimetal/net/tcp/peer_timeout.h"
+#include "bimetal/net/silence.h"
 
 namespace bimetal::parallel::server {
 

@@ -1,10 +1,21 @@
 #pragma once
-// How long a peer may be silent on an open connection before it counts as lost.
+// Peers from which nothing has come for a while: stopped, asleep, or out of the network's reach;
+// and how long one may be silent on an open connection before it counts as lost.
 
 #include <chrono>
 #include <optional>
 
 namespace bimetal::net {
+
+/// What is told of: shorter ones happen on every network.
+inline constexpr std::chrono::milliseconds kLongSilence{3000};
+
+/// For whoever listens to `peer`, several times per second: nothing, not even a heartbeat, has come
+/// from it for so long. What is not said again within two seconds is over.
+void note_silence(int peer, std::chrono::milliseconds so_far);
+
+/// How long that lasts by now. Nothing: the peer is heard, or nobody here listens to it.
+std::optional<std::chrono::milliseconds> silence_of(int peer);
 
 /// What BIMETAL_PEER_TIMEOUT_S says, if anything. Error(InvalidArgument) for what is no number of
 /// seconds greater than 0.

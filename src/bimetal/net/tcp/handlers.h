@@ -1,10 +1,16 @@
 #pragma once
 // The loop of the threads that carry bytes. An exception that leaves a handler, usually for lack of
-// memory, would end the whole process without a message. Here it is reported, as in spawn.h.
+// memory, would end the whole process without a message. Here it is reported, as below.
+//
+// Coroutines for which nobody waits. With asio::detached, an exception that ends one would be lost.
+// Here it is always reported.
 
+#include <asio/awaitable.hpp>
+#include <asio/co_spawn.hpp>
 #include <asio/io_context.hpp>
 #include <exception>
 #include <new>
+#include <utility>
 
 #include "bimetal/base/error.h"
 
@@ -29,6 +35,16 @@ void run_handlers(asio::io_context& io, Failed failed) noexcept {
       // Nobody can be told; who waits does so until a deadline.
     }
   }
+}
+
+/// Starts `work` on `where`, an executor or an io_context. An exception goes to `failed(Error)`, on
+/// the thread that runs the coroutine; what `failed` holds lives as long as that.
+template <typename Where, typename Failed>
+void spawn(Where&& where, asio::awaitable<void> work, Failed failed) {
+  asio::co_spawn(std::forward<Where>(where), std::move(work),
+                 [failed = std::move(failed)](const std::exception_ptr& failure) {
+                   if (failure) failed(to_error(failure));
+                 });
 }
 
 }  // namespace bimetal::net
