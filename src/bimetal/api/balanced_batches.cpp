@@ -10,7 +10,7 @@
 #include "bimetal/api/job.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
-#include "bimetal/comm/checksum.h"
+#include "bimetal/comm/call.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/job/same_job.h"
 #include "bimetal/parallel/data/replicated_model.h"

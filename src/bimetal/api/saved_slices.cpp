@@ -10,7 +10,6 @@
 #include "bimetal/checkpoint/slices/shared_reader.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/comm/exchange.h"
-#include "bimetal/comm/watched.h"
 
 namespace bimetal::api {
 

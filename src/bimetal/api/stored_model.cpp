@@ -17,7 +17,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
-#include "bimetal/comm/watched.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/optim/cpu_adam.h"
 #include "bimetal/optim/fused.h"
 #include "bimetal/parallel/data/broadcast.h"

@@ -8,7 +8,7 @@
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
-#include "bimetal/comm/checksum.h"
+#include "bimetal/comm/call.h"
 #include "bimetal/fabric_bench/measure.h"
 
 namespace bimetal::fabric_bench {

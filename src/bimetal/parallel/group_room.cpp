@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include "bimetal/comm/group_memory.h"
+#include "bimetal/comm/group.h"
 
 namespace bimetal::parallel {
 namespace {

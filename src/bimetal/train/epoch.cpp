@@ -14,7 +14,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/c10d/island.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
-#include "bimetal/comm/watched.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/predict/sample.h"
 #include "bimetal/train/setup.h"
 

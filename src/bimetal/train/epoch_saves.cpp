@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "bimetal/checkpoint/starting_point.h"
-#include "bimetal/comm/watched.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/optim/schedule.h"
 #include "bimetal/train/background_save.h"

@@ -13,7 +13,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
-#include "bimetal/comm/checksum.h"
+#include "bimetal/comm/call.h"
 #include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::parallel {

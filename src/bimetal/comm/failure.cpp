@@ -1,4 +1,4 @@
-#include "bimetal/comm/mailbox/abort_message.h"
+#include "bimetal/comm/failure.h"
 
 #include <array>
 #include <cstdint>
