@@ -12,8 +12,8 @@
 
 #include "bimetal/monitor/run_record_json.h"
 #include "bimetal/monitor/unix_time.h"
-#include "bimetal/progress/metric_text.h"
 #include "bimetal/progress/rank_log.h"
+#include "bimetal/progress/text.h"
 
 namespace bimetal::monitor {
 namespace {

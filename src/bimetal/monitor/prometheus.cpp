@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "bimetal/base/release.h"
-#include "bimetal/progress/metric_text.h"
+#include "bimetal/progress/text.h"
 
 namespace bimetal::monitor {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "bimetal/checkpoint/model_file.h"
-#include "bimetal/progress/sample.h"
+#include "bimetal/progress/metrics.h"
 #include "bimetal/task/task.h"
 #include "bimetal/task/unit.h"
 

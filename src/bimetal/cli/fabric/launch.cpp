@@ -25,7 +25,7 @@
 #include "bimetal/launch/agent/agent_message.h"
 #include "bimetal/launch/ssh/host_launcher.h"
 #include "bimetal/launch/system/environment.h"
-#include "bimetal/progress/clock_text.h"
+#include "bimetal/progress/text.h"
 
 namespace bimetal::cli {
 namespace {

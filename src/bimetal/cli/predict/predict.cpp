@@ -22,7 +22,7 @@
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/data/images/image_formats.h"
-#include "bimetal/progress/metric_text.h"
+#include "bimetal/progress/text.h"
 #include "bimetal/serving/client.h"
 
 namespace bimetal::cli {

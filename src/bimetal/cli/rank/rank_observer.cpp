@@ -16,10 +16,9 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/launch/last_words.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/progress/clock_text.h"
-#include "bimetal/progress/metric_text.h"
-#include "bimetal/progress/progress_line.h"
-#include "bimetal/progress/sample.h"
+#include "bimetal/progress/metrics.h"
+#include "bimetal/progress/progress.h"
+#include "bimetal/progress/text.h"
 #include "bimetal/progress/together.h"
 
 namespace bimetal::cli {

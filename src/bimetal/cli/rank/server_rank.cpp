@@ -18,7 +18,7 @@
 #include "bimetal/net/token.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/progress/observer.h"
-#include "bimetal/progress/progress_line.h"
+#include "bimetal/progress/progress.h"
 #include "bimetal/progress/rank_log.h"
 #include "bimetal/progress/requests.h"
 #include "bimetal/train/server/server_job.h"

@@ -25,8 +25,7 @@
 #include "bimetal/monitor/pages.h"
 #include "bimetal/monitor/status.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/progress/clock_text.h"
-#include "bimetal/progress/metric_text.h"
+#include "bimetal/progress/text.h"
 
 namespace bimetal::cli {
 

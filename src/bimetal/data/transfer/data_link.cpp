@@ -11,7 +11,7 @@
 #include "bimetal/data/transfer/data_copies.h"
 #include "bimetal/data/transfer/data_delivery.h"
 #include "bimetal/data/transfer/file_transfer.h"
-#include "bimetal/progress/running_task.h"
+#include "bimetal/progress/together.h"
 
 namespace bimetal::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "bimetal/progress/progress_line.h"
+#include "bimetal/progress/progress.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/progress/clock_text.h"
+#include "bimetal/progress/text.h"
 
 namespace bimetal::progress {
 namespace {
