@@ -9,7 +9,6 @@
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/optim/optimizers.h"
-#include "bimetal/optim/schedule.h"
 #include "bimetal/train/background_save.h"
 #include "bimetal/train/epoch.h"
 
