@@ -12,7 +12,7 @@
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/parallel/tensor/tensor_sums.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::golden {
 

@@ -19,7 +19,7 @@
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/parallel/tensor/tensor_sums.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 #include "bimetal/train/step.h"
 #include "golden/stage_worker.h"
 #include "golden/tasks.h"

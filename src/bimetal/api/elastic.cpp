@@ -18,7 +18,7 @@
 #include "bimetal/membership/door.h"
 #include "bimetal/membership/membership.h"
 #include "bimetal/progress/members_change.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 #include "bimetal/train/notices.h"
 
 namespace bimetal {

@@ -4,7 +4,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/task/dropout.h"
-#include "bimetal/task/exactness.h"
+#include "bimetal/task/unit.h"
 
 namespace bimetal::api {
 namespace {

@@ -9,7 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::api {
 

@@ -21,7 +21,7 @@
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
-#include "bimetal/task/exactness.h"
+#include "bimetal/task/unit.h"
 #include "bimetal/train/collective_update.h"
 #include "bimetal/train/pipeline/choose_cuts.h"
 #include "bimetal/train/pipeline/stage_compute.h"

@@ -13,7 +13,7 @@
 
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 #include "bimetal/train/piece_states.h"
 
 namespace bimetal::api {

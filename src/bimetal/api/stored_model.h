@@ -23,7 +23,7 @@
 #include "bimetal/parallel/pipeline/stage_sums.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/sync.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::api {

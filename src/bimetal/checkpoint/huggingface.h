@@ -10,7 +10,7 @@
 
 #include "bimetal/checkpoint/slices/tensor_index.h"
 #include "bimetal/models/language/language_config.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::checkpoint {
 

@@ -16,7 +16,7 @@
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/task/catalog/job_task.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::train {
 

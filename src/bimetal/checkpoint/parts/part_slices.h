@@ -13,7 +13,7 @@
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/flat_plan.h"
 #include "bimetal/parallel/tensor/cuts.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::checkpoint {
 

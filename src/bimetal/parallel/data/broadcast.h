@@ -8,7 +8,7 @@
 #include <span>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::parallel {
 

@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::parallel {
 

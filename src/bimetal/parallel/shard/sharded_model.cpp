@@ -16,7 +16,7 @@
 #include "bimetal/parallel/shard/sharded_model_impl.h"
 #include "bimetal/parallel/shard/unit_gathers.h"
 #include "bimetal/parallel/tensor_buffer.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::parallel::shard {
 namespace {

@@ -16,7 +16,6 @@
 #include "bimetal/device/device.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/models/language/language_config.h"
-#include "bimetal/task/catalog/image_classification.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/tensor_ranks.h"
 

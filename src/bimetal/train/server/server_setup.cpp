@@ -22,7 +22,7 @@
 #include "bimetal/job/same_job.h"
 #include "bimetal/net/silence.h"
 #include "bimetal/optim/optimizers.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::train {
 

@@ -17,7 +17,6 @@
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_plan.h"
 #include "bimetal/parallel/server/shard_store.h"
-#include "bimetal/task/model_state.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/server/server_job.h"
 

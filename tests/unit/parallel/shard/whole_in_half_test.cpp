@@ -15,7 +15,7 @@
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/shard/whole_renewal.h"
 #include "bimetal/precision/precision.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel::shard {
