@@ -9,8 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "bimetal/api/given_loss.h"
-#include "bimetal/api/own_tensors.h"
+#include "bimetal/api/given.h"
 #include "bimetal/api/session.h"
 #include "bimetal/api/stored_model.h"
 #include "bimetal/base/error.h"

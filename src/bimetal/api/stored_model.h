@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/api/given.h"
 #include "bimetal/api/options.h"
-#include "bimetal/api/saved_slices.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/mesh/mesh.h"

@@ -15,7 +15,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
-#include "bimetal/c10d/vendor.h"
+#include "bimetal/c10d/island.h"
 
 namespace bimetal::c10d {
 namespace {

@@ -2,7 +2,6 @@
 #include <vector>
 
 #include "bimetal/capi/boundary.h"
-#include "bimetal/capi/store_handle.h"
 #include "bimetal/comm/fabric.h"
 #include "bimetal/comm/meet/meet.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bimetal/checkpoint/safetensors.h"
-#include "bimetal/models/language/language_config.h"
+#include "bimetal/models/language/language_model.h"
 #include "bimetal/task/task.h"
 #include "bimetal/task/unit.h"
 

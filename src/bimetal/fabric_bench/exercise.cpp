@@ -1,5 +1,3 @@
-#include "bimetal/fabric_bench/exercise.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>

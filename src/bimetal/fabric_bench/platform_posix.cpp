@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "bimetal/fabric_bench/platform.h"
+#include "bimetal/fabric_bench/report.h"
 #include "bimetal/launch/local/local_launcher.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/signal_watch.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bimetal/balance/shares.h"
-#include "bimetal/c10d/backend_error.h"
+#include "bimetal/c10d/torch_bridge.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/tensor/cuts.h"
 #include "bimetal/parallel/tensor/group_ranks.h"

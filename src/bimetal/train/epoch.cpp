@@ -15,7 +15,7 @@
 #include "bimetal/c10d/island.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/comm/exchange.h"
-#include "bimetal/predict/sample.h"
+#include "bimetal/predict/predict.h"
 #include "bimetal/train/setup.h"
 
 namespace bimetal::train {

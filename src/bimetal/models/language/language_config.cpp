@@ -1,5 +1,3 @@
-#include "bimetal/models/language/language_config.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +7,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/typed_text.h"
+#include "bimetal/models/language/language_model.h"
 
 namespace bimetal::models {
 namespace {

@@ -19,7 +19,7 @@
 #include "bimetal/parallel/pipeline/activation_codec.h"
 #include "bimetal/plan/link_probe.h"
 #include "bimetal/plan/mesh/mesh_plan.h"
-#include "bimetal/plan/mesh/step_choice.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/choose_precision.h"
 #include "bimetal/train/compute.h"

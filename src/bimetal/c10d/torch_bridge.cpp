@@ -1,9 +1,10 @@
-#include "bimetal/c10d/torch_store.h"
+#include "bimetal/c10d/torch_bridge.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
@@ -13,6 +14,14 @@
 #include "bimetal/rendezvous/store.h"
 
 namespace bimetal::c10d {
+namespace {
+
+std::string text_of(const Error& error) {
+  const std::string rank = error.rank() ? fmt::format(", rank {}", *error.rank()) : "";
+  return fmt::format("bimetal: {} [{}{}]", error.what(), to_string(error.code()), rank);
+}
+
+}  // namespace
 
 std::unique_ptr<rendezvous::Store> connect_tcp_store(const net::Endpoint& server,
                                                      std::string prefix, std::string local_address,
@@ -92,5 +101,8 @@ std::unique_ptr<rendezvous::Store> adapt_store(c10::intrusive_ptr<::c10d::Store>
                                                std::string name, std::string local_address) {
   return std::make_unique<TorchStore>(std::move(store), std::move(name), std::move(local_address));
 }
+
+BackendError::BackendError(const bimetal::Error& error)
+    : c10::DistBackendError(text_of(error), nullptr), code_(error.code()), rank_(error.rank()) {}
 
 }  // namespace bimetal::c10d

@@ -1,13 +1,18 @@
 #pragma once
-// torch's own key-value store, which torchrun's agent serves, behind Bimetal's Store interface.
-// Used to exchange addresses only: it neither authenticates nor encrypts, so no secret goes in.
+// Between torch's own distributed parts and ours: its store behind Bimetal's Store interface, and
+// our errors as torch's.
+
+#include <c10/util/Exception.h>
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/base/error.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/rendezvous/store.h"
 
@@ -32,5 +37,31 @@ std::unique_ptr<rendezvous::Store> adapt_store(c10::intrusive_ptr<::c10d::Store>
 
 /// The first line of one of torch's errors; a stack trace follows it.
 std::string first_line(const std::exception& error);
+
+/// Reaches Python as bimetal.Error where the package's own bindings see it, else as its base
+/// torch.distributed.DistBackendError (as from DDP's backward). The message ends with the code and
+/// the rank: "… [peer_lost, rank 2]".
+class BackendError : public c10::DistBackendError {
+ public:
+  explicit BackendError(const bimetal::Error& error);
+
+  ErrorCode code() const noexcept { return code_; }
+  /// Global rank that the error is about, if one is.
+  std::optional<int> rank() const noexcept { return rank_; }
+
+ private:
+  ErrorCode code_;
+  std::optional<int> rank_;
+};
+
+/// Runs `call`; a bimetal::Error leaves as a BackendError.
+template <typename Call>
+decltype(auto) guarded(Call&& call) {
+  try {
+    return std::forward<Call>(call)();
+  } catch (const Error& error) {
+    throw BackendError(error);
+  }
+}
 
 }  // namespace bimetal::c10d

@@ -1,11 +1,13 @@
+#include "bimetal/api/task.h"
+
 #include <fmt/format.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "bimetal/api/task.h"
 #include "bimetal/base/error.h"
+#include "bimetal/checkpoint/model_file.h"
 
 namespace bimetal {
 namespace {
@@ -15,6 +17,14 @@ void require(bool right, const std::string& why) {
 }
 
 }  // namespace
+
+void save(const task::ModelState& model, const std::filesystem::path& path) {
+  checkpoint::save_model(model, path);
+}
+
+void load(const task::ModelState& model, const std::filesystem::path& path) {
+  checkpoint::load_model(model, path);
+}
 
 TensorDataset::TensorDataset(Values tensors, std::vector<std::int64_t> weights)
     : tensors_(std::move(tensors)), weights_(std::move(weights)) {
