@@ -14,7 +14,7 @@
 #include "bimetal/api/stored_model.h"
 #include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
-#include "bimetal/job/same_job.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/task/batch_norm.h"
 #include "bimetal/task/segments.h"

@@ -13,7 +13,7 @@
 #include "bimetal/api/stored_model.h"
 #include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
-#include "bimetal/job/same_job.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/parameter_check.h"

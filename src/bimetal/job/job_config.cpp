@@ -13,7 +13,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/typed_text.h"
-#include "bimetal/job/job_bindings.h"
 #include "bimetal/job/job_keys.h"
 
 namespace bimetal::job {

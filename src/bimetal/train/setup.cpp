@@ -12,7 +12,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/data/transfer/shared_data.h"
 #include "bimetal/device/device.h"
-#include "bimetal/job/same_job.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/task/catalog/job_task.h"

@@ -9,7 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/typed_text.h"
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/train/replicas.h"
 
 namespace bimetal::cli {

@@ -9,7 +9,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/parallel/server/directory/directory.h"

@@ -12,7 +12,7 @@
 #include "bimetal/comm/exchange.h"
 #include "bimetal/data/prefetch.h"
 #include "bimetal/device/device.h"
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/parallel/data/bucket_plan.h"
 #include "bimetal/parallel/data/replicated_model.h"

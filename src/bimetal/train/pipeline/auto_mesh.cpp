@@ -13,7 +13,7 @@
 #include "bimetal/base/wire_fields.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host_allocator.h"
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/stage_model.h"

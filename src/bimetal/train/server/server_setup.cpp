@@ -19,7 +19,7 @@
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/data/sampler.h"
-#include "bimetal/job/same_job.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/net/silence.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/task/task.h"
