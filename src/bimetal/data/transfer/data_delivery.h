@@ -12,7 +12,6 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/data/dataset_files.h"
 #include "bimetal/data/transfer/cache.h"
-#include "bimetal/data/transfer/content.h"
 #include "bimetal/data/transfer/data_copies.h"
 #include "bimetal/data/transfer/file_transfer.h"
 #include "bimetal/job/job_config.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/data/transfer/content.h"
+#include "bimetal/data/transfer/cache.h"
 #include "bimetal/data/transfer/data_copies.h"
 #include "bimetal/data/transfer/data_delivery.h"
 #include "bimetal/data/transfer/file_transfer.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/data/transfer/content.h"
+#include "bimetal/data/transfer/cache.h"
 #include "bimetal/device/device.h"
 #include "bimetal/models/language/language_model.h"
 
