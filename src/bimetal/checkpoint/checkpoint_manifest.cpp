@@ -11,7 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
 #include "bimetal/base/json.h"
-#include "bimetal/checkpoint/sha256.h"
+#include "bimetal/checkpoint/slices/slice_file.h"
 
 namespace bimetal::checkpoint {
 namespace {

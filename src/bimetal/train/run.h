@@ -10,7 +10,7 @@
 
 #include "bimetal/balance/cost_model.h"
 #include "bimetal/base/deadline.h"
-#include "bimetal/checkpoint/best_checkpoint.h"
+#include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/data/sampler.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/job_config.h"
