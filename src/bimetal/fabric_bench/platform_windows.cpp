@@ -9,7 +9,6 @@
 #include "bimetal/base/unicode/utf8.h"
 #include "bimetal/fabric_bench/report.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/ssh/host_launcher.h"
 
 namespace bimetal::fabric_bench {

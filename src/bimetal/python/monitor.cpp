@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/launch/last_words.h"
+#include "bimetal/launch/rank_places.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/journal.h"
 #include "bimetal/progress/progress.h"

@@ -15,7 +15,6 @@
 #include "bimetal/cli/fabric/launch_task.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/launch/rank_environment.h"
 #include "bimetal/launch/system/environment.h"

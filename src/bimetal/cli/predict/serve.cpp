@@ -16,7 +16,7 @@
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
-#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/local/process.h"
 #include "bimetal/monitor/pages.h"
 #include "bimetal/predict/checkpoint_weights.h"
 #include "bimetal/predict/generate.h"

@@ -14,7 +14,7 @@
 #include "bimetal/cli/json_output.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/launch/last_words.h"
+#include "bimetal/launch/rank_places.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/metrics.h"
 #include "bimetal/progress/progress.h"

@@ -8,7 +8,7 @@
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/start/share.h"
 #include "bimetal/cli/start/way_in.h"
-#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/local/process.h"
 #include "bimetal/launch/ssh/host_launcher.h"
 
 namespace bimetal::cli {

@@ -20,7 +20,7 @@
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/local/process.h"
 #include "bimetal/monitor/http_client.h"
 #include "bimetal/monitor/pages.h"
 #include "bimetal/monitor/status.h"
