@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "bimetal/monitor/unix_time.h"
+#include "bimetal/monitor/status.h"
 #include "bimetal/net/silence.h"
 
 namespace bimetal::monitor {

@@ -21,7 +21,6 @@
 #include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/monitor/http_client.h"
 #include "bimetal/monitor/pages.h"
 #include "bimetal/monitor/status.h"
 #include "bimetal/net/endpoint.h"
