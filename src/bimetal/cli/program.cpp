@@ -13,7 +13,6 @@
 #include "bimetal/base/release.h"
 #include "bimetal/base/typed_text.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/launch/meet.h"

@@ -14,7 +14,6 @@
 #include "bimetal/base/typed_text.h"
 #include "bimetal/checkpoint/open_checkpoint.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/json_output.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"

@@ -14,14 +14,12 @@
 #include "bimetal/base/typed_text.h"
 #include "bimetal/base/unicode/utf8.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/fabric/launch_plan.h"
 #include "bimetal/cli/fabric/launch_task.h"
+#include "bimetal/cli/terminal.h"
 #ifndef _WIN32
 #include "bimetal/cli/start/host_meeting.h"
-#include "bimetal/cli/start/shared_launch.h"
+#include "bimetal/cli/start/way_in.h"
 #endif
-#include "bimetal/cli/terminal.h"
 #include "bimetal/launch/agent/agent_message.h"
 #include "bimetal/launch/ssh/host_launcher.h"
 #include "bimetal/launch/system/environment.h"

@@ -17,7 +17,6 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/terminal.h"

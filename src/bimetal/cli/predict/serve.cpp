@@ -10,7 +10,6 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/typed_text.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/rank/rank.h"

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/json_output.h"
 #include "bimetal/cli/progress.h"
 #include "bimetal/cli/rank/rank.h"
