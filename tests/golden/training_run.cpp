@@ -18,7 +18,6 @@
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
-#include "bimetal/parallel/tensor/tensor_sums.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/step.h"
 #include "golden/stage_worker.h"

@@ -20,11 +20,10 @@
 #include "bimetal/comm/exchange.h"
 #include "bimetal/optim/cpu_adam.h"
 #include "bimetal/optim/fused.h"
-#include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/parallel/data/same_model.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
-#include "bimetal/parallel/shard/memory_weights.h"
-#include "bimetal/parallel/tensor/tensor_sums.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/train/piece_states.h"
 
 namespace bimetal::api {

@@ -20,7 +20,7 @@
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/parameter_store.h"
-#include "bimetal/parallel/pipeline/stage_sums.h"
+#include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/sync.h"
 #include "bimetal/task/task.h"

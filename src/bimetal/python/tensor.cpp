@@ -7,10 +7,10 @@
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/c10d/torch_bridge.h"
-#include "bimetal/parallel/data/broadcast.h"
-#include "bimetal/parallel/tensor/cuts.h"
+#include "bimetal/parallel/data/same_model.h"
 #include "bimetal/parallel/tensor/group_ranks.h"
 #include "bimetal/parallel/tensor/sequence_ranks.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/python/bindings.h"
 
 namespace bimetal::python {

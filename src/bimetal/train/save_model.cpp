@@ -18,7 +18,7 @@
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host.h"
 #include "bimetal/device/out_of_memory.h"
-#include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/parallel/data/same_model.h"
 #include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {

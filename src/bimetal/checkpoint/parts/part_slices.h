@@ -12,7 +12,7 @@
 #include "bimetal/checkpoint/slices/tensor_index.h"
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/flat_plan.h"
-#include "bimetal/parallel/tensor/cuts.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/task/task.h"
 
 namespace bimetal::checkpoint {

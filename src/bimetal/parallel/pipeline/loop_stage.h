@@ -18,7 +18,6 @@
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/runner.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
-#include "bimetal/parallel/pipeline/stage_sums.h"
 #include "bimetal/parallel/schedule/schedule.h"
 #include "bimetal/task/task.h"
 

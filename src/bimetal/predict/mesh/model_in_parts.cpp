@@ -18,12 +18,11 @@
 #include "bimetal/checkpoint/parts/part_slices.h"
 #include "bimetal/checkpoint/slices/shared_reader.h"
 #include "bimetal/comm/exchange.h"
+#include "bimetal/parallel/group_room.h"
 #include "bimetal/parallel/pipeline/runner.h"
 #include "bimetal/parallel/schedule/cut.h"
 #include "bimetal/parallel/schedule/deal.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
-#include "bimetal/parallel/shard/memory_weights.h"
-#include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::predict {
 namespace {

@@ -14,7 +14,7 @@
 #include "bimetal/device/device.h"
 #include "bimetal/job/job_keys.h"
 #include "bimetal/job/worker_spec.h"
-#include "bimetal/parallel/data/bucket_plan.h"
+#include "bimetal/parallel/data/bucket.h"
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/pipeline/activation_codec.h"
 #include "bimetal/plan/link_probe.h"

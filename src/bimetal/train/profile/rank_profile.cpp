@@ -15,7 +15,7 @@
 
 #include "bimetal/base/json.h"
 #include "bimetal/base/wire_fields.h"
-#include "bimetal/parallel/exchange_span.h"
+#include "bimetal/parallel/parameter_store.h"
 
 namespace bimetal::train {
 

@@ -12,7 +12,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/net/tcp/handlers.h"
-#include "bimetal/parallel/server/client/client_impl.h"
+#include "bimetal/parallel/server/client/server_link.h"
 #include "bimetal/parallel/server/codec.h"
 
 namespace bimetal::parallel::server {

@@ -1,4 +1,4 @@
-#include "bimetal/parallel/server/step_record.h"
+#include "bimetal/parallel/server/events.h"
 
 #include "bimetal/base/wire_fields.h"
 

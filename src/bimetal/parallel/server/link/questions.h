@@ -1,12 +1,13 @@
 #pragma once
-// The bandwidth between a worker and a server, measured on a connection like those of the job,
-// before there is a plan of the shards. The weights of the servers follow from it
-// (shard_plan.h).
+// What processes of a job with parameter servers find out from each other beside its connections:
+// how fast the link between them is, and who leads.
 
+#include <optional>
 #include <string>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/net/endpoint.h"
+#include "bimetal/parallel/server/link/link.h"
 #include "bimetal/parallel/server/link/link_server.h"
 #include "bimetal/parallel/server/shard_plan.h"
 
@@ -28,5 +29,10 @@ class RateServer {
 /// of a second or had 4 MiB. `name` is for messages. Errors of net::dial; PeerLost, Timeout.
 LinkRate measure_rate(const net::Endpoint& server, const std::string& name,
                       const Credentials& credentials, Deadline deadline);
+
+/// The number of the server that leads the job, as the one at `server` sees it; nothing where that
+/// one does not answer: at once if no process listens there any more. `name` is for the log.
+std::optional<int> who_leads(const net::Endpoint& server, const std::string& name,
+                             const Credentials& credentials);
 
 }  // namespace bimetal::parallel::server

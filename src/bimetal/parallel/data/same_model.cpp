@@ -1,24 +1,60 @@
-#include "bimetal/parallel/data/parameter_check.h"
+#include "bimetal/parallel/data/same_model.h"
 
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
 #include "bimetal/comm/call.h"
-#include "bimetal/parallel/tensor_buffer.h"
+#include "bimetal/parallel/group_room.h"
 
 namespace bimetal::parallel {
-
 namespace {
+
+// Every element type is aligned when it starts at a multiple of this.
+constexpr std::size_t alignment = 16;
+
+std::size_t padded_bytes(const torch::Tensor& tensor) {
+  return (tensor.nbytes() + alignment - 1) / alignment * alignment;
+}
+
+// The number of leading tensors that make up the next message: at least one.
+std::size_t message_length(std::span<const torch::Tensor> tensors, std::size_t message_bytes) {
+  std::size_t count = 0;
+  std::size_t bytes = 0;
+  do {
+    bytes += padded_bytes(tensors[count++]);
+  } while (count < tensors.size() && bytes < message_bytes);
+  return count;
+}
+
+void pack(std::span<const torch::Tensor> tensors, std::byte* message) {
+  for (const auto& tensor : tensors) {
+    const auto values = tensor.detach().to(torch::kCPU).contiguous();
+    if (values.nbytes() > 0) std::memcpy(message, values.const_data_ptr(), values.nbytes());
+    message += padded_bytes(tensor);
+  }
+}
+
+void unpack(std::byte* message, std::span<const torch::Tensor> tensors) {
+  const torch::NoGradGuard no_grad;
+  for (torch::Tensor tensor : tensors) {
+    tensor.copy_(torch::from_blob(message, tensor.sizes(), tensor.scalar_type()));
+    message += padded_bytes(tensor);
+  }
+}
 
 // One line per tensor, in order: what must be equal everywhere, in the words of the error message.
 using Description = std::vector<std::string>;
@@ -94,6 +130,30 @@ std::string first_difference(const Description& zero, const Description& other, 
 
 }  // namespace
 
+void broadcast_tensors(std::span<const torch::Tensor> tensors, int root, comm::Group group,
+                       std::size_t message_bytes, std::chrono::milliseconds timeout) {
+  while (!tensors.empty()) {
+    const auto batch = tensors.first(message_length(tensors, message_bytes));
+    tensors = tensors.subspan(batch.size());
+    std::size_t bytes = 0;
+    for (const auto& tensor : batch) bytes += padded_bytes(tensor);
+    if (bytes == 0) continue;
+
+    std::vector<std::byte> message(bytes);
+    if (group.rank() == root) pack(batch, message.data());
+    group.broadcast({message.data(), bytes, comm::DType::uint8}, root, Deadline::after(timeout))
+        .wait();
+    if (group.rank() != root) unpack(message.data(), batch);
+  }
+}
+
+void broadcast_model(const task::ModelState& model, int root, const comm::Group& group,
+                     std::size_t message_bytes, std::chrono::milliseconds timeout) {
+  for (const auto* tensors : {&model.parameters, &model.buffers}) {
+    broadcast_tensors(task::tensors_of(*tensors), root, group, message_bytes, timeout);
+  }
+}
+
 void check_same_on_all_ranks(const task::ModelState& state, comm::Group group,
                              std::chrono::milliseconds timeout) {
   const auto deadline = Deadline::after(timeout);
@@ -108,6 +168,42 @@ void check_same_on_all_ranks(const task::ModelState& state, comm::Group group,
   const auto on_zero = description_of(0, mine, all[0], group, deadline);
   const auto on_other = description_of(other, mine, *differing, group, deadline);
   throw Error(ErrorCode::CallMismatch, first_difference(on_zero, on_other, other), other);
+}
+
+std::optional<device::LateNumbers> numbers_of(std::span<const task::BatchStatistics> statistics,
+                                              const comm::Group& group) {
+  if (statistics.empty() || group.size() == 1) return std::nullopt;
+  std::vector<torch::Tensor> sums;
+  for (const auto& one : statistics) sums.push_back(one.sums);
+  return device::LateNumbers(sums);
+}
+
+void sum_over_ranks(std::span<const task::BatchStatistics> statistics,
+                    const std::optional<device::LateNumbers>& here, comm::Group group,
+                    std::chrono::milliseconds timeout) {
+  if (!here) return;
+  const torch::NoGradGuard no_grad;
+  auto all = here->take(Deadline::after(timeout));
+  group.all_reduce(comm::buffer(std::span(all)), comm::ReduceOp::sum, Deadline::after(timeout))
+      .wait();
+  const auto& like = statistics.front().sums;
+  const auto count = static_cast<std::int64_t>(all.size());
+  const auto host = device::unset_host_buffer(count, like.scalar_type(), like.device());
+  host.copy_(torch::from_blob(all.data(), {count}, torch::kFloat64));
+  const auto back = host.to(like.device(), /*non_blocking=*/true);
+  std::int64_t begin = 0;
+  for (const auto& one : statistics) {
+    auto target = one.sums;
+    target.copy_(back.narrow(0, begin, target.numel()));
+    begin += target.numel();
+  }
+}
+
+void discard(std::span<const task::BatchStatistics> statistics) {
+  for (const auto& one : statistics) {
+    auto sums = one.sums;
+    sums.zero_();
+  }
 }
 
 }  // namespace bimetal::parallel
