@@ -10,17 +10,28 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/unicode/utf8.h"
 #include "bimetal/net/noise.h"
-#include "bimetal/net/shm/section_name_windows.h"
 #include "bimetal/net/shm/shared_memory.h"
 
 namespace bimetal::net {
+
+// Names of the objects by which processes of one user find each other's memory.
+
+/// 128 random bits in hexadecimal, as it travels to the others.
+std::string new_section_name();
+
+/// What Windows knows a section by, or, with a `suffix`, what goes with it; seen in this session of
+/// the system alone. None for what is no name of ours, which may say anything.
+std::optional<std::wstring> object_name(std::string_view name, std::wstring_view suffix = {});
+
 namespace {
 
 using Section = std::unique_ptr<void, decltype(&CloseHandle)>;
