@@ -1,5 +1,3 @@
-#include "bimetal/data/transfer/data_delivery.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -16,6 +14,7 @@
 #include "bimetal/data/transfer/cache.h"
 #include "bimetal/data/transfer/data_copies.h"
 #include "bimetal/data/transfer/file_transfer.h"
+#include "bimetal/data/transfer/shared_data.h"
 
 namespace bimetal::data {
 namespace {

@@ -9,8 +9,8 @@
 #include "bimetal/base/error.h"
 #include "bimetal/data/transfer/cache.h"
 #include "bimetal/data/transfer/data_copies.h"
-#include "bimetal/data/transfer/data_delivery.h"
 #include "bimetal/data/transfer/file_transfer.h"
+#include "bimetal/data/transfer/shared_data.h"
 #include "bimetal/progress/together.h"
 
 namespace bimetal::data {

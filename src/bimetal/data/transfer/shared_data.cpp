@@ -14,7 +14,6 @@
 #include "bimetal/comm/exchange.h"
 #include "bimetal/data/transfer/cache.h"
 #include "bimetal/data/transfer/data_copies.h"
-#include "bimetal/data/transfer/data_delivery.h"
 #include "bimetal/device/host.h"
 #include "bimetal/progress/together.h"
 
