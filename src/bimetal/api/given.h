@@ -1,10 +1,7 @@
 #pragma once
-// What a program gives as a function, as the tasks that the inner rooms know. Private to api.
-//
-// What DataParallel and Pipeline ask of a model's tensors before each step. Private to api.
-//
-// Checkpoints of which each rank of a program's own loop gives and takes what it keeps of a model.
-// Private to api.
+// What a program gives to DataParallel and Pipeline: functions, as the tasks that the inner rooms
+// know; a model's tensors, of which something is asked before each step; and its ranks' parts of a
+// model, as checkpoints. Private to api.
 
 #include <torch/csrc/api/include/torch/nn/module.h>
 #include <torch/csrc/api/include/torch/optim/optimizer.h>

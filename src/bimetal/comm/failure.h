@@ -2,9 +2,8 @@
 // Why a group or an operation ended, as plain data. An Error is built from it anew wherever it is
 // thrown, so that no two threads ever share an exception object.
 //
-// Payload of an Abort frame: why a rank ends its part in a group. Layout: docs/protocol.md.
-//
-// The state of an operation, to which Work handles refer.
+// The payload of an Abort frame, by which others learn it (docs/protocol.md has the layout), and
+// the state of an operation, to which Work handles refer.
 
 #include <atomic>
 #include <condition_variable>

@@ -1,9 +1,9 @@
 #pragma once
 // The one table of the job file's keys: where each lies, what it accepts, and which member of
-// JobConfig holds it (whose initial value is the default). Private to job.cpp.
+// JobConfig holds it (whose initial value is the default).
 //
 // The kinds of values that a job file's keys take: how each is read from TOML, what it refuses, and
-// how it is written again. Private to this layer.
+// how it is written again.
 //
 // Ranks may have been started by hand, each with a job file of its own. What must be equal for them
 // to work together is compared before anything else; their data follows in shared_data.h.

@@ -4,7 +4,7 @@
 // horovodrun. Pure, but for reading a host file.
 //
 // What a job has left behind and where, as its leading rank tells `bimetal launch` at its end: by
-// the board on the rank's machine (rank_places.h).
+// the board on the rank's machine.
 
 #include <filesystem>
 #include <optional>

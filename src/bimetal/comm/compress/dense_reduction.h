@@ -5,10 +5,10 @@
 //
 // One bit per element by blocks of kSignBlock: its sign, times the mean magnitude of the block's
 // elements (Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression
-// Schemes", ICML 2019, by blocks as in Zheng et al., NeurIPS 2019). See dense_reduction.h.
+// Schemes", ICML 2019, by blocks as in Zheng et al., NeurIPS 2019).
 //
 // int8 and int4 by blocks of kQuantBlock elements. A block's elements are whole multiples, within
-// ±127 or ±7, of one scale: its largest magnitude / 127 or / 7. See dense_reduction.h.
+// ±127 or ±7, of one scale: its largest magnitude / 127 or / 7.
 
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +45,7 @@ void encode_sign(std::span<const float> values, std::byte* out);
 /// Reads sign_bytes(values.size()) bytes.
 void decode_sign(const std::byte* encoded, std::span<float> values);
 
-// float32 as float16 or bfloat16, rounded to nearest, ties to even. See dense_reduction.h.
+// float32 as float16 or bfloat16, rounded to nearest, ties to even.
 
 inline std::size_t half_bytes(std::size_t count) noexcept {
   return 2 * count;

@@ -1,7 +1,7 @@
 // Memory without a name (memfd_create), which others open through its maker's descriptor. Sealed
 // against changes of size, so that no access to it can end in SIGBUS.
 //
-// By futex, which works between processes because it is not told to be private.
+// Bells ring by futex, which works between processes because it is not told to be private.
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // Systems without memfd_create (macOS): POSIX shared memory under a random name, which is taken
 // away as soon as everybody has opened it.
 //
-// Where processes cannot wake each other through a word of memory by a call that all supported
-// versions of the system have: the sleeper looks again at growing intervals.
+// Nor have all supported versions of the system a call by which processes wake each other through a
+// word of memory: who waits for a bell looks again at growing intervals.
 
 #include <fcntl.h>
 #include <fmt/format.h>

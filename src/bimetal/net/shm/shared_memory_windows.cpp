@@ -1,7 +1,7 @@
 // Sections of the paging file under a random name, which Windows forgets with the last handle; what
 // has been mapped stays. The security is the user's default: nobody else opens them.
 //
-// By an event with a name: WaitOnAddress wakes within one process alone. Whoever needs it first
+// A bell is an event with a name: WaitOnAddress wakes within one process alone. Whoever needs it first
 // makes it, and it goes with the last process that has it.
 
 #include <fmt/format.h>

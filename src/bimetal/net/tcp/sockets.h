@@ -2,8 +2,8 @@
 // Sockets as Bimetal wants them: not inherited by child processes (a child that holds a connection
 // open would hide its owner's death), without Nagle's delay, and silent about SIGPIPE.
 //
-// The differences between operating systems about sockets, besides open_socket and accept_now of
-// sockets.h. One file per system defines all five.
+// The differences between operating systems about sockets, besides open_socket and accept_now.
+// One file per system defines all five.
 //
 // Distinguishes a path on which nothing is acknowledged any more (cable pulled, host off) from a
 // peer that is alive but stopped or slow to read. The latter's kernel still answers.

@@ -1,10 +1,7 @@
 #pragma once
-// One bucket of gradients: flat memory that is summed in one operation.
-//
-// Which gradients travel together. A pure function of the parameters' sizes and types, so that all
-// ranks get the same buckets, whatever their devices.
-//
-// The exchange of one step's buckets through the fabric.
+// Buckets of gradients: flat memory that is summed in one operation. Which gradients travel
+// together is a pure function of the parameters' sizes and types, so that all ranks get the same
+// buckets, whatever their devices. The fabric exchanges one step's buckets.
 
 #include <torch/csrc/api/include/torch/types.h>
 
