@@ -16,7 +16,7 @@ fi
 rm -rf "$source"
 mkdir -p "$source"
 git ls-files --cached --others --exclude-standard '*.md' 'bench/*' 'docs/*' 'examples/*' LICENSE 'src/bimetal/api/*.h' 'src/bimetal/capi/*.h' \
-    src/bimetal/data/text/token_file.h 'tests/accelerator/test_*.py' 'tests/unit/train/waits*_test.cpp' |
+    src/bimetal/data/text/token_set.h 'tests/accelerator/test_*.py' 'tests/unit/train/waits*_test.cpp' |
   while read -r file; do
     [ -e "$file" ] || continue
     mkdir -p "$source/$(dirname "$file")"

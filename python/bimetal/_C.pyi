@@ -118,7 +118,7 @@ def whole_parts(total: int, weights: list[float]) -> list[int]:
     """How many of ``total`` whole pieces each rank gets: at least 1, in proportion to the weights as far as that goes."""
 
 class TensorCuts:
-    """Which part of each parameter a rank has: src/bimetal/parallel/tensor/cuts.h. Keeps no tensor."""
+    """Which part of each parameter a rank has: src/bimetal/parallel/tensor/tensor_model.h. Keeps no tensor."""
 
     def __init__(self, parameters: list[tuple[str, torch.Tensor]], splits: list[tuple[str, int, int, int]],
                  weights: list[float]) -> None:
@@ -153,7 +153,7 @@ class PartRanks:
 
     def cross_entropy_sum(self, logits: torch.Tensor, targets: torch.Tensor, vocabulary: int, ignored: int) -> torch.Tensor:
         """The sum over ``targets`` [n] but those ``ignored``, of ``logits`` [n, those of the vocabulary that are here]:
-        src/bimetal/parallel/tensor/vocabulary_loss.h."""
+        src/bimetal/parallel/tensor/group_ranks.h."""
 
     def follow_first(self, tensors: list[torch.Tensor]) -> None:
         """Their values become rank 0's."""

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bimetal/comm/dtype.h"
-#include "bimetal/comm/reduce/reduce_operators.h"
+#include "bimetal/comm/reduce/reduce_kernels.h"
 
 namespace bimetal::testing {
 

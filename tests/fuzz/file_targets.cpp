@@ -16,7 +16,7 @@
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 #include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/data/images/image_formats.h"
-#include "bimetal/data/text/token_file.h"
+#include "bimetal/data/text/token_set.h"
 #include "bimetal/job/deepspeed.h"
 #include "bimetal/job/job_config.h"
 #include "fuzz/targets.h"

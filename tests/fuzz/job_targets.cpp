@@ -9,8 +9,8 @@
 #include "bimetal/data/transfer/data_copies.h"
 #include "bimetal/launch/agent/agent_message.h"
 #include "bimetal/launch/rank_environment.h"
+#include "bimetal/parallel/server/events.h"
 #include "bimetal/parallel/server/link/message.h"
-#include "bimetal/parallel/server/step_record.h"
 #include "fuzz/targets.h"
 
 namespace bimetal::fuzz {

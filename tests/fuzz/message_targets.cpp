@@ -9,7 +9,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
 #include "bimetal/comm/exchange.h"
-#include "bimetal/comm/mailbox/abort_message.h"
+#include "bimetal/comm/failure.h"
 #include "bimetal/comm/shm/connect.h"
 #include "bimetal/rendezvous/member_record.h"
 #include "bimetal/rendezvous/store_message.h"

@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/job/worker_spec.h"
 #include "unit/data/text/token_files.h"
 

@@ -6,13 +6,12 @@
 #include <chrono>
 #include <filesystem>
 
-#include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/parallel/data/same_model.h"
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
-#include "bimetal/parallel/tensor/tensor_sums.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::golden {
 

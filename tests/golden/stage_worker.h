@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/parallel/pipeline/stage_sums.h"
+#include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/train/pipeline/stage_compute.h"
 #include "golden/training_run.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "bimetal/models/language/language_config.h"
+#include "bimetal/models/language/language_model.h"
 #include "bimetal/task/task.h"
 
 namespace bimetal::golden {

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/base/unicode/utf8.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/system/environment.h"
 

@@ -12,7 +12,6 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
 #include "bimetal/comm/shm/segment.h"
-#include "bimetal/net/shm/bell.h"
 #include "bimetal/net/shm/shared_memory.h"
 
 namespace bimetal::testing {

@@ -68,8 +68,8 @@ MAX_FILES = 40
 # part of something. scripts/size.sh counts alike, all lines of a file.
 SMALL_LINES = 60
 MAX_SMALL = 0.2
-FEW_SMALL = ["balance", "checkpoint", "data", "job", "launch", "membership", "models", "parallel/schedule", "plan", "predict",
-             "rendezvous", "serving"]
+FEW_SMALL = ["api", "balance", "c10d", "capi", "checkpoint", "comm", "data", "job", "launch", "membership", "models", "monitor",
+             "parallel", "plan", "precision", "predict", "python", "rendezvous", "serving"]
 SUFFIXES = {".h", ".cpp"}
 
 

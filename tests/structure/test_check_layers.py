@@ -18,8 +18,8 @@ def check(files: dict[str, str]) -> subprocess.CompletedProcess:
         return subprocess.run([sys.executable, CHECK, root], capture_output=True, text=True)
 
 
-GOOD = {"base/CMakeLists.txt": "", "base/a.cpp": "", "comm/CMakeLists.txt": "",
-        "comm/b.cpp": '#include "bimetal/base/a.h"\n'}
+GOOD = {"base/CMakeLists.txt": "", "base/a.cpp": "", "net/CMakeLists.txt": "",
+        "net/b.cpp": '#include "bimetal/base/a.h"\n'}
 
 
 class CheckLayers(unittest.TestCase):
@@ -27,24 +27,24 @@ class CheckLayers(unittest.TestCase):
         self.assertEqual(check(GOOD).returncode, 0)
 
     def test_refuses_an_include_that_points_up(self):
-        result = check(GOOD | {"base/a.cpp": '#include "bimetal/comm/b.h"\n'})
+        result = check(GOOD | {"base/a.cpp": '#include "bimetal/net/b.h"\n'})
         self.assertEqual(result.returncode, 1)
-        self.assertIn("a.cpp:1: 'base' may not use 'comm'", result.stdout)
+        self.assertIn("a.cpp:1: 'base' may not use 'net'", result.stdout)
 
     def test_refuses_torch_in_the_core(self):
-        result = check(GOOD | {"comm/b.cpp": "#include <torch/torch.h>\n"})
+        result = check(GOOD | {"net/b.cpp": "#include <torch/torch.h>\n"})
         self.assertEqual(result.returncode, 1)
         self.assertIn("without libtorch", result.stdout)
 
     def test_refuses_unknown_and_empty_folders(self):
-        result = check(GOOD | {"utils/c.cpp": "", "net/CMakeLists.txt": ""})
+        result = check(GOOD | {"utils/c.cpp": "", "comm/CMakeLists.txt": ""})
         self.assertEqual(result.returncode, 1)
         self.assertIn("not a layer", result.stdout)
         self.assertIn("without a source file", result.stdout)
 
     def test_refuses_a_room_that_uses_what_lies_above_its_layer(self):
-        result = check(GOOD | {"comm/shm/c.cpp": '#include "bimetal/data/transfer/d.h"\n'})
-        self.assertIn("c.cpp:1: 'comm' may not use 'data/transfer'", result.stdout)
+        result = check(GOOD | {"net/shm/c.cpp": '#include "bimetal/data/transfer/d.h"\n'})
+        self.assertIn("c.cpp:1: 'net' may not use 'data/transfer'", result.stdout)
 
     def test_tells_a_layer_in_a_folder_from_the_layer_around_it(self):
         tree = GOOD | {"data/CMakeLists.txt": "", "data/a.cpp": '#include "bimetal/data/transfer/b.h"\n',
@@ -53,7 +53,7 @@ class CheckLayers(unittest.TestCase):
         self.assertIn("'data' may not use 'data/transfer'", check(tree).stdout)
 
     def test_refuses_a_room_with_a_target_of_its_own(self):
-        self.assertIn("a room of comm", check(GOOD | {"comm/shm/CMakeLists.txt": ""}).stdout)
+        self.assertIn("a room of net", check(GOOD | {"net/shm/CMakeLists.txt": ""}).stdout)
 
     def test_refuses_a_room_of_small_files(self):
         room = GOOD | {"balance/CMakeLists.txt": "", "balance/a.cpp": "\n" * 60}
@@ -64,7 +64,7 @@ class CheckLayers(unittest.TestCase):
         self.assertIn("1 of 2 files have less than 60 lines", result.stdout)
 
     def test_refuses_a_folder_of_too_many_files(self):
-        crowd = {f"comm/shm/{i}.h": "" for i in range(41)}
+        crowd = {f"net/shm/{i}.h": "" for i in range(41)}
         self.assertIn("41 files; give it rooms", check(GOOD | crowd).stdout)
         crowd.popitem()
         self.assertEqual(check(GOOD | crowd).returncode, 0)

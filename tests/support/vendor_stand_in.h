@@ -11,7 +11,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/c10d/island.h"
 #include "bimetal/comm/group.h"
-#include "bimetal/parallel/tensor_buffer.h"
+#include "bimetal/parallel/group_room.h"
 
 namespace bimetal::testing {
 

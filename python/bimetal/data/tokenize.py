@@ -1,5 +1,5 @@
 """`bimetal data tokenize`: text files to a folder of token files, which appears whole or not at all.
-src/bimetal/data/text/token_file.h describes the format."""
+src/bimetal/data/text/token_set.h describes the format."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@
 #include "bimetal/api/job.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
-#include "bimetal/comm/checksum.h"
+#include "bimetal/comm/call.h"
 #include "bimetal/job/job_config.h"
-#include "bimetal/job/same_job.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/train/profile/phase.h"
 

@@ -9,17 +9,16 @@
 #include <optional>
 #include <utility>
 
-#include "bimetal/api/given_loss.h"
-#include "bimetal/api/own_tensors.h"
+#include "bimetal/api/given.h"
 #include "bimetal/api/session.h"
 #include "bimetal/api/stored_model.h"
 #include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
-#include "bimetal/job/same_job.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/task/batch_norm.h"
-#include "bimetal/task/exactness.h"
 #include "bimetal/task/segments.h"
+#include "bimetal/task/unit.h"
 #include "bimetal/train/collective_update.h"
 #include "bimetal/train/compute.h"
 #include "bimetal/train/setup.h"

@@ -13,12 +13,12 @@
 #include "bimetal/api/session.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/checkpoint/catch_up.h"
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/membership/door.h"
 #include "bimetal/membership/membership.h"
 #include "bimetal/progress/members_change.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 #include "bimetal/train/notices.h"
 
 namespace bimetal {

@@ -14,7 +14,7 @@
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/data/digest.h"
 #include "bimetal/membership/door.h"
-#include "bimetal/net/tcp/peer_timeout.h"
+#include "bimetal/net/silence.h"
 
 namespace bimetal::api {
 namespace {

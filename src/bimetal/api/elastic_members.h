@@ -13,7 +13,7 @@
 #include "bimetal/api/session.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/membership/membership.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::api {
 

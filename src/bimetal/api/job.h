@@ -21,7 +21,7 @@
 #include "bimetal/data/images/dataset.h"
 #include "bimetal/data/sampler.h"
 #include "bimetal/progress/observer.h"
-#include "bimetal/progress/progress_line.h"
+#include "bimetal/progress/progress.h"
 #include "bimetal/progress/report.h"
 #include "bimetal/train/profile/profile.h"
 

@@ -20,8 +20,8 @@
 #include "bimetal/net/token.h"
 #include "bimetal/optim/clip.h"
 #include "bimetal/precision/precision.h"
+#include "bimetal/progress/journal.h"
 #include "bimetal/progress/observer.h"
-#include "bimetal/progress/progress_meter.h"
 #include "bimetal/train/collective_update.h"
 
 namespace bimetal::api {

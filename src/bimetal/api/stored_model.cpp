@@ -17,14 +17,13 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/starting_point.h"
-#include "bimetal/comm/watched.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/optim/cpu_adam.h"
 #include "bimetal/optim/fused.h"
-#include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/replicated_model.h"
+#include "bimetal/parallel/data/same_model.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
-#include "bimetal/parallel/shard/memory_weights.h"
-#include "bimetal/parallel/tensor/tensor_sums.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/train/piece_states.h"
 
 namespace bimetal::api {

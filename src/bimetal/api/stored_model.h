@@ -13,17 +13,17 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/api/given.h"
 #include "bimetal/api/options.h"
-#include "bimetal/api/saved_slices.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/parameter_store.h"
-#include "bimetal/parallel/pipeline/stage_sums.h"
+#include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/sync.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::api {

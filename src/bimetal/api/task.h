@@ -8,7 +8,6 @@
 #include <span>
 #include <vector>
 
-#include "bimetal/task/model_state.h"
 #include "bimetal/task/task.h"
 #include "bimetal/task/tensor_ranks.h"
 #include "bimetal/task/unit.h"

@@ -8,7 +8,7 @@
 #include "bimetal/balance/checks.h"
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 
 namespace bimetal::balance {
 namespace {

@@ -72,7 +72,7 @@ class Error : public std::runtime_error {
 };
 
 /// A System error from errno: "<what>: <its words>". Windows' own numbers are others
-/// (unicode/windows_text.h), and those of a std::error_code may be.
+/// (unicode/utf8.h), and those of a std::error_code may be.
 Error system_error(const std::string& what, int number);
 
 // An Error as bytes, so that another process can throw it: u8 code, i32 rank (-1: none), its

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/os_files.h"
+#include "bimetal/base/files.h"
 
 namespace bimetal {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/os_files.h"
+#include "bimetal/base/files.h"
 
 #ifdef __linux__
 #include <sys/syscall.h>

@@ -10,9 +10,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
-#include "bimetal/base/os_files.h"
-#include "bimetal/base/unicode/utf8_path.h"
-#include "bimetal/base/unicode/windows_text.h"
+#include "bimetal/base/unicode/utf8.h"
 
 namespace bimetal {
 namespace {

@@ -10,8 +10,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/c10d/vendor.h"
-#include "bimetal/comm/group/work_state.h"
+#include "bimetal/comm/failure.h"
 
 namespace bimetal::c10d {
 namespace {

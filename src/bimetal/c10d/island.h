@@ -8,6 +8,11 @@
 //
 // What has been run: islands of CPU tensors, with a c10d::Backend of this project in the vendor
 // library's place (tests/golden). Not yet run: NCCL or RCCL on a device.
+//
+// The vendor library of this build, if it has one: ProcessGroupNCCL, which is NCCL in libtorch for
+// CUDA and RCCL in libtorch for ROCm. A build without either compiles vendor_none.cpp.
+
+#include <torch/csrc/api/include/torch/types.h>
 
 #include <array>
 #include <chrono>
@@ -100,5 +105,14 @@ std::shared_ptr<Island> form_islands(comm::Group world, const torch::Device& dev
 /// The same with the vendor library of this build.
 std::shared_ptr<Island> form_islands(comm::Group world, const torch::Device& device,
                                      std::chrono::milliseconds timeout);
+
+/// What this rank has to offer for `device`; Vendor::none where no vendor library of this build
+/// serves it.
+VendorOffer vendor_offer(const torch::Device& device);
+
+/// Joins the members' devices, in their order. Collective. Errors: Unsupported in a build without a
+/// vendor library; System with the library's words.
+c10::intrusive_ptr<::c10d::Backend> connect_vendor(comm::Group members, const torch::Device& device,
+                                                   std::chrono::milliseconds timeout);
 
 }  // namespace bimetal::c10d

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/temporary_path.h"
-#include "bimetal/c10d/vendor.h"
+#include "bimetal/base/files.h"
+#include "bimetal/c10d/island.h"
 
 namespace bimetal::c10d {
 namespace {

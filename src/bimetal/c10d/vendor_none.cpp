@@ -1,5 +1,5 @@
 #include "bimetal/base/error.h"
-#include "bimetal/c10d/vendor.h"
+#include "bimetal/c10d/island.h"
 
 namespace bimetal::c10d {
 

@@ -1,10 +1,13 @@
 #pragma once
 // How C++ meets C here: what the handles are, and errors as codes. Private to this
 // folder, and to python/, which takes its handles.
+//
+// What a store's handle is. Private to this folder.
 
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +16,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/capi/bimetal_c.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/rendezvous/store.h"
 
 struct bimetal_group {
   bimetal::comm::Group group;
@@ -20,6 +24,10 @@ struct bimetal_group {
 
 struct bimetal_work {
   bimetal::comm::Work work;
+};
+
+struct bimetal_store {
+  std::unique_ptr<bimetal::rendezvous::Store> store;
 };
 
 namespace bimetal::capi {

@@ -7,8 +7,6 @@
 #include <string_view>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/os_files.h"
-#include "bimetal/base/temporary_path.h"
 #include "bimetal/capi/boundary.h"
 #include "bimetal/rendezvous/member_record.h"
 

@@ -1,10 +1,18 @@
+#include <fmt/format.h>
+
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bimetal/capi/boundary.h"
-#include "bimetal/capi/store_handle.h"
 #include "bimetal/comm/fabric.h"
 #include "bimetal/comm/meet/meet.h"
+#include "bimetal/net/advertise.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/token.h"
+#ifndef _WIN32
+#include "bimetal/launch/local/process.h"
+#endif
 
 using namespace bimetal;
 
@@ -77,6 +85,41 @@ std::int64_t bimetal_group_bytes_sent(const bimetal_group* group) {
 
 std::int32_t bimetal_group_flight_recorder(const bimetal_group* group, const char** json) {
   return capi::guarded([&] { *json = capi::keep_text(group->group.flight_recorder()).c_str(); });
+}
+
+// What this machine is reached by, and what lets others in.
+
+std::int32_t bimetal_address(const char* server, const char** address) {
+  return capi::guarded([&] {
+    std::optional<net::Endpoint> endpoint;
+    if (server != nullptr) endpoint = net::parse_endpoint(server);
+    *address = capi::keep_text(comm::address_for_meeting(endpoint)).c_str();
+  });
+}
+
+std::int32_t bimetal_token(const char** token) {
+  return capi::guarded(
+      [&] { *token = capi::keep_text(std::string(net::Token::generate().text())).c_str(); });
+}
+
+std::int32_t bimetal_own_addresses(const char** lines) {
+  return capi::guarded([&] {
+    std::string text;
+    for (const auto& own : net::own_addresses()) {
+      text += fmt::format("{} {}\n", own.address.to_string(), own.name);
+    }
+    *lines = capi::keep_text(std::move(text)).c_str();
+  });
+}
+
+// What a rank has to do with whoever started it.
+
+std::int32_t bimetal_end_with_launcher(void) {
+  return capi::guarded([] {
+#ifndef _WIN32
+    launch::end_with_launcher();
+#endif
+  });
 }
 
 }  // extern "C"

@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/base/json_string.h"
+#include "bimetal/base/json.h"
 #include "bimetal/capi/boundary.h"
 #include "bimetal/membership/door.h"
 #include "bimetal/membership/membership.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/net/tcp/peer_timeout.h"
+#include "bimetal/net/silence.h"
 #include "bimetal/net/token.h"
 
 struct bimetal_members {

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "bimetal/capi/boundary.h"
-#include "bimetal/capi/store_handle.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
 #include "bimetal/rendezvous/store.h"

@@ -98,8 +98,8 @@ ModelDescription description_in(const TrainingState& state, const fs::path& path
   if (state.model) return *state.model;
   throw Error(ErrorCode::Unsupported,
               fmt::format("the checkpoint in {0} does not say which model it holds: it was saved "
-                          "by an earlier release, or by a program of one's own. Go on with its job "
-                          "for a step (bimetal train JOB --resume {0}), and the next one will",
+                          "by a program of one's own. Go on with its job for a step (bimetal train "
+                          "JOB --resume {0}), and the next one will",
                           path.string()));
 }
 

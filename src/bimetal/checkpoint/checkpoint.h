@@ -23,7 +23,7 @@
 #include "bimetal/data/sampler.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/precision/loss_scaler.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::checkpoint {
 

@@ -10,8 +10,8 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
-#include "bimetal/base/json/depth.h"
-#include "bimetal/checkpoint/sha256.h"
+#include "bimetal/base/json.h"
+#include "bimetal/checkpoint/slices/slice_file.h"
 
 namespace bimetal::checkpoint {
 namespace {
@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// Of whole tensors, which earlier releases read, too, and of slices.
+/// Of whole tensors, and of slices.
 constexpr int kWholeVersion = 1, kSlicesVersion = 2;
 constexpr int kBase64 = sodium_base64_VARIANT_ORIGINAL;
 constexpr auto kChecksum = "sha256";
@@ -68,7 +68,7 @@ TrainingState parse_state(const Json& json) {
   json.at("seed").get_to(state.seed);
   json.at("global_batch").get_to(state.global_batch);
   json.at("shares").get_to(state.shares);
-  state.term = json.value("term", std::uint64_t{0});  // none in those of earlier releases
+  json.at("term").get_to(state.term);
   state.torch_rng = from_base64(json.at("torch_rng").get<std::string>());
   return state;
 }
@@ -97,23 +97,10 @@ models::LanguageModelConfig parse_language(const Json& json) {
   return model;
 }
 
-/// One number where there is one: earlier releases read no others.
-Json numbers_json(const std::vector<double>& numbers) {
-  return numbers.size() == 1 ? Json(numbers.front()) : Json(numbers);
-}
-
-std::vector<double> parse_numbers(const Json& json) {
-  if (json.is_number()) return {json.get<double>()};
-  return json.get<std::vector<double>>();
-}
-
-/// A language model's has all keys, too: an earlier release then says that it does not know it.
 Json model_json(const ModelDescription& model) {
   Json json = {{"name", model.name},     {"hidden", model.hidden}, {"channels", model.channels},
                {"height", model.height}, {"width", model.width},   {"classes", model.classes},
-               {"dtype", model.dtype}};
-  json["mean"] = numbers_json(model.mean);
-  json["stddev"] = numbers_json(model.stddev);
+               {"dtype", model.dtype},   {"mean", model.mean},     {"stddev", model.stddev}};
   if (model.norm_group > 0) json["norm_group"] = model.norm_group;
   if (model.language) json["language"] = language_json(*model.language);
   return json;
@@ -128,8 +115,8 @@ ModelDescription parse_model(const Json& json) {
   json.at("width").get_to(model.width);
   json.at("classes").get_to(model.classes);
   json.at("dtype").get_to(model.dtype);
-  model.mean = parse_numbers(json.at("mean"));
-  model.stddev = parse_numbers(json.at("stddev"));
+  json.at("mean").get_to(model.mean);
+  json.at("stddev").get_to(model.stddev);
   model.norm_group = json.value("norm_group", model.norm_group);
   if (json.contains("language")) model.language = parse_language(json.at("language"));
   return model;
@@ -147,7 +134,7 @@ precision::LossScalerState parse_scaler(const Json& json) {
   json.at("scale").get_to(scaler.scale);
   json.at("growth_steps").get_to(scaler.growth_steps);
   json.at("skipped").get_to(scaler.skipped);
-  scaler.tolerated = json.value("tolerated", std::int64_t{0});  // manifests before have none
+  json.at("tolerated").get_to(scaler.tolerated);
   return scaler;
 }
 

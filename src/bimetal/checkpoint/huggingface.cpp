@@ -19,9 +19,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
-#include "bimetal/base/json/depth.h"
-#include "bimetal/base/os_files.h"
-#include "bimetal/base/temporary_path.h"
+#include "bimetal/base/json.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/model_file.h"
 #include "bimetal/checkpoint/slices/slice_file.h"

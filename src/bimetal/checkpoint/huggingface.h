@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "bimetal/checkpoint/slices/tensor_index.h"
-#include "bimetal/models/language/language_config.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/models/language/language_model.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::checkpoint {
 

@@ -10,7 +10,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
-#include "bimetal/base/json/depth.h"
+#include "bimetal/base/json.h"
 #include "bimetal/checkpoint/huggingface.h"
 
 namespace bimetal::checkpoint {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "bimetal/checkpoint/safetensors.h"
-#include "bimetal/models/language/language_config.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/models/language/language_model.h"
+#include "bimetal/task/task.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::checkpoint {

@@ -13,8 +13,10 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
+#include "bimetal/checkpoint/checkpoint_manifest.h"
 #include "bimetal/checkpoint/model_file.h"
 #include "bimetal/checkpoint/optimizer_state.h"
+#include "bimetal/checkpoint/slices/slice_file.h"
 
 namespace bimetal::checkpoint {
 namespace {
@@ -109,6 +111,47 @@ OpenCheckpoint newest_intact(const fs::path& dir) try {
                           error.what()));
 }
 
+namespace fs = std::filesystem;
+
+InspectedFile inspect_file(const fs::path& path, const FileRecord& expected) {
+  InspectedFile file{.name = path.filename().string(), .bytes = expected.size};
+  try {
+    verify_file(path, expected);
+    file.tensors = SafetensorsFile(path).header().entries.size();
+  } catch (const Error& error) {
+    file.flaw = error.what();
+  }
+  return file;
+}
+
+void count_model(const Manifest& manifest, Inspected& found) {
+  auto index = manifest.slices ? manifest.slices->model : TensorIndex();
+  if (!manifest.slices) {
+    index = index_of(SafetensorsFile(found.path / kModelFile).header(), kModelFile);
+  }
+  found.tensors = index.size();
+  for (const auto& [name, tensor] : index) found.elements += elements_of(tensor.shape);
+}
+
+Inspected inspect_one(const fs::path& path) {
+  Inspected found{.path = path};
+  try {
+    const auto manifest = read_manifest(path);
+    found.sequence = manifest.sequence;
+    found.state = manifest.state;
+    found.optimizer = manifest.optimizer;
+    found.of_loop = !manifest.loop.empty();
+    found.ranks = manifest.slices ? manifest.slices->ranks : 0;
+    for (const auto& [name, expected] : manifest.files) {
+      found.files.push_back(inspect_file(path / name, expected));
+    }
+    if (found.intact()) count_model(manifest, found);
+  } catch (const Error& error) {
+    found.flaw = error.what();
+  }
+  return found;
+}
+
 }  // namespace
 
 OpenCheckpoint::OpenCheckpoint(fs::path path, Manifest manifest)
@@ -200,6 +243,23 @@ OpenCheckpoint find_checkpoint(const fs::path& path) {
   const bool is_one = fs::exists(path / kStateFile, error);
   if (error) throw system_error("cannot read " + path.string(), error);
   return is_one ? verify(path) : newest_intact(path);
+}
+
+bool Inspected::intact() const noexcept {
+  return flaw.empty() &&
+         std::ranges::all_of(files, [](const auto& file) { return file.flaw.empty(); });
+}
+
+std::vector<Inspected> inspect_checkpoints(const fs::path& path) {
+  std::error_code error;
+  const bool is_one = fs::exists(path / kStateFile, error);
+  if (error) throw system_error("cannot read " + path.string(), error);
+  if (is_one) return {inspect_one(path)};
+  std::vector<Inspected> all;
+  for (const auto& entry : list_checkpoints(path)) all.push_back(inspect_one(entry.path));
+  if (!all.empty()) return all;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("there is no checkpoint in {}", path.string()));
 }
 
 }  // namespace bimetal::checkpoint

@@ -12,7 +12,7 @@
 
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/safetensors.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::checkpoint {
 

@@ -12,7 +12,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
-#include "bimetal/base/temporary_path.h"
 #include "bimetal/base/wire.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/json/depth.h"
+#include "bimetal/base/json.h"
 #include "bimetal/base/wire.h"
 #include "bimetal/checkpoint/safetensors.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 // The subcommands. Each one's file adds it to the application and sets `action`, which main runs
 // once the whole command line is known to be right. An action returns the exit status, or throws;
-// main prints the error and maps it (exit_status.h).
+// main prints the error and maps it (terminal.h).
 
 #include <CLI/CLI.hpp>
 #include <functional>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/job/deepspeed.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/job/worker_spec.h"

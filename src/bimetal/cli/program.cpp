@@ -10,10 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "bimetal/base/nearest_name.h"
 #include "bimetal/base/release.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/launch/meet.h"

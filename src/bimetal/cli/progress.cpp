@@ -5,8 +5,7 @@
 #include <cmath>
 
 #include "bimetal/cli/terminal.h"
-#include "bimetal/progress/clock_text.h"
-#include "bimetal/progress/metric_text.h"
+#include "bimetal/progress/text.h"
 
 namespace bimetal::cli {
 namespace {

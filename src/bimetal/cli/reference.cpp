@@ -16,7 +16,6 @@
 #include "bimetal/base/files.h"
 #include "bimetal/base/release.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
 

@@ -1,9 +1,13 @@
 #pragma once
 // What one rank called, in a form that other ranks can compare with their own call.
+//
+// A number by which to notice that bytes differ (FNV-1a, 64 bits): it guards against mistakes, not
+// against forgery.
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,7 +28,7 @@ inline constexpr std::uint32_t kProbePart = 0xffffffffu;   ///< "I am waiting in
 inline constexpr std::uint32_t kAnswerPart = 0xfffffffeu;  ///< "I am through with it"
 
 /// Numbers of send_recv's frames that belong to no message but are about memory through which long
-/// ones go (shm/message_ring.h), and what is added to those of parts that lie there.
+/// ones go (shm/segment.h), and what is added to those of parts that lie there.
 inline constexpr std::uint32_t kOfferPart = 0xfffffffdu;    ///< "here it is"; payload: its address
 inline constexpr std::uint32_t kOpenedPart = 0xfffffffcu;   ///< "I see it"
 inline constexpr std::uint32_t kRefusedPart = 0xfffffffbu;  ///< "I do not, or not any more"
@@ -76,5 +80,24 @@ std::string describe_numbered(const net::FrameHeader& header);
 /// side it is built.
 Failure mismatch(int sender, const net::FrameHeader& sent, int receiver,
                  const net::FrameHeader& expected);
+
+/// Values travel between ranks, and must stay what they are.
+class Checksum {
+ public:
+  void take(std::uint64_t word) noexcept { value_ = (value_ ^ word) * 0x100000001b3u; }
+  void take(std::span<const std::byte> bytes) noexcept {
+    for (const std::byte byte : bytes) take(std::to_integer<std::uint64_t>(byte));
+  }
+  std::uint64_t value() const noexcept { return value_; }
+
+ private:
+  std::uint64_t value_ = 0xcbf29ce484222325u;
+};
+
+inline std::uint64_t checksum_of(std::span<const std::byte> bytes) noexcept {
+  Checksum sum;
+  sum.take(bytes);
+  return sum.value();
+}
 
 }  // namespace bimetal::comm

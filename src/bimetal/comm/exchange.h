@@ -1,15 +1,23 @@
 #pragma once
 // Exchanges byte strings of any length between the ranks: for messages once per job, not once per
 // step.
+//
+// Exchanges structs between the ranks by a list of their fields.
+//
+// Long work between collectives, such as writing to a slow disk. A rank that is stuck in it is
+// still found out.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "bimetal/base/wire_fields.h"
 #include "bimetal/comm/group.h"
 
 namespace bimetal::comm {
@@ -56,5 +64,34 @@ std::string from_rank_0(Group group, const std::function<std::string()>& action,
 
 /// The same of what gives nothing.
 void on_rank_0(Group group, const std::function<void()>& action, Deadline deadline);
+
+/// What every rank has put in, rank by rank. `fields(wire, value)` lists a value's fields
+/// (base/wire_fields.h). Collective. Errors: those of all_gather_bytes(), and CorruptData.
+template <typename Value, typename Fields>
+std::vector<Value> all_gather_fields(Group group, Value mine, Deadline deadline,
+                                     const Fields& fields) {
+  FieldWriter out;
+  fields(out, mine);
+  std::vector<Value> all;
+  for (const auto& bytes : all_gather_bytes(std::move(group), std::move(out).take(), deadline)) {
+    FieldReader in(bytes);
+    fields(in, all.emplace_back());
+    in.expect_end();
+  }
+  return all;
+}
+
+/// Does `work` on every rank, each its own, for as long as it takes, while a thread beside it tells
+/// rank 0 every now and then that this rank lives, and hears from it of the others. Returns when
+/// all are through. Collective; `work` may use the group. What else `work` waits for, another group
+/// say, `call_off` ends, which that thread calls where a rank was lost or silent.
+///
+/// Throws what `work` throws, and then does not wait for the others, who learn nothing of it here:
+/// they go on, and watch each other as long as rank 0 does. A rank of which nothing is heard for
+/// `timeout` (it is stopped; its machine sleeps) ends the group on all ranks with Error(Timeout),
+/// which names it and says during what: `doing` is "a checkpoint was being saved". Otherwise the
+/// group's errors.
+void do_watched(Group group, std::chrono::milliseconds timeout, const std::string& doing,
+                const std::function<void()>& work, std::function<void()> call_off = {});
 
 }  // namespace bimetal::comm

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/files.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/os_files.h"
-#include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/base/unicode/utf8.h"
 
 namespace bimetal::comm {
 

@@ -8,10 +8,10 @@
 #include <string>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/comm/algorithm.h"
 #include "bimetal/comm/group/executor.h"
 #include "bimetal/comm/group/flight_recorder.h"
 #include "bimetal/comm/mailbox/mailbox.h"
-#include "bimetal/comm/topology.h"
 #include "bimetal/net/mesh.h"
 
 namespace bimetal::comm {

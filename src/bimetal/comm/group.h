@@ -1,5 +1,7 @@
 #pragma once
 // A group of ranks and its collectives: the fabric's public interface.
+//
+// Memory that collectives of a group can work on without copies.
 
 #include <chrono>
 #include <cstddef>
@@ -8,14 +10,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/algorithm.h"
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/comm/dtype.h"
-#include "bimetal/comm/group_memory.h"
-#include "bimetal/comm/topology.h"
 #include "bimetal/comm/work.h"
 
 namespace bimetal::net {
@@ -23,6 +24,26 @@ class Mesh;
 }
 
 namespace bimetal::comm {
+
+/// A shared handle; the memory lives as long as any handle to it, the group's end included. It
+/// begins at a page. Not thread-safe itself, as no vector is.
+class GroupMemory {
+ public:
+  GroupMemory() = default;
+  /// `shared`: whether the other ranks of the machine see it.
+  GroupMemory(std::shared_ptr<const void> owner, std::span<std::byte> bytes, bool shared)
+      : owner_(std::move(owner)), bytes_(bytes), shared_(shared) {}
+
+  std::span<std::byte> bytes() const noexcept { return bytes_; }  ///< all of it
+
+  /// Whether the group's other ranks can reach it. If not it is memory like any other.
+  bool shared() const noexcept { return shared_; }
+
+ private:
+  std::shared_ptr<const void> owner_;
+  std::span<std::byte> bytes_;
+  bool shared_ = false;
+};
 
 /// What a group is made with.
 struct GroupOptions {

@@ -3,7 +3,7 @@
 #include <exception>
 #include <utility>
 
-#include "bimetal/comm/group/work_state.h"
+#include "bimetal/comm/failure.h"
 
 namespace bimetal::comm {
 

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/nearest_name.h"
+#include "bimetal/base/typed_text.h"
 
 namespace bimetal::data {
 namespace {

@@ -1,5 +1,3 @@
-#include "bimetal/fabric_bench/bench_options.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,6 +5,7 @@
 #include <map>
 
 #include "bimetal/base/error.h"
+#include "bimetal/fabric_bench/measure.h"
 
 namespace bimetal::fabric_bench {
 namespace {

@@ -1,5 +1,3 @@
-#include "bimetal/fabric_bench/exercise.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +6,7 @@
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
-#include "bimetal/comm/checksum.h"
+#include "bimetal/comm/call.h"
 #include "bimetal/fabric_bench/measure.h"
 
 namespace bimetal::fabric_bench {

@@ -10,9 +10,8 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/comm/reduce/reduce_operators.h"
-#include "bimetal/fabric_bench/exercise.h"
-#include "bimetal/fabric_bench/platform.h"
+#include "bimetal/comm/reduce/reduce_kernels.h"
+#include "bimetal/fabric_bench/report.h"
 
 namespace bimetal::fabric_bench {
 namespace {

@@ -6,10 +6,9 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
-#include "bimetal/base/unicode/utf8_path.h"
-#include "bimetal/fabric_bench/platform.h"
+#include "bimetal/base/unicode/utf8.h"
+#include "bimetal/fabric_bench/report.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/ssh/host_launcher.h"
 
 namespace bimetal::fabric_bench {

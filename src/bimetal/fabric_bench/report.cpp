@@ -12,7 +12,6 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/fabric_bench/measure.h"
-#include "bimetal/fabric_bench/platform.h"
 #include "bimetal/launch/rank_environment.h"
 #include "bimetal/launch/system/environment.h"
 

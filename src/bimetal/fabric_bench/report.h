@@ -1,5 +1,7 @@
 #pragma once
 // What rank 0 prints: a table that grows with each size, or JSON at the end.
+//
+// What this process has cost its processors.
 
 #include <cstdio>
 #include <functional>
@@ -7,7 +9,6 @@
 #include <vector>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/fabric_bench/bench_options.h"
 #include "bimetal/fabric_bench/measure.h"
 #include "bimetal/launch/meet.h"
 
@@ -56,5 +57,18 @@ int run_bench(const BenchOptions& options, const BenchProgram& program);
 
 /// The figures of `group`, measured on all of its ranks. Collective.
 void bench_in(comm::Group group, const BenchOptions& options);
+
+/// Seconds so far, user and system, of all threads.
+double processor_seconds();
+
+// Ranks of the benchmark as processes of this machine, as each system has them.
+
+/// Starts options.ranks processes of this program, and returns when the last has ended. The exit
+/// status; throws Error where one fails: with the cause, as it told (POSIX), or Aborted.
+int start_ranks(const BenchOptions& options, const BenchProgram& program);
+
+/// Does what a rank does, and gives its exit status: the launcher's end is its own (on Windows by
+/// the launcher's job object), and it hears of errors, or they are thrown where none listens.
+int be_rank(const BenchProgram& program, const std::function<void()>& work);
 
 }  // namespace bimetal::fabric_bench

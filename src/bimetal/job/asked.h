@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <string_view>
 
-#include "bimetal/job/job_bindings.h"
 #include "bimetal/job/job_config.h"
+#include "bimetal/job/job_keys.h"
 
 namespace bimetal::job {
 

@@ -3,7 +3,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/job/asked.h"
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/job/worker_spec.h"
 
 namespace bimetal::job {

@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/json/depth.h"
+#include "bimetal/base/json.h"
 #include "bimetal/job/deepspeed/reader.h"
 
 namespace bimetal::job {

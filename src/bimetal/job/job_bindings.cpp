@@ -1,5 +1,3 @@
-#include "bimetal/job/job_bindings.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/net/endpoint.h"
 

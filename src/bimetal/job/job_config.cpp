@@ -12,9 +12,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/nearest_name.h"
-#include "bimetal/base/url.h"
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/job/job_keys.h"
 
 namespace bimetal::job {

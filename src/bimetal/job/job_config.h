@@ -83,7 +83,7 @@ struct TrainConfig {
   double warmup_from = 0;                ///< the rate that it grows from
   std::string warmup = "linear";         ///< how it grows: "linear" or "log"
   std::int64_t warmup_lag = 0;           ///< steps at warmup_from before it begins to grow
-  std::string schedule = "constant";     ///< "constant", "linear" or "cosine"; schedule.h
+  std::string schedule = "constant";     ///< "constant", "linear" or "cosine"; optim/optimizers.h
   std::int64_t decay_steps = 0;          ///< the last step of the decay; 0: the job's
   double min_learning_rate_ratio = 0.0;  ///< the last rate as a part of learning_rate
   bool evaluate = true;                  ///< test accuracy at the end of each epoch

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 
 namespace bimetal::job {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/job/job_config.h"
 
 namespace bimetal::job {

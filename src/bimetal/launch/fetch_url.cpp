@@ -13,7 +13,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/url.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/launch/fetch_url_script.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"

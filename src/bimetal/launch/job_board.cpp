@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/rendezvous/bootstrap.h"
 
 namespace bimetal::launch {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "bimetal/c10d/torch_store.h"
+#include "bimetal/c10d/torch_bridge.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/net/endpoint.h"

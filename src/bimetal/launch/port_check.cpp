@@ -6,8 +6,8 @@
 #include <asio.hpp>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/interfaces.h"
-#include "bimetal/net/tcp/system_sockets.h"
+#include "bimetal/net/advertise.h"
+#include "bimetal/net/tcp/sockets.h"
 
 namespace bimetal::launch {
 namespace {

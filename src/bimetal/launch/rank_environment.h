@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/comm/topology.h"
+#include "bimetal/comm/algorithm.h"
 #include "bimetal/launch/rank_places.h"
 #include "bimetal/net/endpoint.h"
 

@@ -5,11 +5,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <exception>
 #include <fstream>
 #include <set>
 
+#include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/base/log.h"
+#include "bimetal/base/unicode/utf8.h"
+#include "bimetal/launch/system/environment.h"
+#include "bimetal/net/endpoint.h"
+#include "bimetal/net/token.h"
+#include "bimetal/rendezvous/store.h"
 
 namespace bimetal::launch {
 
@@ -222,6 +230,18 @@ std::vector<HostRanks> place_ranks(const std::vector<HostSlots>& hosts, std::opt
 
 std::string without_user(const std::string& host) {
   return host.substr(host.find('@') == std::string::npos ? 0 : host.find('@') + 1);
+}
+
+void leave_last_words(std::string_view where) noexcept {
+  try {
+    const auto board = environment_variable(kBoardVariable);
+    if (!board || board->empty() || where.empty()) return;
+    const auto deadline = Deadline::after(std::chrono::seconds(5));
+    rendezvous::connect_store(net::parse_endpoint(*board), net::Token::from_environment(), deadline)
+        ->set(kLastWordsKey, where, deadline);
+  } catch (const std::exception& error) {
+    log(LogLevel::info, "the launcher was not told what this job has left: {}", error.what());
+  }
 }
 
 }  // namespace bimetal::launch

@@ -2,6 +2,9 @@
 // Which ranks are on which host, as people write it down, and the variables by which a program
 // learns which of them it is: those of torchrun, which torch and Bimetal read, and those of
 // horovodrun. Pure, but for reading a host file.
+//
+// What a job has left behind and where, as its leading rank tells `bimetal launch` at its end: by
+// the board on the rank's machine.
 
 #include <filesystem>
 #include <optional>
@@ -83,5 +86,12 @@ std::vector<HostRanks> place_ranks(const std::vector<HostSlots>& hosts, std::opt
 
 /// The name without "user@".
 std::string without_user(const std::string& host);
+
+/// Of that board.
+inline constexpr const char* kLastWordsKey = "launch/last-words";
+
+/// `where`: "report /home/me/run.json, checkpoint /home/me/runs/first/step-00000470"; paths are
+/// absolute. Does nothing where no launcher listens: nobody's job ends worse for it.
+void leave_last_words(std::string_view where) noexcept;
 
 }  // namespace bimetal::launch

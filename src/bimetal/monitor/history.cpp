@@ -10,10 +10,10 @@
 #include <span>
 #include <utility>
 
-#include "bimetal/monitor/run_record_json.h"
-#include "bimetal/monitor/unix_time.h"
-#include "bimetal/progress/metric_text.h"
+#include "bimetal/monitor/run_record.h"
+#include "bimetal/monitor/status.h"
 #include "bimetal/progress/rank_log.h"
+#include "bimetal/progress/text.h"
 
 namespace bimetal::monitor {
 namespace {

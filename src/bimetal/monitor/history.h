@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "bimetal/monitor/run_record.h"
+#include "bimetal/progress/journal.h"
+#include "bimetal/progress/metrics.h"
 #include "bimetal/progress/observer.h"
-#include "bimetal/progress/sample.h"
-#include "bimetal/progress/thinned.h"
 
 namespace bimetal::monitor {
 

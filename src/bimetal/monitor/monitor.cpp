@@ -6,7 +6,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/monitor/pages.h"
-#include "bimetal/monitor/prometheus.h"
+#include "bimetal/monitor/status.h"
 
 namespace bimetal::monitor {
 namespace {

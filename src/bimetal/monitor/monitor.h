@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/monitor/access.h"
 #include "bimetal/monitor/history.h"
 #include "bimetal/monitor/page.h"
 #include "bimetal/monitor/recorder.h"

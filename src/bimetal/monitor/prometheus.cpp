@@ -1,5 +1,3 @@
-#include "bimetal/monitor/prometheus.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
@@ -7,7 +5,8 @@
 #include <string_view>
 
 #include "bimetal/base/release.h"
-#include "bimetal/progress/metric_text.h"
+#include "bimetal/monitor/status.h"
+#include "bimetal/progress/text.h"
 
 namespace bimetal::monitor {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "bimetal/monitor/unix_time.h"
-#include "bimetal/net/silent_peers.h"
+#include "bimetal/monitor/status.h"
+#include "bimetal/net/silence.h"
 
 namespace bimetal::monitor {
 namespace {

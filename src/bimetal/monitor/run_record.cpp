@@ -8,9 +8,8 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
-#include "bimetal/base/json/depth.h"
-#include "bimetal/monitor/run_record_json.h"
-#include "bimetal/monitor/unix_time.h"
+#include "bimetal/base/json.h"
+#include "bimetal/monitor/status.h"
 
 namespace bimetal::monitor {
 namespace {

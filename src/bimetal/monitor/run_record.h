@@ -1,10 +1,13 @@
 #pragma once
 // What a training leaves of itself in its folder of checkpoints, training.json, for who compares
 // several or lists them: docs/monitoring.md#runs.
+//
+// Parts of a run's record that the page has, too.
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -69,5 +72,10 @@ std::vector<RunRecord> list_runs(const std::filesystem::path& parent, std::size_
 
 /// Not more than kMostPoints, each the mean of those that it stands for.
 std::vector<CurvePoint> thinned(const std::vector<CurvePoint>& curve);
+
+nlohmann::ordered_json json_of(const EvaluatedAt& at);
+
+/// In one line; a name in no known encoding is no reason to lose it.
+std::string text_of(const nlohmann::ordered_json& json);
 
 }  // namespace bimetal::monitor

@@ -10,7 +10,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
 #include "bimetal/base/log.h"
-#include "bimetal/monitor/unix_time.h"
+#include "bimetal/monitor/status.h"
 
 namespace bimetal::monitor {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/monitor/unix_time.h"
+#include "bimetal/monitor/status.h"
 
 #ifdef _WIN32
 #include <process.h>

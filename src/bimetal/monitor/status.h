@@ -1,7 +1,13 @@
 #pragma once
 // How a job gets on, as those who watch it see it; and the JSON form of that, which `bimetal top`
 // reads (docs/monitoring.md describes each field).
+//
+// The clock on the wall, for those who compare with other machines.
+//
+// A job's status in Prometheus' text format, version 0.0.4
+// (https://prometheus.io/docs/instrumenting/exposition_formats/).
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -60,5 +66,16 @@ std::string to_json(const Status& status);
 
 /// The inverse. Whatever else `json` holds is Error(ProtocolMismatch).
 Status parse_status(std::string_view json);
+
+/// Seconds since 1970.
+inline double unix_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// What a server says of such a text.
+inline constexpr const char* kPrometheusContentType = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Every metric that is known now, with its HELP and TYPE; docs/monitoring.md lists them.
+std::string to_prometheus(const Status& status);
 
 }  // namespace bimetal::monitor

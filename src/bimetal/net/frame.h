@@ -51,9 +51,9 @@ inline constexpr std::size_t kMaxLossBytes = 16384;
 enum class FrameKind : std::uint8_t {
   Data = 1,       ///< part of a collective or a point-to-point message
   Heartbeat = 2,  ///< no payload; shows that the path to the peer works
-  Abort = 3,      ///< payload: why the group ends (see comm/mailbox/abort_message.h)
+  Abort = 3,      ///< payload: why the group ends (see comm/failure.h)
   Goodbye = 4,    ///< no payload; an orderly close, so that end-of-stream is no failure
-  Loss = 5,       ///< payload: the rank that the sender has lost, and why (net/tcp/peers.h)
+  Loss = 5,       ///< payload: the rank that the sender has lost, and why (net/tcp/tcp_mesh_impl.h)
 };
 
 /// What a Data frame belongs to. `operation`, `dtype`, `count`, `root` and the compression describe

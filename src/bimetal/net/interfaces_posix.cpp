@@ -5,8 +5,7 @@
 #include <memory>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/interfaces.h"
-#include "bimetal/net/socket_address.h"
+#include "bimetal/net/advertise.h"
 
 namespace bimetal::net {
 

@@ -8,9 +8,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "bimetal/base/unicode/windows_text.h"
-#include "bimetal/net/interfaces.h"
-#include "bimetal/net/socket_address.h"
+#include "bimetal/base/unicode/utf8.h"
+#include "bimetal/net/advertise.h"
 
 namespace bimetal::net {
 namespace {

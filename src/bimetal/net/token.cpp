@@ -10,9 +10,9 @@
 #include <mutex>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/files.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/os_files.h"
-#include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/base/unicode/utf8.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/noise.h"
 #include "bimetal/net/tcp/dial.h"

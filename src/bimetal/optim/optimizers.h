@@ -1,5 +1,8 @@
 #pragma once
 // The optimizer that a job file asks for. Safe from any thread, an optimizer itself from one.
+//
+// How the learning rate changes over a job. A pure function of the step's number, so that a resumed
+// job goes on with the rates that it would have had. Safe from any thread.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
@@ -35,5 +38,31 @@ bool needs_whole_tensors(const job::TrainConfig& config);
 
 /// Sets the learning rate of all groups of parameters.
 void set_learning_rate(torch::optim::Optimizer& optimizer, double rate);
+
+/// train.learning_rate; with train.base_batch that many times as much as global_batch has base
+/// batches (the linear scaling rule: Goyal et al., 2017, §2.1).
+double full_rate(const job::TrainConfig& config);
+
+/// The learning rate of step number `step`, counted from 1, in a job of `job_steps` steps.
+///
+/// It grows over W = train.warmup_steps steps from train.warmup_from to the full rate γ. After x
+/// steps, x = step − train.warmup_lag but no less than 0, it has come this part of the way, and all
+/// of it for x ≥ W:
+///
+///     train.warmup = "linear":   x / W               (Goyal et al., "Accurate, Large Minibatch
+///                                                    SGD", 2017, §2.2)
+///     train.warmup = "log":      ln(x + 1) / ln W    (at most 1)
+///
+/// Then it stays (train.schedule = "constant"), or falls to r·γ, r = train.min_learning_rate_ratio:
+///
+///     train.schedule = "linear": γ · (1 − (1 − r) (x − W) / (T − W))
+///     train.schedule = "cosine": γ · (r + (1 − r) / 2 · (1 + cos(π (step − 1 − W) / (T − W))))
+///
+/// with T = train.decay_steps or, if that is 0, `job_steps`, and stays there. The cosine is that of
+/// Loshchilov, Hutter, "SGDR", ICLR 2017, equation 5, without restarts.
+///
+/// With train.warmup_lag = 2 these are the rates of DeepSpeed's WarmupLR, WarmupDecayLR and
+/// WarmupCosineLR, which take the first rate for two steps and count the cosine two steps ahead.
+double learning_rate_at(const job::TrainConfig& config, std::int64_t step, std::int64_t job_steps);
 
 }  // namespace bimetal::optim

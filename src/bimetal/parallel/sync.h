@@ -19,7 +19,7 @@
 namespace bimetal::parallel {
 
 /// Sums beside those of a store's replicas, with ranks that have other parts of the same model: of
-/// its tensors (tensor/tensor_sums.h), or stages that share some (pipeline/stage_sums.h). Every
+/// its tensors (tensor/tensor_model.h), or stages that share some (pipeline/stage_model.h). Every
 /// call is collective among these ranks, but for the const ones.
 class ExtraSums {
  public:

@@ -1,12 +1,18 @@
 #pragma once
 // What a trained model says about each sample of a set, and what several of them say together.
+//
+// What a model that is being trained makes of one sample, for people to look at.
 
 #include <torch/csrc/api/include/torch/types.h>
+
+#include <cstdint>
 
 #include "bimetal/checkpoint/model_file.h"
 #include "bimetal/device/device.h"
 #include "bimetal/predict/evaluate.h"
+#include "bimetal/progress/metrics.h"
 #include "bimetal/serving/server.h"
+#include "bimetal/task/task.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::predict {
@@ -62,5 +68,13 @@ torch::Tensor labels_of(const task::Task& task);
 /// Accuracy, and mean cross-entropy, of `probabilities` [N, classes] against `labels` int64 [N].
 /// With predict()'s the accuracy is the one that evaluate() gives the same model.
 progress::Evaluation score(const torch::Tensor& probabilities, const torch::Tensor& labels);
+
+/// A sample of `data`, which `draw` chooses. A language model goes on with its begin. `model` is
+/// whole, on `device`, and as `description` says; it is in training mode afterwards, and no random
+/// numbers are drawn that training draws.
+progress::Sample look_at_sample(const task::Task& task,
+                                const checkpoint::ModelDescription& description,
+                                const task::Dataset& data, const task::Model& model,
+                                const torch::Device& device, std::uint64_t draw);
 
 }  // namespace bimetal::predict

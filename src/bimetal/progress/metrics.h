@@ -1,7 +1,10 @@
 #pragma once
 // Figures by which a model is judged, by name.
+//
+// What a model makes of one sample, for people to look at.
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -40,6 +43,17 @@ struct Evaluation {
   double loss = 0;               ///< mean over the samples, or over their tokens
   Metrics metrics = {};          ///< by name
   std::string data = kTestData;  ///< which
+};
+
+struct Sample {
+  std::string text = {};  ///< for people: "label 3, taken for 3 (97 %), 8 (2 %)…"
+  /// Of an image: channels, height and width, and its values 0…255 in that order. Empty: it is
+  /// none, or a large one.
+  std::vector<std::int64_t> shape = {};
+  std::vector<std::uint8_t> pixels = {};
+  /// Of a language model: what it was given, and how it has gone on.
+  std::vector<std::int64_t> prompt = {}, tokens = {};
+  std::int64_t vocabulary = 0;
 };
 
 }  // namespace bimetal::progress

@@ -15,7 +15,7 @@
 namespace bimetal::progress {
 
 struct RankLine;  // rank_log.h
-struct Sample;    // sample.h
+struct Sample;    // metrics.h
 
 /// Where a worker computes.
 struct WorkerPlace {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "bimetal/comm/gather_fields.h"
+#include "bimetal/comm/exchange.h"
 
 namespace bimetal::progress {
 namespace {

@@ -1,19 +1,51 @@
 #pragma once
 // Work of unknown length that some ranks must do before the others can go on: reading, fetching and
 // sending data. Nobody waits in silence for it.
+//
+// Work on files, on a thread of its own.
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/progress/report.h"
-#include "bimetal/progress/running_task.h"
 
 namespace bimetal::progress {
+
+/// Owns all that it uses (shared pointers, copies), since it is left behind if it cannot be ended,
+/// as when a network file system is gone.
+using Task = std::function<void(Meter&)>;
+
+/// Told to stop, and waited for a while, where this object ends before it.
+class RunningTask {
+ public:
+  static constexpr std::chrono::milliseconds kToEnd{2000};  ///< for a task that was told to stop
+
+  /// An empty one is done.
+  explicit RunningTask(Task task);
+  ~RunningTask();
+  RunningTask(const RunningTask&) = delete;
+  RunningTask& operator=(const RunningTask&) = delete;
+
+  /// Whether it is done, within that time. Rethrows its error.
+  bool done_within(std::chrono::milliseconds time);
+
+  const Meter& meter() const;
+
+ private:
+  struct State;
+
+  bool wait(std::chrono::milliseconds time);
+
+  std::shared_ptr<State> state_;
+  std::thread thread_;
+};
 
 // How a finished job did beside its fastest device by itself, and where that device's time went.
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/comm/gather_fields.h"
+#include "bimetal/comm/exchange.h"
 
 namespace bimetal::progress {
 namespace {

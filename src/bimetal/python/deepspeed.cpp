@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bimetal/job/job_config.h"
-#include "bimetal/optim/schedule.h"
+#include "bimetal/optim/optimizers.h"
 #include "bimetal/precision/loss_scaler.h"
 #include "bimetal/python/bindings.h"
 

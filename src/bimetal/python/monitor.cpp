@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/launch/last_words.h"
+#include "bimetal/launch/rank_places.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/progress/journal.h"
-#include "bimetal/progress/metric_text.h"
-#include "bimetal/progress/progress_line.h"
+#include "bimetal/progress/progress.h"
 #include "bimetal/progress/rank_log.h"
+#include "bimetal/progress/text.h"
 #include "bimetal/python/bindings.h"
 
 namespace bimetal::python {

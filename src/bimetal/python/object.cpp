@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "bimetal/base/error.h"
-#include "bimetal/c10d/backend_error.h"
+#include "bimetal/c10d/torch_bridge.h"
 #include "bimetal/python/convert.h"
 
 // Of libtorch_python, whose headers need Python's.

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "bimetal/device/out_of_memory.h"
-#include "bimetal/parallel/data/broadcast.h"
-#include "bimetal/parallel/data/parameter_check.h"
+#include "bimetal/parallel/data/same_model.h"
 #include "bimetal/parallel/pipeline/loop_stage.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/parallel/pipeline/stage_seconds.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/python/bindings.h"
 #include "bimetal/python/hosted_task.h"
 #include "bimetal/task/catalog/job_task.h"

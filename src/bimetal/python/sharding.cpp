@@ -10,7 +10,6 @@
 #include "bimetal/device/probe.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/shard/hooked_model.h"
-#include "bimetal/parallel/shard/memory_weights.h"
 #include "bimetal/python/bindings.h"
 
 namespace bimetal::python {

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "bimetal/balance/shares.h"
-#include "bimetal/c10d/backend_error.h"
-#include "bimetal/parallel/data/broadcast.h"
-#include "bimetal/parallel/tensor/cuts.h"
+#include "bimetal/c10d/torch_bridge.h"
+#include "bimetal/parallel/data/same_model.h"
 #include "bimetal/parallel/tensor/group_ranks.h"
 #include "bimetal/parallel/tensor/sequence_ranks.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/python/bindings.h"
 
 namespace bimetal::python {

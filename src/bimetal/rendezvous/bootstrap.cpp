@@ -11,7 +11,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/net/mesh.h"
 #include "bimetal/net/tcp/tcp_mesh.h"
 #include "bimetal/rendezvous/member_record.h"

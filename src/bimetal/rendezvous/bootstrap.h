@@ -12,7 +12,7 @@
 #include "bimetal/base/release.h"
 #include "bimetal/net/advertise.h"
 #include "bimetal/net/mesh.h"
-#include "bimetal/net/tcp/peer_timeout.h"
+#include "bimetal/net/silence.h"
 #include "bimetal/net/tcp/tcp_mesh.h"
 #include "bimetal/net/token.h"
 #include "bimetal/rendezvous/store.h"

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <asio/co_spawn.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -12,7 +14,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/net/link/session.h"
-#include "bimetal/net/tcp/run_handlers.h"
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/rendezvous/store.h"
 #include "bimetal/rendezvous/store_server.h"
 
@@ -255,6 +257,18 @@ std::unique_ptr<Store> connect_store_at_once(const net::Endpoint& server, const 
     throw Error(ErrorCode::PeerLost, fmt::format("{}: {}", name, trouble));
   };
   return connect(server, request);
+}
+
+std::string PolledStore::get(std::string_view key, Deadline deadline) {
+  using std::chrono::milliseconds;
+  constexpr milliseconds kLongestPause{20};
+  for (milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
+    if (auto value = try_get(key, deadline)) return *value;
+    if (deadline.expired()) {
+      throw Error(ErrorCode::Timeout, fmt::format("nobody set '{}' in {}", key, name_));
+    }
+    std::this_thread::sleep_for(std::min<Deadline::Clock::duration>(pause, deadline.remaining()));
+  }
 }
 
 }  // namespace bimetal::rendezvous

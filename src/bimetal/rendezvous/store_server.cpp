@@ -18,7 +18,7 @@
 #include "bimetal/base/log.h"
 #include "bimetal/base/wire.h"
 #include "bimetal/net/link/session.h"
-#include "bimetal/net/tcp/run_handlers.h"
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/rendezvous/store.h"
 
 namespace bimetal::rendezvous {

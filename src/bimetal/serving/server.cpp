@@ -18,10 +18,9 @@
 #include <vector>
 
 #include "bimetal/base/log.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/net/link/session.h"
-#include "bimetal/net/tcp/run_handlers.h"
-#include "bimetal/net/tcp/spawn.h"
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/serving/answering.h"
 #include "bimetal/serving/session.h"
 

@@ -20,7 +20,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/task/dropout.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::task {
 namespace {

@@ -2,6 +2,9 @@
 // A model as an ordered list of units. A unit is what parameters are waited for, gathered and
 // recomputed by, and where a model may be cut: whatever happens between the parts of a model hangs
 // on the boundaries of its units, since libtorch has no hooks on modules.
+//
+// Layers whose result depends on which samples are computed together, or by whom: with these a step
+// of several ranks is not the step of one.
 
 #include <torch/csrc/api/include/torch/nn/module.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -126,5 +129,17 @@ Values run_units(const Model& model, Values inputs, const BeforeUse& before_use 
 /// The same of a part of a model, whose first unit has the place `first` in it.
 Values run_units(std::span<const Unit> units, Values inputs, const BeforeUse& before_use,
                  std::size_t first);
+
+/// What make_unit has for Unit::set_training, so that a unit's module can be found in it.
+struct ModuleTraining {
+  std::shared_ptr<torch::nn::Module> module;
+  void operator()(bool training) const { module->train(training); }
+};
+
+/// Error(InvalidArgument) names torch's batch normalisations and dropouts that are in training
+/// mode, and what to take instead. What a forward does by itself, without a layer, it cannot see.
+void require_exact(const torch::nn::Module& module);
+/// The same of the modules that make_unit was given.
+void require_exact(const Model& model);
 
 }  // namespace bimetal::task

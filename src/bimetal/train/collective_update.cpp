@@ -15,7 +15,7 @@
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host.h"
 #include "bimetal/optim/fused.h"
-#include "bimetal/parallel/data/batch_statistics.h"
+#include "bimetal/parallel/data/same_model.h"
 #include "bimetal/train/profile/phase.h"
 
 namespace bimetal::train {

@@ -14,8 +14,8 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/c10d/island.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
-#include "bimetal/comm/watched.h"
-#include "bimetal/predict/sample.h"
+#include "bimetal/comm/exchange.h"
+#include "bimetal/predict/predict.h"
 #include "bimetal/train/setup.h"
 
 namespace bimetal::train {

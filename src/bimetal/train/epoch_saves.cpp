@@ -7,9 +7,8 @@
 #include <utility>
 
 #include "bimetal/checkpoint/starting_point.h"
-#include "bimetal/comm/watched.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/optim/optimizers.h"
-#include "bimetal/optim/schedule.h"
 #include "bimetal/train/background_save.h"
 #include "bimetal/train/epoch.h"
 

@@ -10,9 +10,8 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/optim/optimizers.h"
-#include "bimetal/optim/schedule.h"
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/train/epoch.h"

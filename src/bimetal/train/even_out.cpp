@@ -13,11 +13,11 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/base/wire_fields.h"
-#include "bimetal/checkpoint/catch_up.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
+#include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/progress/members_change_json.h"
 #include "bimetal/train/epoch.h"

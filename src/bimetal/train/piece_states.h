@@ -14,7 +14,7 @@
 #include "bimetal/checkpoint/slices/shared_reader.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::train {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/progress/worker_summary.h"
 #include "bimetal/train/choose_precision.h"
 

@@ -16,10 +16,9 @@
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/slices/save_slices.h"
 #include "bimetal/comm/exchange.h"
-#include "bimetal/comm/watched.h"
 #include "bimetal/device/host.h"
 #include "bimetal/device/out_of_memory.h"
-#include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/parallel/data/same_model.h"
 #include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {

@@ -12,11 +12,11 @@
 #include "bimetal/base/error.h"
 #include "bimetal/data/transfer/shared_data.h"
 #include "bimetal/device/device.h"
-#include "bimetal/job/same_job.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/task/catalog/job_task.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::train {
 

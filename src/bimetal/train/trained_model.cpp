@@ -14,10 +14,10 @@
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/optim/optimizers.h"
-#include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/parallel/data/same_model.h"
 #include "bimetal/parallel/mesh/model_part.h"
-#include "bimetal/parallel/shard/memory_weights.h"
-#include "bimetal/parallel/tensor/tensor_sums.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/train/setup.h"
 
 namespace bimetal::train {

@@ -21,7 +21,6 @@
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
-#include "bimetal/parallel/pipeline/stage_sums.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/sync.h"
 #include "bimetal/parallel/tensor/tensor_model.h"

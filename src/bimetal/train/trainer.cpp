@@ -6,7 +6,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/data/digest.h"
-#include "bimetal/job/same_job.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/progress/together.h"
 #include "bimetal/train/epochs.h"

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "bimetal/base/log.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "support/environment.h"
 
 namespace bimetal {

@@ -6,7 +6,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/files.h"
-#include "bimetal/base/os_files.h"
 #include "support/errors.h"
 #include "support/forked_child.h"
 #include "support/temporary_folder.h"

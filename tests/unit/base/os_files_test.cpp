@@ -1,11 +1,10 @@
-#include "bimetal/base/os_files.h"
-
 #include <gtest/gtest.h>
 
 #include <cerrno>
 #include <fstream>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/files.h"
 #include "support/forked_child.h"
 #include "support/temporary_folder.h"
 

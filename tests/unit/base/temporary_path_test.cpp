@@ -1,5 +1,3 @@
-#include "bimetal/base/temporary_path.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -7,6 +5,7 @@
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "bimetal/base/files.h"
 #include "support/forked_child.h"
 #include "support/temporary_folder.h"
 
@@ -103,8 +102,8 @@ std::set<std::string> left_of(const std::set<std::string>& targets, std::string_
 }
 
 TEST(RemoveLeftovers, TakesThoseOfTheNameThatIsMeant) {
-  const std::set<std::string> targets = {"one", "one-more", "on", "step-00000001", "step-20",
-                                         "step-2b"};
+  const std::set<std::string> targets = {"one",           "one-more", "on",
+                                         "step-00000001", "step-20",  "step-2b"};
   const auto all_but = [&](const std::set<std::string>& gone) {
     auto left = targets;
     for (const auto& name : gone) left.erase(name);

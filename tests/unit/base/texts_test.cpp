@@ -1,13 +1,11 @@
-#include "bimetal/base/nearest_name.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
 #include <string_view>
 
-#include "bimetal/base/json_string.h"
-#include "bimetal/base/repetitions.h"
-#include "bimetal/base/url.h"
+#include "bimetal/base/json.h"
+#include "bimetal/base/log.h"
+#include "bimetal/base/typed_text.h"
 
 namespace bimetal {
 namespace {

@@ -1,5 +1,3 @@
-#include "bimetal/checkpoint/best_checkpoint.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/optim.h>
@@ -10,6 +8,7 @@
 #include <limits>
 
 #include "bimetal/checkpoint/checkpoint.h"
+#include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "support/temporary_folder.h"
 #include "unit/checkpoint/small_net.h"

@@ -1,7 +1,5 @@
 // Ranks that come later get what the others have learnt, from all of them at once.
 
-#include "bimetal/checkpoint/catch_up.h"
-
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "bimetal/checkpoint/optimizer_state.h"
+#include "bimetal/checkpoint/starting_point.h"
 #include "small_net.h"
 #include "support/thread_ranks.h"
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "bimetal/comm/group/call_log.h"
+#include "bimetal/comm/mailbox/inbox.h"
 
 namespace bimetal::comm {
 namespace {

@@ -1,5 +1,3 @@
-#include "bimetal/comm/watched.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,6 +5,7 @@
 #include <thread>
 
 #include "bimetal/base/error.h"
+#include "bimetal/comm/exchange.h"
 #include "support/errors.h"
 #include "support/thread_ranks.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "bimetal/comm/group/work_state.h"
+#include "bimetal/comm/failure.h"
 
 namespace bimetal::comm {
 namespace {

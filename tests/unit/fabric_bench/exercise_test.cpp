@@ -1,11 +1,8 @@
-#include "bimetal/fabric_bench/exercise.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "bimetal/base/error.h"
-#include "bimetal/fabric_bench/bench_options.h"
 #include "bimetal/fabric_bench/measure.h"
 #include "support/thread_ranks.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "job_texts.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"

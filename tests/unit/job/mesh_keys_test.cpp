@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "job_texts.h"
 
 namespace bimetal::job {

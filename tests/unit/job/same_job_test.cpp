@@ -1,5 +1,3 @@
-#include "bimetal/job/same_job.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/job/job_keys.h"
 #include "support/errors.h"
 #include "support/thread_ranks.h"
 

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/models/language/language_config.h"
 #include "bimetal/task/dropout.h"
 #include "bimetal/task/past.h"
 #include "support/errors.h"

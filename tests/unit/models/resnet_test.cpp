@@ -1,5 +1,3 @@
-#include "bimetal/models/resnet.h"
-
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/nn/module.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -9,6 +7,8 @@
 #include <map>
 #include <string>
 #include <vector>
+
+#include "bimetal/models/registry.h"
 
 namespace bimetal::models {
 namespace {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/monitor/http_client.h"
 #include "bimetal/monitor/monitor.h"
 #include "bimetal/monitor/pages.h"
 #include "support/errors.h"

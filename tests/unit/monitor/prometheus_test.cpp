@@ -1,5 +1,3 @@
-#include "bimetal/monitor/prometheus.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

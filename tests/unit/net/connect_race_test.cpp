@@ -1,7 +1,5 @@
 // Servers with several addresses, on sockets of this machine: one that refuses, one that never
 // answers (its queue is full, as behind a firewall that drops), one that is there.
-#include "bimetal/net/tcp/connect_race.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

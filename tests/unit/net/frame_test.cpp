@@ -1,11 +1,11 @@
 #include "bimetal/net/frame.h"
 
-#include <asio/co_spawn.hpp>
-#include <asio/connect.hpp>
-#include <asio/io_context.hpp>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <asio/co_spawn.hpp>
+#include <asio/connect.hpp>
+#include <asio/io_context.hpp>
 #include <limits>
 #include <optional>
 #include <string>
@@ -13,7 +13,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/net/tcp/byte_stream.h"
-#include "bimetal/net/tcp/frame_writer.h"
 
 namespace bimetal::net {
 namespace {

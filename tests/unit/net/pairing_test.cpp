@@ -1,6 +1,8 @@
 // Machines that let each other in: codes, the messages between host and guest, and a man in the
 // middle.
 
+#include "bimetal/net/pairing/pairing.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,8 +18,6 @@
 #include "bimetal/base/error.h"
 #include "bimetal/net/discovery/shared_job.h"
 #include "bimetal/net/pairing/code.h"
-#include "bimetal/net/pairing/guest.h"
-#include "bimetal/net/pairing/host.h"
 #include "support/tcp_proxy.h"
 #include "support/temporary_folder.h"
 

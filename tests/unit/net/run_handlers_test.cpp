@@ -1,16 +1,14 @@
-#include "bimetal/net/tcp/run_handlers.h"
+#include <gtest/gtest.h>
 
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/use_awaitable.hpp>
-#include <gtest/gtest.h>
-
 #include <new>
 #include <optional>
 #include <stdexcept>
 #include <vector>
 
-#include "bimetal/net/tcp/spawn.h"
+#include "bimetal/net/tcp/handlers.h"
 
 namespace bimetal::net {
 namespace {

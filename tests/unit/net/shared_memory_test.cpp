@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "bimetal/base/error.h"
-#include "bimetal/net/shm/bell.h"
 #include "support/forked_child.h"
 
 namespace bimetal::net {

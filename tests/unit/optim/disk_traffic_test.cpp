@@ -12,7 +12,6 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/optim/cpu_adam.h"
-#include "bimetal/optim/offload/plain_copy.h"
 #include "bimetal/optim/offload/state_file.h"
 #include "support/temporary_folder.h"
 

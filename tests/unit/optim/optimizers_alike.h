@@ -8,7 +8,7 @@
 
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/optim/part_of_step.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::optim {
 

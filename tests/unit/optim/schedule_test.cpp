@@ -1,9 +1,9 @@
-#include "bimetal/optim/schedule.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numbers>
+
+#include "bimetal/optim/optimizers.h"
 
 namespace bimetal::optim {
 namespace {

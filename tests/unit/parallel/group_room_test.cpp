@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/tensor_buffer.h"
 #include "support/errors.h"
 #include "support/thread_ranks.h"
 

@@ -7,8 +7,7 @@
 #include <limits>
 
 #include "bimetal/base/error.h"
-#include "bimetal/plan/mesh/step_choice.h"
-#include "bimetal/plan/mesh/layouts.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
 #include "mesh_clusters.h"
 

@@ -5,7 +5,6 @@
 
 #include <string>
 
-#include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/mesh_plan.h"
 #include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "bimetal/plan/memory/memory_use.h"
-#include "bimetal/plan/mesh/step_choice.h"
 #include "bimetal/plan/mesh/mesh_plan.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/tensor_groups.h"
 #include "mesh_clusters.h"
 

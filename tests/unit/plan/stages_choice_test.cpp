@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <set>
 
-#include "bimetal/plan/mesh/step_choice.h"
 #include "bimetal/plan/mesh/mesh_plan.h"
 #include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"

@@ -5,8 +5,6 @@
 #include <string>
 
 #include "bimetal/base/error.h"
-#include "bimetal/plan/mesh/step_choice.h"
-#include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/mesh_plan.h"
 #include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/tensor_groups.h"

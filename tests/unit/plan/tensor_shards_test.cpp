@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "bimetal/plan/mesh/step_choice.h"
 #include "bimetal/plan/mesh/mesh_plan.h"
 #include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/tensor_groups.h"

@@ -14,7 +14,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/models/registry.h"
 #include "bimetal/predict/predict.h"
-#include "bimetal/task/catalog/image_classification.h"
+#include "bimetal/task/catalog/job_task.h"
 #include "unit/train/training_job.h"
 
 namespace bimetal::predict {

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "bimetal/progress/journal.h"
-#include "bimetal/progress/progress_meter.h"
 #include "bimetal/progress/together.h"
 
 namespace bimetal::progress {

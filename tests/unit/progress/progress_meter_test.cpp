@@ -1,5 +1,3 @@
-#include "bimetal/progress/progress_meter.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "bimetal/progress/progress_line.h"
+#include "bimetal/progress/progress.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::progress {

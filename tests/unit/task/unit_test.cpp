@@ -5,7 +5,6 @@
 #include <torch/csrc/api/include/torch/nn.h>
 #include <torch/csrc/api/include/torch/types.h>
 
-#include "bimetal/task/model_state.h"
 #include "bimetal/task/task.h"
 
 namespace bimetal::task {

@@ -11,7 +11,7 @@
 #include <limits>
 
 #include "bimetal/base/error.h"
-#include "bimetal/task/catalog/image_classification.h"
+#include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/step.h"
 #include "support/errors.h"
 #include "support/thread_ranks.h"

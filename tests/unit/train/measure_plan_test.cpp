@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/plan/link_probe.h"
 #include "support/forked_child.h"
 #include "support/thread_ranks.h"

@@ -6,7 +6,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/starting_point.h"
-#include "bimetal/task/catalog/image_classification.h"
+#include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/measure/step_probe.h"
 #include "unit/train/training_job.h"
 

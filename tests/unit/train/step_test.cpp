@@ -12,7 +12,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/shard/sharded_model.h"
-#include "bimetal/task/catalog/image_classification.h"
+#include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/rank_journal.h"
 #include "support/errors.h"
 #include "support/thread_ranks.h"

@@ -12,8 +12,8 @@
 #include "bimetal/checkpoint/slices/tensor_index.h"
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/parallel/shard/flat_plan.h"
-#include "bimetal/parallel/tensor/cuts.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::checkpoint {
 

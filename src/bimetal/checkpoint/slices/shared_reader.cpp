@@ -10,7 +10,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
-#include "bimetal/checkpoint/sha256.h"
+#include "bimetal/checkpoint/slices/slice_file.h"
 #include "bimetal/comm/exchange.h"
 
 namespace bimetal::checkpoint {

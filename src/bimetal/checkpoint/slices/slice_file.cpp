@@ -3,12 +3,14 @@
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
+#include <array>
 #include <cerrno>
 #include <map>
 #include <system_error>
+#include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/os_files.h"
+#include "bimetal/base/files.h"
 
 namespace bimetal::checkpoint {
 namespace {
@@ -25,6 +27,34 @@ std::vector<std::string> keys_of(const std::vector<OwnSlice>& slices) {
 }
 
 }  // namespace
+
+void Sha256::add(std::span<const std::byte> bytes) {
+  crypto_hash_sha256_update(&state_, reinterpret_cast<const unsigned char*>(bytes.data()),
+                            bytes.size());
+}
+
+std::string Sha256::finish() {
+  std::array<unsigned char, crypto_hash_sha256_BYTES> digest;
+  crypto_hash_sha256_final(&state_, digest.data());
+  std::string hex(2 * digest.size() + 1, '\0');
+  sodium_bin2hex(hex.data(), hex.size(), digest.data(), digest.size());
+  hex.pop_back();  // the terminating zero
+  return hex;
+}
+
+std::string sha256_of(std::string_view bytes) {
+  Sha256 sum;
+  sum.add(std::as_bytes(std::span(bytes)));
+  return sum.finish();
+}
+
+std::string sha256_of_file(const std::filesystem::path& path) {
+  InputFile file(path);
+  Sha256 sum;
+  std::vector<std::byte> piece(1 << 20);
+  while (const auto count = file.read(piece)) sum.add(std::span(piece).first(count));
+  return sum.finish();
+}
 
 std::string slice_file_name(const char* what, int rank, int ranks) {
   return fmt::format("{}-{:05}-of-{:05}.safetensors", what, rank, ranks);

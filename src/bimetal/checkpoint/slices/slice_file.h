@@ -1,6 +1,9 @@
 #pragma once
 // A file of slices as one rank writes it into a checkpoint that is not in place yet.
+//
+// SHA-256 as checkpoints use it: to notice damage, not to keep out forgers.
 
+#include <sodium.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include <cstddef>
@@ -12,15 +15,33 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bimetal/base/files.h"
 #include "bimetal/checkpoint/checkpoint_manifest.h"
 #include "bimetal/checkpoint/safetensors.h"
-#include "bimetal/checkpoint/sha256.h"
 #include "bimetal/checkpoint/slices/tensor_index.h"
 
 namespace bimetal::checkpoint {
+
+/// Of bytes that come one after the other.
+class Sha256 {
+ public:
+  Sha256() { crypto_hash_sha256_init(&state_); }
+  void add(std::span<const std::byte> bytes);
+  /// 64 lower-case hexadecimal digits. At most once, and nothing after it.
+  std::string finish();
+
+ private:
+  crypto_hash_sha256_state state_;
+};
+
+/// 64 lower-case hexadecimal digits.
+std::string sha256_of(std::string_view bytes);
+
+/// Of a file's contents, read in pieces. Error(System) if it cannot be read.
+std::string sha256_of_file(const std::filesystem::path& path);
 
 /// What a rank keeps of a tensor.
 struct OwnSlice {

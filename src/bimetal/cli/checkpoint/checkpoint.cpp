@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
-#include "bimetal/checkpoint/inspect.h"
+#include "bimetal/base/typed_text.h"
+#include "bimetal/checkpoint/open_checkpoint.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/json_output.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"

@@ -19,7 +19,6 @@
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/demo/demo_job.h"
 #include "bimetal/cli/demo/demo_table.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/json_output.h"
 #include "bimetal/cli/start/run_job.h"

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
+#include "bimetal/cli/terminal.h"
 
 namespace bimetal::cli {
 namespace {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/json_output.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/device/device.h"

@@ -10,22 +10,20 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
 #include "bimetal/base/release.h"
-#include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/base/typed_text.h"
+#include "bimetal/base/unicode/utf8.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/fabric/launch_plan.h"
 #include "bimetal/cli/fabric/launch_task.h"
+#include "bimetal/cli/terminal.h"
 #ifndef _WIN32
 #include "bimetal/cli/start/host_meeting.h"
-#include "bimetal/cli/start/shared_launch.h"
+#include "bimetal/cli/start/way_in.h"
 #endif
-#include "bimetal/cli/terminal.h"
 #include "bimetal/launch/agent/agent_message.h"
 #include "bimetal/launch/ssh/host_launcher.h"
 #include "bimetal/launch/system/environment.h"
-#include "bimetal/progress/clock_text.h"
+#include "bimetal/progress/text.h"
 
 namespace bimetal::cli {
 namespace {

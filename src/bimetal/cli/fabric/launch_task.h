@@ -2,12 +2,15 @@
 // What `bimetal launch` makes of who has started it: srun and mpirun, whose tasks and processes
 // become the ranks that they are there, by torchrun's variables, and then the command (POSIX); on
 // Windows Python's command `bimetal`, with which it ends.
+//
+// What every launch has in common, whoever lets its ranks meet.
 
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "bimetal/cli/command.h"
+#include "bimetal/launch/ssh/host_launcher.h"
 
 namespace bimetal::cli {
 
@@ -29,5 +32,12 @@ std::optional<int> follow_starter(const Starter& starter, const std::vector<std:
 
 /// The hidden subcommand that is this child process, where there is one.
 void add_mpi_meeting(CLI::App& app, Action& action);
+
+/// In this folder, with this process's settings of Bimetal; without hosts, token and command.
+launch::HostsPlan plan_from_here();
+
+/// Runs the ranks of a plan that knows its hosts, tells the user how they have ended, and returns
+/// the exit status.
+int run_and_tell(const launch::HostsPlan& plan, launch::SignalWatch& signals);
 
 }  // namespace bimetal::cli

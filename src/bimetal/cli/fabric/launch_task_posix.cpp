@@ -11,11 +11,10 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/fabric/launch_task.h"
+#include "bimetal/cli/terminal.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/launch/rank_environment.h"
 #include "bimetal/launch/system/environment.h"
@@ -24,7 +23,7 @@ namespace bimetal::cli {
 namespace {
 
 constexpr std::chrono::seconds kPatienceToMeet{120};
-constexpr std::chrono::milliseconds kLookEvery{200};
+constexpr std::chrono::milliseconds kPollEvery{200};
 /// Far from the low numbers under which mpirun's process manager may be reached.
 constexpr int kMeetingDescriptor = 100;
 
@@ -34,7 +33,7 @@ int stay_with(const std::vector<std::string>& command, const launch::NamedValues
   launch::SignalWatch signals;
   auto child = launch::Process::start({launch::runnable(command), variables, {}, true});
   std::optional<launch::ProcessExit> exit;
-  for (int told = 0; !(exit = child.poll()); signals.pause(kLookEvery)) {
+  for (int told = 0; !(exit = child.poll()); signals.pause(kPollEvery)) {
     if (signals.stop_requests() > told) child.send(signals.first_signal());
     told = signals.stop_requests();
   }

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/monitor/pages.h"

@@ -5,10 +5,10 @@
 
 #include "bimetal/base/release.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/lite/entry.h"
+#include "bimetal/cli/terminal.h"
 #ifndef _WIN32
-#include "bimetal/cli/start/shared_launch.h"
+#include "bimetal/cli/start/way_in.h"
 #endif
 #include "bimetal/launch/meet.h"
 

@@ -7,7 +7,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/json_output.h"
 #include "bimetal/cli/plan/plan_output.h"

@@ -10,7 +10,6 @@
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/huggingface.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/json_output.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/python_command.h"

@@ -6,7 +6,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/wire_fields.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/predict/mesh_of_use.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/rank/rank.h"

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/base/typed_text.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/train/replicas.h"
 
 namespace bimetal::cli {

@@ -17,12 +17,11 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/data/images/image_formats.h"
-#include "bimetal/progress/metric_text.h"
+#include "bimetal/progress/text.h"
 #include "bimetal/serving/client.h"
 
 namespace bimetal::cli {

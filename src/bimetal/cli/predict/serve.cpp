@@ -8,15 +8,14 @@
 #include <utility>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/job_options.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
-#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/local/process.h"
 #include "bimetal/monitor/pages.h"
 #include "bimetal/predict/checkpoint_weights.h"
 #include "bimetal/predict/generate.h"

@@ -10,16 +10,14 @@
 #include <optional>
 #include <string>
 
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/json_output.h"
 #include "bimetal/cli/predict/text_codec.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/launch/last_words.h"
+#include "bimetal/launch/rank_places.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/progress/clock_text.h"
-#include "bimetal/progress/metric_text.h"
-#include "bimetal/progress/progress_line.h"
-#include "bimetal/progress/sample.h"
+#include "bimetal/progress/metrics.h"
+#include "bimetal/progress/progress.h"
+#include "bimetal/progress/text.h"
 #include "bimetal/progress/together.h"
 
 namespace bimetal::cli {

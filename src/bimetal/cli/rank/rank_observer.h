@@ -17,7 +17,7 @@
 #include "bimetal/cli/rank/trackers.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/job_config.h"
-#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/status_pipe.h"
 #include "bimetal/monitor/monitor.h"
 #include "bimetal/progress/rank_log.h"

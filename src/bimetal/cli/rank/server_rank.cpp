@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/json_output.h"
 #include "bimetal/cli/progress.h"
 #include "bimetal/cli/rank/rank.h"
@@ -18,7 +17,7 @@
 #include "bimetal/net/token.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/progress/observer.h"
-#include "bimetal/progress/progress_line.h"
+#include "bimetal/progress/progress.h"
 #include "bimetal/progress/rank_log.h"
 #include "bimetal/progress/requests.h"
 #include "bimetal/train/server/server_job.h"

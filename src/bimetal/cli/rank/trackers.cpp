@@ -16,7 +16,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/url.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/monitor/pages.h"

@@ -10,7 +10,7 @@
 
 #include "bimetal/cli/start/share.h"
 #include "bimetal/launch/job_board.h"
-#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/local/process.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
 #include "bimetal/rendezvous/store.h"

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/rendezvous/store.h"
 

@@ -10,7 +10,7 @@
 #include "bimetal/cli/start/share.h"
 #include "bimetal/launch/job_board.h"
 #include "bimetal/launch/local/local_launcher.h"
-#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/local/process.h"
 #include "bimetal/net/token.h"
 #include "bimetal/rendezvous/store.h"
 
@@ -58,7 +58,7 @@ int conclude(const launch::LaunchResult& result);
 void announce_stop(const RankRequest& request);
 
 // The machine on which a job of several was started serves the store, waits for the others, and
-// runs the first ranks (host.cpp).
+// runs the first ranks (local_ranks.cpp).
 
 /// Error(InvalidArgument) for an option that needs others, in a job that is on this machine alone.
 void refuse_without_others(const HostOptions& options);

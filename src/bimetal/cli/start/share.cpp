@@ -10,12 +10,11 @@
 #include <iostream>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/os_files.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/files.h"
 #include "bimetal/base/release.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/net/advertise.h"
-#include "bimetal/net/interfaces.h"
 #include "bimetal/net/pairing/code.h"
 
 namespace bimetal::cli {

@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "bimetal/cli/terminal.h"
-#include "bimetal/net/discovery/dns_sd.h"
+#include "bimetal/net/discovery/shared_job.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/net/pairing/guest.h"
-#include "bimetal/net/pairing/host.h"
+#include "bimetal/net/pairing/pairing.h"
 #include "bimetal/net/token.h"
 
 namespace bimetal::cli {

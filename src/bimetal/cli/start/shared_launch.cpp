@@ -1,5 +1,3 @@
-#include "bimetal/cli/start/shared_launch.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,10 +11,10 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/base/release.h"
-#include "bimetal/base/unicode/utf8_path.h"
-#include "bimetal/cli/exit_status.h"
-#include "bimetal/cli/fabric/launch_plan.h"
+#include "bimetal/base/unicode/utf8.h"
+#include "bimetal/cli/fabric/launch_task.h"
 #include "bimetal/cli/start/host_meeting.h"
+#include "bimetal/cli/start/way_in.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/launch/job_board.h"
 #include "bimetal/net/endpoint.h"

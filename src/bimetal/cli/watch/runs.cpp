@@ -10,7 +10,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/json_output.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/monitor/run_record.h"

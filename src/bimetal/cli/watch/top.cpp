@@ -18,15 +18,12 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/cli/command.h"
-#include "bimetal/cli/exit_status.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/launch/local/signal_watch.h"
-#include "bimetal/monitor/http_client.h"
+#include "bimetal/launch/local/process.h"
 #include "bimetal/monitor/pages.h"
 #include "bimetal/monitor/status.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/progress/clock_text.h"
-#include "bimetal/progress/metric_text.h"
+#include "bimetal/progress/text.h"
 
 namespace bimetal::cli {
 

@@ -10,7 +10,6 @@
 #include "bimetal/comm/algorithms/tree.h"
 #include "bimetal/comm/fabric.h"
 #include "bimetal/comm/parts.h"
-#include "bimetal/comm/shm/lanes.h"
 #include "bimetal/comm/shm/team.h"
 
 namespace bimetal::comm {

@@ -9,7 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/algorithms/direct.h"
-#include "bimetal/comm/algorithms/doubling.h"
+#include "bimetal/comm/algorithms/tree.h"
 #include "bimetal/comm/parts.h"
 
 namespace bimetal::comm {

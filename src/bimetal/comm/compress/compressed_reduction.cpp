@@ -10,8 +10,7 @@
 #include "bimetal/comm/compress/dense_reduction.h"
 #include "bimetal/comm/compress/top_k.h"
 #include "bimetal/comm/fabric.h"
-#include "bimetal/comm/reduce/reduce_operators.h"
-#include "bimetal/comm/shm/lanes.h"
+#include "bimetal/comm/reduce/reduce_kernels.h"
 #include "bimetal/comm/shm/team.h"
 
 namespace bimetal::comm {

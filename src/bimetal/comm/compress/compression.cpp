@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/comm/checksum.h"
-#include "bimetal/comm/reduce/reduce_operators.h"
+#include "bimetal/comm/call.h"
+#include "bimetal/comm/reduce/reduce_kernels.h"
 
 namespace bimetal::comm {
 namespace {

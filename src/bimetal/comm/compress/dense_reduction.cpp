@@ -11,10 +11,8 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/comm/compress/block_codec.h"
 #include "bimetal/comm/compress/compressed_reduction.h"
 #include "bimetal/comm/compress/compression.h"
-#include "bimetal/comm/compress/elementwise_codecs.h"
 
 namespace bimetal::comm {
 namespace {

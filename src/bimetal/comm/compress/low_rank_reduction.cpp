@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "bimetal/comm/algorithms/doubling.h"
 #include "bimetal/comm/algorithms/ring.h"
+#include "bimetal/comm/algorithms/tree.h"
 #include "bimetal/comm/compress/compressed_reduction.h"
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/comm/compress/low_rank.h"

@@ -1,5 +1,8 @@
 #pragma once
 // A group's all-reduce over its connections: chooses the algorithm and runs it.
+//
+// Measures the links between the ranks of a group. Pairs of ranks exchange messages, first short
+// ones, then longer ones until one takes long enough to be measured.
 
 #include <cstddef>
 #include <cstdint>
@@ -44,5 +47,12 @@ class AllReducer {
   std::optional<Islands> islands_;
   std::optional<LinkPlan> plan_;
 };
+
+/// The group's plan, the same on all ranks: rank 0 makes it. `leaves_host` says whether this rank
+/// is connected with any other by more than its own machine; nothing is measured where no rank is.
+/// The links are those between `measuring`, some or all of the ranks, rank 0 among them: the plan
+/// is for these. Part of a call: every rank of the channel does it as its first step. Costs some
+/// tenths of a second on slow links, a round of short messages on one host.
+LinkPlan agree_on_plan(Channel& channel, bool leaves_host, const std::vector<int>& measuring);
 
 }  // namespace bimetal::comm

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "bimetal/base/files.h"
-#include "bimetal/base/json_string.h"
+#include "bimetal/base/json.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/base/unicode/utf8.h"
 
 namespace bimetal::comm {
 namespace {

@@ -19,7 +19,6 @@
 #include "bimetal/comm/call.h"
 #include "bimetal/comm/failure.h"
 #include "bimetal/comm/group/executor.h"
-#include "bimetal/comm/group/work_state.h"
 #include "bimetal/comm/mailbox/transfers.h"
 
 namespace bimetal::comm {

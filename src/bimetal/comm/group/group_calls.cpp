@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "bimetal/comm/algorithms/direct.h"
-#include "bimetal/comm/algorithms/doubling.h"
 #include "bimetal/comm/algorithms/ring.h"
 #include "bimetal/comm/algorithms/tree.h"
 #include "bimetal/comm/group.h"

@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/comm/failure.h"
 #include "bimetal/comm/group/executor.h"
 #include "bimetal/comm/group/flight_recorder.h"
 #include "bimetal/comm/group/message_sender.h"
-#include "bimetal/comm/mailbox/abort_message.h"
 #include "bimetal/comm/mailbox/inbox.h"
 #include "bimetal/comm/mailbox/mailbox.h"
 #include "bimetal/net/mesh.h"

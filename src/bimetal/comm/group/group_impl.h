@@ -14,7 +14,7 @@
 #include "bimetal/comm/group/executor.h"
 #include "bimetal/comm/group/group_core.h"
 #include "bimetal/comm/mailbox/channel.h"
-#include "bimetal/comm/reduce/reduce_operators.h"
+#include "bimetal/comm/reduce/reduce_kernels.h"
 #include "bimetal/comm/shm/segment.h"
 #include "bimetal/comm/shm/team.h"
 

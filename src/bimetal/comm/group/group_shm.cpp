@@ -11,10 +11,8 @@
 
 #include "bimetal/base/log.h"
 #include "bimetal/comm/group/group_impl.h"
+#include "bimetal/comm/shm/collectives.h"
 #include "bimetal/comm/shm/connect.h"
-#include "bimetal/comm/shm/direct.h"
-#include "bimetal/comm/shm/pipeline.h"
-#include "bimetal/comm/shm/short_call.h"
 #include "bimetal/comm/shm/team.h"
 #include "bimetal/comm/work.h"
 

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "bimetal/comm/shm/message_ring.h"
+#include "bimetal/comm/shm/segment.h"
 #include "bimetal/net/mesh.h"
 
 namespace bimetal::comm {

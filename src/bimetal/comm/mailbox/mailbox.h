@@ -38,7 +38,7 @@ class Mailbox : public net::FrameReceiver {
   void fail_group(std::uint32_t group);
 
   /// Forgets a group that is gone on this rank; nothing may be posted in it any more. Members that
-  /// connect with this rank later are told `last_words` (abort_message.h).
+  /// connect with this rank later are told `last_words` (failure.h).
   void remove_group(std::uint32_t group, std::vector<std::byte> last_words);
 
   /// A collective call begins, so that frames are checked against it, or has ended. Calls of a
@@ -122,7 +122,7 @@ class Mailbox : public net::FrameReceiver {
   void combine_staged(int peer, const net::FrameHeader& header);
   void landed(const std::shared_ptr<PostedReceive>& receive, std::size_t bytes, Section& section);
 
-  // Receives from anybody: mailbox_anybody.cpp.
+  // Receives from anybody: mailbox_memory.cpp.
   void match(Inbox& box, const Stream::Key& key);
   std::optional<int> first_sender(const Inbox& box, std::uint64_t tag) const;
   void check_senders(Inbox& box, Section& section);

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "bimetal/base/log.h"
-#include "bimetal/comm/mailbox/abort_message.h"
+#include "bimetal/comm/failure.h"
 #include "bimetal/comm/mailbox/mailbox.h"
 
 namespace bimetal::comm {

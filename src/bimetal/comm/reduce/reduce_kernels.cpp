@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "bimetal/comm/reduce/reduce_operators.h"
-
 // Where the compiler can compile for other processors than the oldest, and its library can tell
 // which one it runs on (not every one for Windows can).
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(_WIN32)

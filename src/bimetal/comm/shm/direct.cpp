@@ -1,12 +1,11 @@
-#include "bimetal/comm/shm/direct.h"
-
 #include <array>
 #include <cstring>
 #include <optional>
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/reduce/reduce_kernels.h"
-#include "bimetal/comm/shm/lanes.h"
+#include "bimetal/comm/shm/collectives.h"
+#include "bimetal/comm/shm/team.h"
 
 namespace bimetal::comm {
 namespace {

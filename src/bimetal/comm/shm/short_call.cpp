@@ -1,5 +1,3 @@
-#include "bimetal/comm/shm/short_call.h"
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -7,6 +5,7 @@
 #include <utility>
 
 #include "bimetal/comm/reduce/reduce_kernels.h"
+#include "bimetal/comm/shm/collectives.h"
 
 namespace bimetal::comm {
 namespace {

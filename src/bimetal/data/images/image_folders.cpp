@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/nearest_name.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/data/images/image_formats.h"
 
 namespace bimetal::data {

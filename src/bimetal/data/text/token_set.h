@@ -1,5 +1,22 @@
 #pragma once
 // Blocks of text as samples of a task: to foretell each token from those before it.
+//
+// Text as numbers on disk: what `bimetal data tokenize` writes and a language model reads.
+//
+// All numbers are little-endian. After a header of 72 bytes come the tokens, zeros up to a multiple
+// of 8 bytes, and the documents' ends.
+//
+//   offset  bytes  what
+//        0      8  "BMTOKENS"
+//        8      4  version: 1
+//       12      4  bytes of a token: 2 or 4
+//       16      8  vocabulary: every token is less than this
+//       24      8  tokens
+//       32      8  documents
+//       40     32  BLAKE2b-256 of everything from offset 72 on, followed by the bytes 0 … 39
+//       72         tokens, each 2 or 4 bytes
+//                  for each document 8 bytes: how many tokens there are up to its end. They do not
+//                  decrease, and the last is the number of tokens
 
 #include <cstdint>
 #include <filesystem>
@@ -9,10 +26,48 @@
 #include <vector>
 
 #include "bimetal/data/dataset_files.h"
-#include "bimetal/data/text/token_file.h"
 #include "bimetal/task/task.h"
 
 namespace bimetal::data {
+
+/// An open one, mapped into memory; one that is gzipped is unpacked there. Immutable; several
+/// threads may read it.
+class TokenFile {
+ public:
+  /// Checks header and length, not the tokens. Errors: System if it cannot be read, CorruptData if
+  /// it is no token file, of another version, or not as long as its header says; all name the file.
+  explicit TokenFile(const std::filesystem::path& path);
+  ~TokenFile();
+
+  std::int64_t size() const noexcept { return size_; }  ///< tokens
+  std::int64_t vocabulary() const noexcept { return vocabulary_; }
+  std::int64_t documents() const noexcept { return documents_; }
+  const std::string& name() const noexcept { return name_; }
+
+  /// Tokens before the end of `document`, 0 … documents() - 1.
+  std::int64_t document_end(std::int64_t document) const;
+
+  /// Tokens `begin` … `begin + to.size() - 1`. Error(InvalidArgument) if they reach outside.
+  void copy(std::int64_t begin, std::span<std::int64_t> to) const;
+
+  /// Reads all of it. Error(CorruptData) if the checksum is another, a token is not in the
+  /// vocabulary, or the documents' ends are not in order.
+  void check() const;
+
+  /// What the checksum covers, as 64 hexadecimal digits: equal for equal contents.
+  std::string digest() const;
+
+ private:
+  class Bytes;
+
+  void read_header();
+  void check_documents() const;
+
+  std::string name_;
+  std::unique_ptr<const Bytes> bytes_;
+  std::int64_t width_ = 0, vocabulary_ = 0, size_ = 0, documents_ = 0;
+  std::span<const std::byte> tokens_, ends_;
+};
 
 /// What a block may reach over.
 enum class Documents {

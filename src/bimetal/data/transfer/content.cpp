@@ -1,5 +1,3 @@
-#include "bimetal/data/transfer/content.h"
-
 #include <fmt/format.h>
 #include <sys/stat.h>
 

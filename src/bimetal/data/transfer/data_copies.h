@@ -10,7 +10,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/exchange.h"
-#include "bimetal/data/transfer/content.h"
+#include "bimetal/data/transfer/cache.h"
 
 namespace bimetal::data {
 

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/data/transfer/content.h"
+#include "bimetal/data/transfer/cache.h"
 #include "bimetal/data/transfer/data_copies.h"
-#include "bimetal/data/transfer/data_delivery.h"
 #include "bimetal/data/transfer/file_transfer.h"
-#include "bimetal/progress/running_task.h"
+#include "bimetal/data/transfer/shared_data.h"
+#include "bimetal/progress/together.h"
 
 namespace bimetal::data {
 namespace {

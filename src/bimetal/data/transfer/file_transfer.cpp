@@ -9,9 +9,8 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/os_files.h"
-#include "bimetal/base/temporary_path.h"
-#include "bimetal/base/url.h"
+#include "bimetal/base/files.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/data/transfer/cache.h"
 
 namespace bimetal::data {

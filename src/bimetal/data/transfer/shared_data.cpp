@@ -9,12 +9,11 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/url.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/base/wire.h"
 #include "bimetal/comm/exchange.h"
-#include "bimetal/data/transfer/content.h"
+#include "bimetal/data/transfer/cache.h"
 #include "bimetal/data/transfer/data_copies.h"
-#include "bimetal/data/transfer/data_delivery.h"
 #include "bimetal/device/host.h"
 #include "bimetal/progress/together.h"
 

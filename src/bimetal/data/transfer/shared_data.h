@@ -1,17 +1,26 @@
 #pragma once
 // The job's data set on every rank: found on its machine, fetched from a URL, or sent by a rank
 // that has it; and made sure to be the same everywhere before anything is computed. docs/data.md.
+//
+// A data set on its way into the cache of a machine that has none, whatever carries it there.
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "bimetal/base/error.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/data/dataset_files.h"
+#include "bimetal/data/transfer/cache.h"
+#include "bimetal/data/transfer/data_copies.h"
 #include "bimetal/data/transfer/file_transfer.h"
 #include "bimetal/job/job_config.h"
 #include "bimetal/progress/observer.h"
+#include "bimetal/progress/together.h"
 
 namespace bimetal::data {
 
@@ -33,5 +42,55 @@ struct SharedDataOptions {
 /// Interrupted.
 DatasetFiles share_dataset(comm::Group group, const job::DataConfig& config,
                            const SharedDataOptions& options, progress::Observer& observer);
+
+struct Delivery {
+  std::string dataset;
+  std::vector<SentFile> files;
+  std::vector<Content> contents;
+  std::filesystem::path target;  ///< in the receiver's cache; empty where nothing is received
+  std::string receiver;          ///< for messages: "rank 1 on pc2"
+};
+
+/// What `copy`, all of whose contents are known, is sent as: its files are named by the dataset,
+/// never by what comes over the network. Error(CorruptData) if it is no copy of that dataset.
+Delivery delivery_of(const Copy& copy, const std::string& dataset, const Cache* cache,
+                     std::string receiver);
+
+/// Whether the cache holds the whole data set, undamaged.
+bool in_cache(const Delivery& delivery, progress::Meter& meter);
+
+/// `receive` fills an empty folder with the files, through to the disk; they are checked and moved
+/// into the cache: complete, or not there at all. Errors: System for a disk that is full,
+/// CorruptData for files that are not what they should be, and those of `receive`.
+void keep_delivery(const Delivery& delivery, progress::Meter& meter,
+                   const std::function<void(const std::filesystem::path&)>& receive);
+
+/// Why a receiver is not sent what it misses; nothing if it is. `bytes`: how much that is.
+std::optional<std::string> forbidden(const job::DataConfig& config);
+std::optional<std::string> too_large(const job::DataConfig& config, std::uint64_t bytes);
+Error not_sent(const std::string& receiver, const std::string& why_not, const std::string& missing,
+               std::optional<int> rank = std::nullopt);
+
+/// "no data on … (why): … sends 29.5 MiB to be kept there".
+std::string sending_note(const std::string& receivers, const std::string& missing,
+                         const std::string& sender, std::uint64_t bytes);
+
+/// "29.5 MiB", "1.2 GiB".
+std::string size_text(std::uint64_t bytes);
+
+// A copy of the data set for the ranks that have none, over the fabric, into the cache of their
+// machines: private to shared_data.cpp.
+
+struct SentData {
+  const job::DataConfig& config;
+  const std::vector<Copy>& copies;  ///< of all ranks: equal, and all contents known
+  const DatasetFiles& found;        ///< this rank's copy, if it has one
+};
+
+/// The files of this rank: its own or, where it has none, those in its cache, which were there from
+/// an earlier job or have been sent by the reference rank; one rank of each cache receives them.
+/// Collective. `options.what` is ignored. Errors: see share_dataset.
+DatasetFiles send_data(comm::Group group, const SentData& data,
+                       const progress::TogetherOptions& options, progress::Observer& observer);
 
 }  // namespace bimetal::data

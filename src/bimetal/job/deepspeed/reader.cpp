@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/nearest_name.h"
+#include "bimetal/base/typed_text.h"
 
 namespace bimetal::job::deepspeed {
 namespace {

@@ -11,13 +11,13 @@
 #include <thread>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/base/unicode/utf8.h"
 #include "bimetal/launch/agent/agent_message.h"
-#include "bimetal/launch/last_words.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/supervisor.h"
 #include "bimetal/launch/port_check.h"
+#include "bimetal/launch/rank_places.h"
 #include "bimetal/launch/system/environment.h"
 #include "bimetal/membership/door.h"
 #include "bimetal/net/token.h"

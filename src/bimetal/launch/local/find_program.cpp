@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/base/unicode/utf8.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/system/environment.h"
 

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/status_pipe.h"
 #include "bimetal/launch/local/supervisor.h"
 

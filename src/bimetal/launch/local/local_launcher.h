@@ -12,7 +12,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/net/token.h"
 

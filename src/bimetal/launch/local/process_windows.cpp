@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/unicode/windows_text.h"
+#include "bimetal/base/unicode/utf8.h"
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/system/environment.h"
 

@@ -7,7 +7,7 @@
 #include <cerrno>
 
 #include "bimetal/base/error.h"
-#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/local/process.h"
 
 namespace bimetal::launch {
 namespace {

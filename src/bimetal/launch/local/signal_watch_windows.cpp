@@ -5,7 +5,7 @@
 #include <string>
 
 #include "bimetal/base/error.h"
-#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/local/process.h"
 
 namespace bimetal::launch {
 namespace {

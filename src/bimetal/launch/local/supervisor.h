@@ -11,7 +11,6 @@
 
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/local/signal_watch.h"
 
 namespace bimetal::launch {
 

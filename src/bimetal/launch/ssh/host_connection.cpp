@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "bimetal/base/unicode/utf8_path.h"
+#include "bimetal/base/unicode/utf8.h"
 #include "bimetal/launch/local/process.h"
 
 namespace bimetal::launch {

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/launch/agent/rank_output.h"
 #include "bimetal/launch/ssh/hosts.h"
 

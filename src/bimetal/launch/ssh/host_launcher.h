@@ -9,7 +9,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/launch/local/signal_watch.h"
 #include "bimetal/launch/rank_places.h"
 #include "bimetal/launch/ssh/host_connection.h"
 #include "bimetal/net/endpoint.h"

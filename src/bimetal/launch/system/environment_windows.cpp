@@ -9,8 +9,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "bimetal/base/unicode/utf8_path.h"
-#include "bimetal/base/unicode/windows_text.h"
+#include "bimetal/base/unicode/utf8.h"
 #include "bimetal/launch/system/environment.h"
 
 namespace bimetal::launch {

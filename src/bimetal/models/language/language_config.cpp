@@ -1,5 +1,3 @@
-#include "bimetal/models/language/language_config.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,7 +6,8 @@
 #include <string_view>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/nearest_name.h"
+#include "bimetal/base/typed_text.h"
+#include "bimetal/models/language/language_model.h"
 
 namespace bimetal::models {
 namespace {

@@ -1,13 +1,57 @@
 #pragma once
 // Language models as tasks compute them: from tokens to the logits of each next one.
+//
+// Which language model: its family and its sizes, as published or as one has chosen.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
-#include "bimetal/models/language/language_config.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::models {
+
+struct LanguageModelConfig {
+  std::string family;         ///< "gpt2" or "llama"
+  std::int64_t layers = 0;    ///< blocks
+  std::int64_t width = 0;     ///< of what flows between blocks
+  std::int64_t heads = 0;     ///< of attention; divides width
+  std::int64_t kv_heads = 0;  ///< heads of keys and values; divides heads. gpt2: as many as heads
+  std::int64_t hidden = 0;    ///< width within a block's MLP
+  std::int64_t context = 0;   ///< most tokens that it looks at
+  std::int64_t vocabulary = 0;
+  double dropout = 0;       ///< in training: of embeddings, attention's weights, residual branches
+  double epsilon = 1e-5;    ///< of its normalisations
+  double rope_theta = 1e4;  ///< llama: base of the rotary embedding's wavelengths
+  bool tied = false;        ///< the head is the embedding
+  bool operator==(const LanguageModelConfig&) const = default;
+};
+
+/// What one has chosen of a model's sizes; 0: what `resized` says.
+struct LanguageModelSizes {
+  std::int64_t layers = 0, width = 0, heads = 0, kv_heads = 0, hidden = 0, context = 0,
+               vocabulary = 0;
+};
+
+/// "gpt2" (124M parameters), "gpt2-medium" (355M), "gpt2-large" (774M), "gpt2-xl" (1.5B; Radford et
+/// al. 2019), "llama" (as many blocks and as wide as gpt2), "llama-1.1b" (as TinyLlama has it,
+/// Zhang et al. 2024).
+std::vector<std::string> language_model_names();
+
+bool is_language_model(const std::string& name);
+
+/// A model of that name without dropout. Error(InvalidArgument) gives the nearest known name.
+LanguageModelConfig language_preset(const std::string& name);
+
+/// `config` with other sizes. What is left out is config's, but what hangs on a new width:
+/// heads are one for every 64 of it; hidden is 4 times as much for gpt2, and 8/3 times as much for
+/// llama, in multiples of 256; kv_heads are config's where they divide the heads, else the heads.
+/// Not checked.
+LanguageModelConfig resized(LanguageModelConfig config, const LanguageModelSizes& sizes);
+
+/// Error(InvalidArgument) names the first size that cannot be, by its key in the job file, and says
+/// what could.
+void check_language_model(const LanguageModelConfig& config);
 
 // How much a language model computes, by its sizes.
 

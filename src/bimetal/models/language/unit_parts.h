@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/models/language/language_config.h"
+#include "bimetal/models/language/language_model.h"
 #include "bimetal/task/dropout.h"
 #include "bimetal/task/unit.h"
 

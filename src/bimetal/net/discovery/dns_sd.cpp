@@ -1,5 +1,3 @@
-#include "bimetal/net/discovery/dns_sd.h"
-
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -13,6 +11,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/net/discovery/shared_job.h"
 #include "bimetal/net/dynamic_library.h"
 
 namespace bimetal::net::discovery {

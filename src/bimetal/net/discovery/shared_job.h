@@ -1,7 +1,14 @@
 #pragma once
 // What is announced of a shared job, beside its port, as text of DNS-SD (RFC 6763, section 6).
+//
+// Finds shared jobs on the local network by mDNS and DNS-SD (RFC 6762, 6763), service
+// _bimetal._tcp. The system's responder does the work (Bonjour, Avahi), reached by the interface of
+// dns_sd.cpp, whose library is loaded at run time. What is found this way is anybody's word: it says
+// where to ask, and nothing else is believed.
 
+#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,5 +33,23 @@ std::string txt_record(const SharedJob& job);
 /// All but the port. What makes no sense is left out: numbers, letters that are not fit for a
 /// terminal, addresses that are none.
 SharedJob parse_txt_record(std::string_view record);
+
+/// Announces a job for as long as it lives. Two of one name are told apart by the responder.
+class Announcement {
+ public:
+  /// Error(Unsupported) with the reason where there is no library, or no responder answers.
+  explicit Announcement(const SharedJob& job);
+  ~Announcement();
+  Announcement(const Announcement&) = delete;
+  Announcement& operator=(const Announcement&) = delete;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The jobs that are announced, sorted by name. Waits for `patience` where there are none, and
+/// shortly for further ones once there is one. Error(Unsupported) as Announcement's.
+std::vector<SharedJob> find_jobs(std::chrono::milliseconds patience);
 
 }  // namespace bimetal::net::discovery

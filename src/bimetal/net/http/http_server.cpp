@@ -22,10 +22,9 @@
 #include "bimetal/base/log.h"
 #include "bimetal/net/http/http_message.h"
 #include "bimetal/net/tcp/dial.h"
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/net/tcp/listener.h"
-#include "bimetal/net/tcp/run_handlers.h"
 #include "bimetal/net/tcp/sockets.h"
-#include "bimetal/net/tcp/spawn.h"
 #include "bimetal/net/tcp/tcp_mesh_impl.h"
 
 namespace bimetal::net {

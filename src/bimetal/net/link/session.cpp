@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/net/tcp/sockets.h"
-#include "bimetal/net/tcp/spawn.h"
 
 namespace bimetal::net {
 namespace {

@@ -21,7 +21,6 @@
 #include "bimetal/net/handshake.h"
 #include "bimetal/net/tcp/byte_stream.h"
 #include "bimetal/net/tcp/dial.h"
-#include "bimetal/net/tcp/frame_writer.h"
 #include "bimetal/net/tcp/listener.h"
 #include "bimetal/net/token.h"
 

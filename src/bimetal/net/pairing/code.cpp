@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/nearest_name.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/net/noise.h"
 
 namespace bimetal::net {

@@ -1,5 +1,3 @@
-#include "bimetal/net/pairing/guest.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +11,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/net/pairing/code.h"
 #include "bimetal/net/pairing/exchange.h"
-#include "bimetal/net/tcp/connect_race.h"
+#include "bimetal/net/pairing/pairing.h"
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/sockets.h"
 #include "bimetal/net/tcp/tcp_mesh_impl.h"

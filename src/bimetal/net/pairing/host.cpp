@@ -1,5 +1,3 @@
-#include "bimetal/net/pairing/host.h"
-
 #include <fmt/format.h>
 
 #include <array>
@@ -13,12 +11,12 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/net/pairing/exchange.h"
+#include "bimetal/net/pairing/pairing.h"
 #include "bimetal/net/tcp/authenticate.h"
 #include "bimetal/net/tcp/dial.h"
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/net/tcp/listener.h"
-#include "bimetal/net/tcp/run_handlers.h"
 #include "bimetal/net/tcp/sockets.h"
-#include "bimetal/net/tcp/spawn.h"
 #include "bimetal/net/tcp/tcp_mesh_impl.h"
 
 namespace bimetal::net::pairing {

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/os_files.h"
+#include "bimetal/base/files.h"
 
 namespace bimetal::net {
 namespace {

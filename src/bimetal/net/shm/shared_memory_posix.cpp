@@ -1,12 +1,18 @@
 // Systems without memfd_create (macOS): POSIX shared memory under a random name, which is taken
 // away as soon as everybody has opened it.
+//
+// Nor have all supported versions of the system a call by which processes wake each other through a
+// word of memory: who waits for a bell looks again at growing intervals.
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <thread>
 #include <utility>
 
 #include "bimetal/base/error.h"
@@ -29,6 +35,8 @@ std::string random_name() {
   randombytes_buf(&number, sizeof(number));
   return fmt::format("/bimetal-{:016x}", number);
 }
+
+constexpr std::chrono::microseconds kShortest{50}, kLongest{1000};
 
 }  // namespace
 
@@ -86,6 +94,20 @@ void SharedMemory::forget_name() noexcept {
 SharedMemory::~SharedMemory() {
   forget_name();
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+}
+
+Bell::Bell(BellWord& word, const SegmentAddress&) : word_(&word) {}
+
+void Bell::sleep(std::uint32_t seen, std::chrono::microseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  for (auto nap = kShortest; this->seen() == seen; nap = std::min(nap * 2, kLongest)) {
+    if (std::chrono::steady_clock::now() >= end) return;
+    std::this_thread::sleep_for(nap);
+  }
+}
+
+void Bell::ring() {
+  word_->fetch_add(1, std::memory_order_release);
 }
 
 }  // namespace bimetal::net

@@ -1,5 +1,3 @@
-#include "bimetal/net/tcp/connect_race.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +8,9 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/net/tcp/dial.h"
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/net/tcp/sockets.h"
-#include "bimetal/net/tcp/spawn.h"
 
 namespace bimetal::net {
 namespace {

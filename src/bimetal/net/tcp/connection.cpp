@@ -11,10 +11,9 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/net/silent_peers.h"
-#include "bimetal/net/tcp/peer_timeout.h"
+#include "bimetal/net/silence.h"
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/net/tcp/sockets.h"
-#include "bimetal/net/tcp/spawn.h"
 
 namespace bimetal::net {
 namespace {

@@ -20,8 +20,7 @@
 #include "bimetal/net/handshake.h"
 #include "bimetal/net/mesh.h"
 #include "bimetal/net/tcp/byte_stream.h"
-#include "bimetal/net/tcp/frame_writer.h"
-#include "bimetal/net/tcp/path_watch.h"
+#include "bimetal/net/tcp/sockets.h"
 
 namespace bimetal::net {
 

@@ -17,7 +17,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/net/tcp/authenticate.h"
-#include "bimetal/net/tcp/connect_race.h"
 #include "bimetal/net/tcp/tcp_mesh_impl.h"
 
 namespace bimetal::net {

@@ -5,10 +5,9 @@
 #include <utility>
 
 #include "bimetal/base/log.h"
-#include "bimetal/base/repetitions.h"
 #include "bimetal/net/tcp/dial.h"
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/net/tcp/sockets.h"
-#include "bimetal/net/tcp/spawn.h"
 #include "bimetal/net/tcp/tcp_mesh_impl.h"
 
 namespace bimetal::net {

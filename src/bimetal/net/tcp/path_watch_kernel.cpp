@@ -1,6 +1,6 @@
 // Systems whose kernel drops a connection that has retransmitted in vain for long enough.
 
-#include "bimetal/net/tcp/path_watch.h"
+#include "bimetal/net/tcp/sockets.h"
 
 namespace bimetal::net {
 

@@ -1,5 +1,3 @@
-#include "bimetal/net/tcp/peers.h"
-
 #include <fmt/format.h>
 
 #include <utility>
@@ -7,6 +5,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/wire.h"
 #include "bimetal/net/tcp/sockets.h"
+#include "bimetal/net/tcp/tcp_mesh_impl.h"
 
 namespace bimetal::net {
 namespace {

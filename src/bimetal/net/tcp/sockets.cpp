@@ -10,9 +10,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/base/repetitions.h"
-#include "bimetal/net/interfaces.h"
-#include "bimetal/net/tcp/system_sockets.h"
+#include "bimetal/net/advertise.h"
 
 namespace bimetal::net {
 namespace {

@@ -7,7 +7,6 @@
 #include <asio/use_awaitable.hpp>
 
 #include "bimetal/net/tcp/sockets.h"
-#include "bimetal/net/tcp/system_sockets.h"
 
 namespace bimetal::net {
 namespace {

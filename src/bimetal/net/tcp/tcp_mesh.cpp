@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "bimetal/base/log.h"
-#include "bimetal/net/tcp/run_handlers.h"
-#include "bimetal/net/tcp/spawn.h"
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/net/tcp/tcp_mesh_impl.h"
 
 namespace bimetal::net {

@@ -35,7 +35,7 @@ struct TcpMeshOptions {
   /// others when they need to: each rank must be able to call every other one. The same on all.
   int complete_up_to = 16;
   std::chrono::milliseconds heartbeat{200};
-  /// Nothing: 10 s, and 1 s for peers on this machine (tcp/peer_timeout.h).
+  /// Nothing: 10 s, and 1 s for peers on this machine (silence.h).
   std::optional<std::chrono::milliseconds> peer_timeout{};
   /// Called every now and then while connect() waits for peers; what it throws ends that.
   std::function<void()> while_connecting = {};

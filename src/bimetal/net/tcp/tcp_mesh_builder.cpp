@@ -7,9 +7,9 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/log.h"
+#include "bimetal/net/silence.h"
 #include "bimetal/net/tcp/dial.h"
 #include "bimetal/net/tcp/listener.h"
-#include "bimetal/net/tcp/peer_timeout.h"
 #include "bimetal/net/tcp/sockets.h"
 #include "bimetal/net/tcp/tcp_mesh.h"
 #include "bimetal/net/tcp/tcp_mesh_impl.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "bimetal/base/log.h"
-#include "bimetal/net/tcp/peer_timeout.h"
+#include "bimetal/net/silence.h"
 #include "bimetal/net/tcp/tcp_mesh_impl.h"
 
 namespace bimetal::net {

@@ -9,12 +9,9 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/device/staging.h"
-#include "bimetal/parallel/data/broadcast.h"
 #include "bimetal/parallel/data/bucket.h"
-#include "bimetal/parallel/data/bucket_exchange.h"
-#include "bimetal/parallel/data/bucket_filling.h"
-#include "bimetal/parallel/data/bucket_plan.h"
-#include "bimetal/parallel/data/trained_parameters.h"
+#include "bimetal/parallel/data/gradient_hooks.h"
+#include "bimetal/parallel/data/same_model.h"
 #include "bimetal/parallel/group_room.h"
 
 namespace bimetal::parallel {

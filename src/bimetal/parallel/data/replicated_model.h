@@ -16,7 +16,7 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/data/replicated_options.h"
 #include "bimetal/parallel/parameter_store.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::parallel {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "bimetal/parallel/shard/flat_parameters.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::parallel {
 namespace {

@@ -11,7 +11,6 @@
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
-#include "bimetal/parallel/tensor/cuts.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
 #include "bimetal/task/unit.h"
 

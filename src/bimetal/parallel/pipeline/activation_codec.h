@@ -1,14 +1,20 @@
 #pragma once
 // Activations and their gradients in fewer bytes, for slow links: the codecs of comm/compress on
 // tensors. docs/compression.md says what that loses.
+//
+// Shapes and types of values in a message of fixed length.
 
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <array>
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/comm/fabric.h"
 #include "bimetal/parallel/mesh/mesh.h"
+#include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::pipeline {
 
@@ -46,5 +52,26 @@ torch::Tensor encode_tensor(comm::Scheme scheme, const torch::Tensor& floats);
 /// A new float32 tensor of the shape of `like`, from what encode_tensor() made of as many elements.
 torch::Tensor decode_tensor(comm::Scheme scheme, const torch::Tensor& code,
                             const torch::Tensor& like);
+
+/// First how many values there are, or that there are none to come; then by which scheme they are
+/// shortened, and of each its type, whether it requires gradients, how many dimensions it has, and
+/// these.
+using Description = std::array<std::int64_t, 64>;
+
+/// Of each value; undefined ones are said to be so. Error(Unsupported) for more than fits (eight
+/// tensors of four dimensions do), or for types that cannot be sent.
+Description describe(const task::Values& values, comm::Scheme scheme = comm::Scheme::none);
+
+/// Of values that will not come.
+Description describe_nothing();
+
+struct Described {
+  task::Values values;  ///< new, on the CPU, with nothing in them yet
+  std::vector<bool> with_gradients;
+  comm::Scheme scheme = comm::Scheme::none;
+};
+
+/// Nothing for describe_nothing(). Error(CorruptData) for what makes no sense.
+std::optional<Described> read_description(const Description& description);
 
 }  // namespace bimetal::parallel::pipeline

@@ -12,8 +12,8 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/group_room.h"
 #include "bimetal/parallel/schedule/schedule.h"
-#include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::parallel::pipeline {
 namespace {

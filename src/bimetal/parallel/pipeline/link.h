@@ -11,7 +11,6 @@
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/activation_codec.h"
-#include "bimetal/parallel/pipeline/description.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/parallel/pipeline/wait_for_peer.h"
 #include "bimetal/task/unit.h"

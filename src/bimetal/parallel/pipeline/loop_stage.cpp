@@ -9,8 +9,8 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/data/gradient_hooks.h"
 #include "bimetal/parallel/data/replicated_model.h"
-#include "bimetal/parallel/data/trained_parameters.h"
 
 namespace bimetal::parallel::pipeline {
 namespace {

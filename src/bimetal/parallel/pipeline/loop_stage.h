@@ -18,9 +18,8 @@
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/runner.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
-#include "bimetal/parallel/pipeline/stage_sums.h"
 #include "bimetal/parallel/schedule/schedule.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::parallel::pipeline {
 

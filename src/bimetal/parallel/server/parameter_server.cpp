@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "bimetal/parallel/server/link/who_leads.h"
+#include "bimetal/parallel/server/link/questions.h"
 #include "bimetal/parallel/server/server_node.h"
 #include "bimetal/parallel/server/shard_store.h"
 

@@ -8,11 +8,11 @@
 
 #include "bimetal/base/log.h"
 #include "bimetal/base/release.h"
-#include "bimetal/net/silent_peers.h"
-#include "bimetal/net/tcp/spawn.h"
-#include "bimetal/parallel/server/join_check.h"
+#include "bimetal/net/silence.h"
+#include "bimetal/net/tcp/handlers.h"
+#include "bimetal/parallel/server/events.h"
+#include "bimetal/parallel/server/server_session.h"
 #include "bimetal/parallel/server/shard_store.h"
-#include "bimetal/parallel/server/step_record.h"
 
 namespace bimetal::parallel::server {
 namespace {

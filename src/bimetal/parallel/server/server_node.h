@@ -20,10 +20,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/net/tcp/listener.h"
-#include "bimetal/net/tcp/run_handlers.h"
-#include "bimetal/parallel/server/event_queue.h"
-#include "bimetal/parallel/server/link/silence.h"
+#include "bimetal/parallel/server/events.h"
+#include "bimetal/parallel/server/link/link.h"
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/server_session.h"
 
@@ -61,7 +61,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   void watch_leader();
   void tell_log();
   Patience patience_with(const Link& link) const;
-  // How servers come together: server_gathering.cpp.
+  // How servers come together: server_takeover.cpp.
   void join_coordinator(const net::Endpoint& coordinator, Deadline deadline);
   void require_same_start(std::uint64_t version) const;
   asio::awaitable<void> connect_upstream(net::Endpoint coordinator, Deadline deadline);

@@ -1,17 +1,19 @@
 #pragma once
 // A server's side of one connection: it checks the messages of a worker or another server, and
 // passes them on. Private to parameter_server.cpp.
+//
+// Whether a client belongs to this job: the same program, model and settings.
 
 #include <atomic>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bimetal/comm/compress/compression.h"
 #include "bimetal/parallel/server/link/link.h"
 #include "bimetal/parallel/server/link/message.h"
-#include "bimetal/parallel/server/link/silence.h"
 
 namespace bimetal::parallel::server {
 
@@ -103,5 +105,11 @@ class ServerSession final : public LinkHandler {
   Body state_;  ///< as far as it has come
   bool leaving_ = false;
 };
+
+/// Error(ProtocolMismatch) that names both versions.
+void require_same_release(const Join& join, const std::string& own);
+
+/// Error(CallMismatch) that gives the first fact that differs, as each side has it.
+void require_same_facts(const Join& join, const std::vector<std::string>& own);
 
 }  // namespace bimetal::parallel::server

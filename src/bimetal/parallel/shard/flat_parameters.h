@@ -1,12 +1,18 @@
 #pragma once
 // Parameters that are one after the other in one flat tensor, whose memory can be freed while they
 // are not used.
+//
+// Sizes of shards in proportion to each rank's free memory.
 
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "bimetal/base/deadline.h"
+#include "bimetal/comm/group.h"
 #include "bimetal/optim/offload/state_file.h"
 #include "bimetal/parallel/shard/flat_plan.h"
 
@@ -93,5 +99,24 @@ class FlatParameters {
   bool held_ = true;
   bool kept_in_whole_ = false;
 };
+
+// Where a rank's part of the parameters is kept while whole ones are gathered and freed (level 3).
+
+enum class Kept {
+  OnDevice,
+  OnHost,
+  OnDisk,  ///< in a file, of which the system holds in memory what was used last
+};
+
+/// Gives what the rank keeps of each flat tensor memory of its own. `folder`: of the file, which is
+/// returned, where there is one. Errors: StateFile's.
+std::shared_ptr<const optim::StateFile> keep_apart(std::vector<FlatParameters>& flats, Kept kept,
+                                                   const std::filesystem::path& folder);
+
+/// Free bytes of each rank's device, or ones if any rank cannot tell its own: equal parts are no
+/// worse a guess than any other then. With `copies` there is room for each rank's shard and the one
+/// that it copies (shard_copies.h). `device`: this rank's. Collective. Errors: the fabric's.
+std::vector<double> weights_by_memory(comm::Group group, const torch::Device& device,
+                                      Deadline deadline, bool copies = false);
 
 }  // namespace bimetal::parallel::shard

@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "bimetal/parallel/data/bucket_plan.h"
+#include "bimetal/parallel/data/bucket.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::shard {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/exchange_span.h"
+#include "bimetal/parallel/parameter_store.h"
 
 namespace bimetal::parallel::shard {
 namespace {

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/parallel/data/bucket_filling.h"
-#include "bimetal/parallel/exchange_span.h"
+#include "bimetal/parallel/data/gradient_hooks.h"
 #include "bimetal/parallel/group_room.h"
+#include "bimetal/parallel/parameter_store.h"
 #include "bimetal/parallel/shard/flat_plan.h"
 #include "bimetal/parallel/shard/shard_copies.h"
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/c10d/backend_error.h"
-#include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/c10d/torch_bridge.h"
+#include "bimetal/parallel/data/same_model.h"
 #include "bimetal/parallel/shard/shard_copies.h"
 #include "bimetal/parallel/shard/sharded_model_impl.h"
 #include "bimetal/parallel/shard/unit_gathers.h"

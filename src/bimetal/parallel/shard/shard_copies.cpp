@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "bimetal/comm/work.h"
-#include "bimetal/parallel/tensor_buffer.h"
+#include "bimetal/parallel/group_room.h"
 
 namespace bimetal::parallel::shard {
 

@@ -8,15 +8,15 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/exchange.h"
-#include "bimetal/parallel/data/broadcast.h"
-#include "bimetal/parallel/data/trained_parameters.h"
-#include "bimetal/parallel/exchange_span.h"
+#include "bimetal/parallel/data/gradient_hooks.h"
+#include "bimetal/parallel/data/same_model.h"
+#include "bimetal/parallel/group_room.h"
+#include "bimetal/parallel/parameter_store.h"
 #include "bimetal/parallel/shard/flat_plan.h"
 #include "bimetal/parallel/shard/shard_copies.h"
 #include "bimetal/parallel/shard/sharded_model_impl.h"
 #include "bimetal/parallel/shard/unit_gathers.h"
-#include "bimetal/parallel/tensor_buffer.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::parallel::shard {
 namespace {

@@ -18,8 +18,8 @@
 
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/parameter_store.h"
+#include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/shard/flat_plan.h"
-#include "bimetal/parallel/shard/memory_weights.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::shard {

@@ -12,14 +12,13 @@
 #include <vector>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/parallel/exchange_span.h"
 #include "bimetal/parallel/group_room.h"
+#include "bimetal/parallel/parameter_store.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
 #include "bimetal/parallel/shard/gradient_shards.h"
 #include "bimetal/parallel/shard/shard_copies.h"
 #include "bimetal/parallel/shard/sharded_model.h"
 #include "bimetal/parallel/shard/unit_gathers.h"
-#include "bimetal/parallel/shard/whole_renewal.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::shard {

@@ -2,6 +2,8 @@
 // Gathers parameters in shards while a unit uses them: before its forward and before its backward.
 // The next unit's come meanwhile, and they are freed after use (ZeRO, stage 3: Rajbhandari et al.,
 // SC 2020, §5.3 and §7.2.2).
+//
+// Sends updated parameters to all ranks, if they are whole there between steps, too.
 
 #include <chrono>
 #include <cstddef>
@@ -9,8 +11,9 @@
 #include <vector>
 
 #include "bimetal/comm/group.h"
-#include "bimetal/parallel/exchange_span.h"
+#include "bimetal/parallel/parameter_store.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
+#include "bimetal/parallel/shard/flat_plan.h"
 #include "bimetal/parallel/shard/shard_copies.h"
 #include "bimetal/task/unit.h"
 
@@ -96,6 +99,42 @@ class UnitGathers {
   std::size_t sent_ = 0, arrived_ = 0;  ///< of the script
   std::vector<Exchange> exchanges_;     ///< of the script's flat tensors
   double disk_wait_seconds_ = 0;
+};
+
+/// Each flat tensor is gathered once this rank's part of it is updated, while the optimizer goes on
+/// with the next: in their order, which is the same on every rank. Use from one thread.
+class WholeRenewal {
+ public:
+  /// `renewed`: which flat tensors, and of how many pieces this rank's part of each consists. All
+  /// others must outlive it.
+  struct Flat {
+    std::size_t index, pieces;
+  };
+  WholeRenewal(std::vector<Flat> renewed, const std::vector<FlatPlan>& plans,
+               std::vector<FlatParameters>& flats, comm::Group group, ExchangeSpan& span,
+               std::chrono::milliseconds timeout);
+
+  /// One more piece of flat tensor `index` is updated; where that is_copied_to_bfloat16(), the copy
+  /// has been written, too.
+  void updated(std::size_t index);
+  /// All are: sends what is left, and waits. Collective, with or without the former. Rethrows the
+  /// fabric's errors.
+  void complete();
+
+ private:
+  void expect_anew();
+  void send_next(bool copied);
+  void begin_copied();
+
+  std::vector<Flat> renewed_;
+  const std::vector<FlatPlan>& plans_;
+  std::vector<FlatParameters>& flats_;
+  comm::Group group_;
+  ExchangeSpan& span_;
+  std::chrono::milliseconds timeout_;
+  std::vector<std::size_t> left_;    ///< pieces to be updated, by flat tensor
+  std::vector<Exchange> exchanges_;  ///< of the first of renewed_
+  std::size_t begun_ = 0;            ///< the first so many of these
 };
 
 }  // namespace bimetal::parallel::shard

@@ -1,5 +1,9 @@
 #pragma once
 // Tensor ranks that are a group of the fabric.
+//
+// Cross-entropy of logits of which each tensor rank has its part of the vocabulary. No rank ever
+// has all of them (Shoeybi et al. 2019, section 3). Two numbers for each target travel, and before
+// them the largest logit.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -72,5 +76,11 @@ using Exchanged = std::function<torch::Tensor(const torch::Tensor&)>;
 /// there(x), whose gradient by x is back(gradient by it), whose own is there() again: the second is
 /// the first's adjoint. Both run without gradients of their own, and live as long as the graph.
 torch::Tensor both_ways(const torch::Tensor& x, Exchanged there, Exchanged back);
+
+/// The sum over `targets` [n], but for those that are `ignored`, of -log softmax(logits)[target].
+/// `logits` [n, here.count]: of `here`, this rank's part; those of 16 bits are computed with in
+/// float32. The same number on all ranks. Collective, in forward alone.
+torch::Tensor vocabulary_loss_sum(const torch::Tensor& logits, const torch::Tensor& targets,
+                                  task::Part here, std::int64_t ignored, const GroupRanks& ranks);
 
 }  // namespace bimetal::parallel::tensor

@@ -11,8 +11,8 @@
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/group_room.h"
 #include "bimetal/parallel/tensor/group_ranks.h"
-#include "bimetal/parallel/tensor_buffer.h"
 
 namespace bimetal::parallel::tensor {
 namespace {

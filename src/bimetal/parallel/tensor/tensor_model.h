@@ -2,18 +2,77 @@
 // A model of which each tensor rank has its part. Its units compute together with those of the
 // other ranks (task/tensor_ranks.h). To users they are units with smaller parameters.
 // docs/tensor.md.
+//
+// Which part of each of a model's tensors a tensor rank has, according to the splits of its units.
+// Cuts tensors into these parts.
+//
+// What a step needs of parameters that live in parts on several tensor ranks, beside what the
+// replicas of each part do.
 
 #include <torch/csrc/api/include/torch/types.h>
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "bimetal/parallel/tensor/cuts.h"
+#include "bimetal/parallel/sync.h"
 #include "bimetal/parallel/tensor/group_ranks.h"
 #include "bimetal/task/task.h"
+#include "bimetal/task/tensor_ranks.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::tensor {
+
+/// Where a part lies in its whole: of dimension `dim` it has these, one behind the other, and of
+/// all other dimensions everything.
+struct PartPlaces {
+  std::int64_t dim = 0;
+  std::vector<task::Part> places;  ///< one of each segment
+};
+
+/// A pure function of names, shapes, splits and weights. Immutable.
+class Cuts {
+ public:
+  /// Of a whole model. Errors: InvalidArgument for a parameter with fewer pieces that stay whole
+  /// than ranks, saying how many ranks it could do with; for splits that do not fit their
+  /// parameter, or differ for one that two units have; Unsupported for a model without splits.
+  Cuts(const task::Model& whole, std::vector<double> weights);
+
+  /// Whether the parameter of that name (its first one) is cut; else every rank has all of it.
+  bool has(const std::string& parameter) const { return cuts_.contains(parameter); }
+
+  /// Rank `rank`'s part of `whole`, which has the parameter's shape: a copy, or `whole` itself
+  /// where the parameter stays whole.
+  torch::Tensor part(const std::string& parameter, const torch::Tensor& whole, int rank) const;
+
+  /// The opposite, of a parameter that is cut: writes rank `rank`'s `part` to its places in
+  /// `whole`.
+  void put(const std::string& parameter, const torch::Tensor& part, int rank,
+           const torch::Tensor& whole) const;
+
+  /// Of a parameter that is cut: where rank `rank`'s part lies in it, the whole's sizes, and the
+  /// part's.
+  PartPlaces places(const std::string& parameter, int rank) const;
+  const std::vector<std::int64_t>& sizes(const std::string& parameter) const;
+  std::vector<std::int64_t> part_sizes(const std::string& parameter, int rank) const;
+
+  /// One for each tensor rank.
+  const std::vector<double>& weights() const noexcept { return weights_; }
+  int ranks() const noexcept { return static_cast<int>(weights_.size()); }
+
+ private:
+  struct Cut {
+    task::TensorSplit split;
+    std::vector<std::int64_t> sizes;   ///< of the whole
+    std::vector<std::int64_t> counts;  ///< by rank, of a segment, along the split's dimension
+  };
+  void add(const task::NamedTensor& parameter, const std::string& unit,
+           const task::TensorSplit& split);
+
+  std::vector<double> weights_;
+  std::map<std::string, Cut> cuts_;
+};
 
 /// What flows between units: on every rank whole, or of every sequence its part (SequenceRanks).
 enum class Between { whole, parts };
@@ -75,6 +134,41 @@ class TensorTask final : public task::Task {
  private:
   const task::Task& task_;
   std::shared_ptr<const task::TensorRanks> ranks_;
+};
+
+/// Every rank of all replicas makes the same calls.
+class TensorSums final : public ExtraSums {
+ public:
+  /// `replicas`: where model.model() lives; in shards, model.kept_whole() is whole all the time.
+  TensorSums(std::shared_ptr<ParameterStore> replicas, std::shared_ptr<const TensorModel> model);
+
+  void begin_step() override;
+  /// Sums over the tensor ranks, too, where each has the gradients of its positions of what is
+  /// kept whole.
+  void after_replicas() override;
+  /// What is kept whole becomes what rank 0 has made of it: devices of different kinds round
+  /// differently, and would drift apart.
+  void after_update() override;
+
+  /// Of what is kept whole rank 0 alone.
+  bool counts(const torch::Tensor& whole) const override;
+  progress::RankFigures as_one(const progress::RankFigures& mine) override;
+  /// A rank that stopped in a pass leaves the others waiting for its part.
+  bool can_repeat() const noexcept override { return false; }
+
+  /// For sums, and for the others in them.
+  double unit_seconds() const noexcept override;
+  double communicate_seconds() const noexcept override;
+
+ private:
+  void sum_gradients(std::vector<torch::Tensor>& parameters);
+
+  std::shared_ptr<ParameterStore> replicas_;
+  std::shared_ptr<const TensorModel> model_;
+  comm::Group group_;  ///< of the tensor ranks, beside that of their units' sums
+  progress::FigureExchange figures_;
+  double seconds_before_ = 0;   ///< of the steps before this one
+  double summing_seconds_ = 0;  ///< of this one, outside of units
 };
 
 }  // namespace bimetal::parallel::tensor

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/base/nearest_name.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/plan/mesh/cluster.h"
 
 namespace bimetal::plan {
@@ -215,7 +214,7 @@ PartFacts parts_of_embedding(const TransformerSizes& sizes, double tokens) {
           .forward_summed_bytes = each(tokens)};
 }
 
-/// Logits stay in parts: three numbers for each token travel (parallel/tensor/vocabulary_loss.h).
+/// Logits stay in parts: three numbers for each token travel (parallel/tensor/group_ranks.h).
 PartFacts parts_of_head(const TransformerSizes& sizes, double tokens, double logits) {
   return {.splits = {{sizes.vocabulary, sizes.vocabulary * sizes.width, 0, 0}},
           .saved = tokens / (2 * logits + tokens),

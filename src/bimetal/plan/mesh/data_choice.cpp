@@ -6,7 +6,7 @@
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/plan/memory/memory_plan.h"
-#include "bimetal/plan/mesh/step_choice.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 
 namespace bimetal::plan {
 namespace {

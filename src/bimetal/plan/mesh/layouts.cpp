@@ -1,5 +1,3 @@
-#include "bimetal/plan/mesh/layouts.h"
-
 #include <algorithm>
 #include <bit>
 #include <iterator>
@@ -8,6 +6,8 @@
 #include <set>
 #include <tuple>
 #include <utility>
+
+#include "bimetal/plan/mesh/mesh_search.h"
 
 namespace bimetal::plan {
 namespace {

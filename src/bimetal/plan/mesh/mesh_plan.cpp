@@ -7,10 +7,8 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
-#include "bimetal/plan/mesh/step_choice.h"
 #include "bimetal/plan/mesh/tensor_groups.h"
 
 namespace bimetal::plan {

@@ -7,8 +7,6 @@
 #include <utility>
 
 #include "bimetal/plan/memory/memory_plan.h"
-#include "bimetal/plan/mesh/layouts.h"
-#include "bimetal/plan/mesh/step_choice.h"
 
 namespace bimetal::plan {
 namespace {

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/tensor_groups.h"
 

@@ -9,7 +9,6 @@
 #include "bimetal/parallel/schedule/cut.h"
 #include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
-#include "bimetal/plan/mesh/step_choice.h"
 
 namespace bimetal::plan {
 namespace {

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <span>
 
-#include "bimetal/plan/mesh/step_choice.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 
 namespace bimetal::plan {
 namespace {

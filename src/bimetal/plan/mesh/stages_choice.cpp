@@ -6,9 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/mesh_search.h"
-#include "bimetal/plan/mesh/step_choice.h"
 #include "bimetal/plan/mesh/tensor_groups.h"
 
 namespace bimetal::plan {

@@ -11,7 +11,6 @@
 #include "bimetal/plan/memory/memory_use.h"
 #include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
-#include "bimetal/plan/mesh/step_choice.h"
 
 namespace bimetal::plan {
 namespace {

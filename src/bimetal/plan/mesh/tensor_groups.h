@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "bimetal/plan/mesh/layouts.h"
 #include "bimetal/plan/mesh/mesh_plan.h"
+#include "bimetal/plan/mesh/mesh_search.h"
 
 namespace bimetal::plan {
 

@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "bimetal/base/json/depth.h"
+#include "bimetal/base/json.h"
 #include "bimetal/net/http/http_server.h"
 #include "bimetal/serving/answering.h"
 

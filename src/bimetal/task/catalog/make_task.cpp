@@ -15,8 +15,7 @@
 #include "bimetal/data/text/token_set.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/job_config.h"
-#include "bimetal/models/language/language_config.h"
-#include "bimetal/task/catalog/image_classification.h"
+#include "bimetal/models/language/language_model.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/tensor_ranks.h"
 

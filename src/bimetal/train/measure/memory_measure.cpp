@@ -11,7 +11,7 @@
 
 #include "bimetal/balance/shares.h"
 #include "bimetal/base/deadline.h"
-#include "bimetal/comm/gather_fields.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/host.h"
 #include "bimetal/job/worker_spec.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/comm/gather_fields.h"
+#include "bimetal/comm/exchange.h"
 
 namespace bimetal::train {
 namespace {

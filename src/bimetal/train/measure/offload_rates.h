@@ -7,7 +7,6 @@
 
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
-#include "bimetal/optim/offload/plain_copy.h"
 #include "bimetal/optim/offload/state_file.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/progress/report.h"

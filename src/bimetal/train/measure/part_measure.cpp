@@ -17,7 +17,6 @@
 #include "bimetal/device/device.h"
 #include "bimetal/parallel/data/gradient_hooks.h"
 #include "bimetal/parallel/pipeline/split_backward.h"
-#include "bimetal/parallel/tensor/cuts.h"
 #include "bimetal/parallel/tensor/group_ranks.h"
 #include "bimetal/parallel/tensor/sequence_ranks.h"
 #include "bimetal/parallel/tensor/tensor_model.h"
@@ -30,7 +29,7 @@ namespace bimetal::train {
 namespace {
 
 constexpr std::array<double, 2> kHalves = {1, 1};
-constexpr std::size_t kNumbersOfLoss = 3;  // of each token (parallel/tensor/vocabulary_loss.h)
+constexpr std::size_t kNumbersOfLoss = 3;  // of each token (parallel/tensor/group_ranks.h)
 
 /// What a unit's ranks sum in one direction, in all-reduces.
 struct PartSums {

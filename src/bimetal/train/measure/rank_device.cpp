@@ -6,7 +6,7 @@
 #include <chrono>
 #include <utility>
 
-#include "bimetal/comm/gather_fields.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/probe.h"
 

@@ -9,11 +9,11 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/base/quantity.h"
+#include "bimetal/base/typed_text.h"
 #include "bimetal/base/wire_fields.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/host_allocator.h"
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/stage_model.h"

@@ -9,7 +9,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/device/out_of_memory.h"
-#include "bimetal/parallel/exchange_span.h"
+#include "bimetal/parallel/parameter_store.h"
 #include "bimetal/precision/precision.h"
 #include "bimetal/predict/mesh/model_in_parts.h"
 #include "bimetal/train/compute.h"

@@ -16,7 +16,6 @@
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/runner.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
-#include "bimetal/parallel/pipeline/stage_sums.h"
 #include "bimetal/parallel/tensor/group_ranks.h"
 #include "bimetal/precision/precision.h"
 #include "bimetal/predict/evaluate.h"

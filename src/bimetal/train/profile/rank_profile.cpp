@@ -13,9 +13,9 @@
 #include <string_view>
 #include <utility>
 
-#include "bimetal/base/json_string.h"
+#include "bimetal/base/json.h"
 #include "bimetal/base/wire_fields.h"
-#include "bimetal/parallel/exchange_span.h"
+#include "bimetal/parallel/parameter_store.h"
 
 namespace bimetal::train {
 

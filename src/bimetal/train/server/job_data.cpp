@@ -11,7 +11,6 @@
 #include "bimetal/base/error.h"
 #include "bimetal/data/transfer/cache.h"
 #include "bimetal/data/transfer/data_copies.h"
-#include "bimetal/data/transfer/data_delivery.h"
 #include "bimetal/data/transfer/data_link.h"
 #include "bimetal/data/transfer/shared_data.h"
 #include "bimetal/progress/together.h"

@@ -10,7 +10,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
-#include "bimetal/parallel/server/link/who_leads.h"
+#include "bimetal/parallel/server/link/questions.h"
 #include "bimetal/train/server/server_process.h"
 #include "bimetal/train/server/server_setup.h"
 

@@ -18,7 +18,7 @@
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_store.h"
 #include "bimetal/predict/evaluate.h"
-#include "bimetal/progress/progress_meter.h"
+#include "bimetal/progress/journal.h"
 #include "bimetal/train/server/job_data.h"
 #include "bimetal/train/server/job_predictions.h"
 #include "bimetal/train/server/server_figures.h"

@@ -10,7 +10,6 @@
 #include "bimetal/base/error.h"
 #include "bimetal/net/mesh.h"
 #include "bimetal/optim/optimizers.h"
-#include "bimetal/optim/schedule.h"
 #include "bimetal/progress/together.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/server/server_process.h"

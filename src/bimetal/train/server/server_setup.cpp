@@ -19,10 +19,10 @@
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/checkpoint/safetensors.h"
 #include "bimetal/data/sampler.h"
-#include "bimetal/job/same_job.h"
-#include "bimetal/net/tcp/peer_timeout.h"
+#include "bimetal/job/job_keys.h"
+#include "bimetal/net/silence.h"
 #include "bimetal/optim/optimizers.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 
 namespace bimetal::train {
 

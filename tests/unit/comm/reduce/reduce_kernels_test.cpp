@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "bimetal/comm/dtype.h"
-#include "bimetal/comm/reduce/reduce_operators.h"
 
 namespace bimetal::comm {
 namespace {

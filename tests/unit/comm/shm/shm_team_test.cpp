@@ -10,7 +10,6 @@
 #include "bimetal/base/error.h"
 #include "bimetal/comm/algorithms/ring.h"
 #include "bimetal/comm/fabric.h"
-#include "bimetal/comm/shm/lanes.h"
 #include "bimetal/comm/shm/team.h"
 
 namespace bimetal::comm {

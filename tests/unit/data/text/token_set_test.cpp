@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "bimetal/base/error.h"
-#include "bimetal/data/text/token_file.h"
 #include "support/errors.h"
 #include "unit/data/text/token_files.h"
 

@@ -1,5 +1,3 @@
-#include "bimetal/data/transfer/content.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -7,6 +5,7 @@
 #include <string>
 
 #include "bimetal/base/error.h"
+#include "bimetal/data/transfer/cache.h"
 #include "support/environment.h"
 #include "support/errors.h"
 #include "unit/data/idx_files.h"

@@ -1,5 +1,3 @@
-#include "bimetal/launch/local/signal_watch.h"
-
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -11,6 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/launch/local/pipe.h"
+#include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/status_pipe.h"
 
 namespace bimetal::launch {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bimetal/launch/local/local_launcher.h"
-#include "bimetal/launch/local/signal_watch.h"
+#include "bimetal/launch/local/process.h"
 
 namespace bimetal::launch {
 namespace {

@@ -1,5 +1,3 @@
-#include "bimetal/parallel/data/bucket_exchange.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -10,7 +8,7 @@
 #include <thread>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/data/bucket_plan.h"
+#include "bimetal/parallel/data/bucket.h"
 #include "support/errors.h"
 #include "support/manual_device.h"
 #include "support/thread_ranks.h"

@@ -1,5 +1,3 @@
-#include "bimetal/parallel/data/parameter_check.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -8,7 +6,7 @@
 #include <optional>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/data/broadcast.h"
+#include "bimetal/parallel/data/same_model.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel {
@@ -68,7 +66,9 @@ TEST(ParameterCheck, NamesTheFirstDifference) {
     std::vector<std::string> words;
   };
   const Row rows[] = {
-      {[](auto& state) { state.parameters[1].tensor = torch::zeros({10, 6}).requires_grad_(); },
+      {[](auto& state) {
+         state.parameters[1].tensor = torch::zeros({10, 6}).requires_grad_();
+       },
        {"rank 0 and rank 2", "'fc.weight' float32 [10, 5]", "'fc.weight' float32 [10, 6]"}},
       {[](auto& state) { state.parameters[0].name = "convolution.weight"; },
        {"'conv.weight'", "'convolution.weight'"}},

@@ -24,7 +24,7 @@
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/pipeline/loop_stage.h"
 #include "bimetal/parallel/pipeline/runner.h"
-#include "bimetal/parallel/pipeline/stage_sums.h"
+#include "bimetal/parallel/pipeline/stage_model.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel::pipeline {

@@ -5,7 +5,7 @@
 #include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/pipeline/description.h"
+#include "bimetal/parallel/pipeline/activation_codec.h"
 #include "bimetal/parallel/pipeline/stage_seconds.h"
 #include "support/errors.h"
 

@@ -9,7 +9,7 @@
 #include "bimetal/base/release.h"
 #include "bimetal/comm/compress/dense_reduction.h"
 #include "bimetal/parallel/server/client/client.h"
-#include "bimetal/parallel/server/link/who_leads.h"
+#include "bimetal/parallel/server/link/questions.h"
 #include "bimetal/parallel/server/parameter_server.h"
 #include "bimetal/parallel/server/shard_store.h"
 #include "support/errors.h"

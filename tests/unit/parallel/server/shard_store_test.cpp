@@ -10,7 +10,6 @@
 #include <limits>
 
 #include "bimetal/parallel/server/codec.h"
-#include "bimetal/parallel/server/tensor_pool.h"
 
 namespace bimetal::parallel::server {
 namespace {

@@ -13,9 +13,9 @@
 
 #include "bimetal/optim/cpu_adam.h"
 #include "bimetal/parallel/shard/sharded_model.h"
-#include "bimetal/parallel/shard/whole_renewal.h"
+#include "bimetal/parallel/shard/unit_gathers.h"
 #include "bimetal/precision/precision.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::parallel::shard {

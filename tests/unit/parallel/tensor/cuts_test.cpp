@@ -1,10 +1,9 @@
-#include "bimetal/parallel/tensor/cuts.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
 
 #include "bimetal/base/error.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 #include "support/errors.h"
 
 namespace bimetal::parallel::tensor {
@@ -72,8 +71,7 @@ TEST(Cuts, WhatCannotBeCutIsRefusedWithWhatCould) {
   EXPECT_THAT(refusal(model_of({12, 4}, {"w", 0}), {1, 0}), HasSubstr("greater than 0"));
   auto silent = model_of({12, 4}, {"w", 0});
   silent.units[0].splits.clear();
-  EXPECT_THAT(refusal(silent, {1, 1}, ErrorCode::Unsupported),
-              HasSubstr("take mesh.tensor = 1"));
+  EXPECT_THAT(refusal(silent, {1, 1}, ErrorCode::Unsupported), HasSubstr("take mesh.tensor = 1"));
 }
 
 }  // namespace

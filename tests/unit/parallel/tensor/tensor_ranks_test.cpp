@@ -13,7 +13,7 @@
 #include "bimetal/parallel/data/replicated_model.h"
 #include "bimetal/parallel/tensor/group_ranks.h"
 #include "bimetal/parallel/tensor/sequence_ranks.h"
-#include "bimetal/parallel/tensor/tensor_sums.h"
+#include "bimetal/parallel/tensor/tensor_model.h"
 #include "support/errors.h"
 #include "support/thread_ranks.h"
 

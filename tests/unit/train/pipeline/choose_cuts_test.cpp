@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/train/measure/unit_measure.h"
 #include "bimetal/train/pipeline/stage_run.h"
 #include "bimetal/train/replicas.h"

@@ -1,17 +1,21 @@
+// How parameters get to a worker: asked for, awaited one by one or all together, put in place.
+
 #include "bimetal/parallel/server/client/client.h"
 
 #include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
+#include <torch/csrc/api/include/torch/utils.h>
 
 #include <algorithm>
 #include <asio/post.hpp>
 #include <atomic>
+#include <bit>
 #include <thread>
 #include <utility>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/server/client/client_impl.h"
-#include "bimetal/parallel/tensor_buffer.h"
+#include "bimetal/parallel/group_room.h"
+#include "bimetal/parallel/server/client/server_link.h"
 
 namespace bimetal::parallel::server {
 
@@ -135,6 +139,142 @@ void Client::leave() {
 
 std::uint64_t Client::bytes_sent() const noexcept {
   return impl_->bytes_sent.load(std::memory_order_relaxed);
+}
+
+void Client::start_pull(std::uint64_t version, Values values) {
+  start_pull(Lease{.version = version}, values);
+}
+
+void Client::start_pull(const Lease& lease, Values values) {
+  auto& arrivals = impl_->arrivals;
+  bool ahead = false;
+  {
+    const std::scoped_lock lock(arrivals.mutex);
+    const auto& before = impl_->sets[arrivals.present];
+    if (!before.missing.empty() && before.shards_here < impl_->shards && !arrivals.finished) {
+      throw Error(ErrorCode::InvalidArgument,
+                  "parameters are asked for while those asked for before are still on their way");
+    }
+    ahead = lease.id != 0 && std::exchange(arrivals.ahead, 0) == lease.id;
+    if (ahead) arrivals.present = 1 - arrivals.present;
+    if (!ahead) impl_->sets[arrivals.present].expect(impl_->pieces_of);
+    arrivals.busy = true;
+    arrivals.taken = false;
+  }
+  impl_->in_place.assign(impl_->parameters.size(), false);
+  const auto scheme =
+      values == Values::exact ? comm::Scheme::none : impl_->options.pull_compression;
+  asio::post(impl_->io,
+             [impl = impl_.get(), ahead, scheme, version = lease.version, steps = lease.steps_ahead,
+              term = impl_->lease_term, &set = impl_->sets[arrivals.present]] {
+               if (!ahead) {
+                 set.wanted = version;
+                 set.steps_ahead = steps;
+                 set.term = term;
+                 set.scheme = scheme;
+                 impl->ask_for(set);
+               }
+               impl->look_ahead();
+             });
+}
+
+void Client::wait_for(std::size_t tensor) {
+  if (impl_->in_place[tensor]) return;
+  auto& arrivals = impl_->arrivals;
+  std::unique_lock lock(arrivals.mutex);
+  const auto here = [&] {
+    return impl_->sets[arrivals.present].missing[tensor] == 0 || arrivals.finished;
+  };
+  if (!impl_->wait_ticks(lock, here)) {
+    throw Error(ErrorCode::Timeout,
+                fmt::format("parameter {} has not come from the servers within parallel.timeout_s",
+                            tensor));
+  }
+  lock.unlock();
+  impl_->put_in_place(tensor);
+}
+
+std::uint64_t Client::finish_pull() {
+  auto& arrivals = impl_->arrivals;
+  const int shards = impl_->shards;
+  std::unique_lock lock(arrivals.mutex);
+  const auto& set = impl_->sets[arrivals.present];
+  const auto whole = [&] { return set.shards_here == shards || arrivals.finished; };
+  if (!impl_->wait_ticks(lock, whole)) {
+    throw Error(ErrorCode::Timeout, fmt::format("{} of {} servers sent their parameters within "
+                                                "parallel.timeout_s",
+                                                set.shards_here, shards));
+  }
+  const auto oldest = set.oldest;
+  lock.unlock();
+  for (std::size_t i = 0; i < impl_->in_place.size(); ++i) impl_->put_in_place(i);
+  return oldest;
+}
+
+std::uint64_t Client::newest_pulled() const {
+  const std::scoped_lock lock(impl_->arrivals.mutex);
+  return impl_->sets[impl_->arrivals.present].newest;
+}
+
+/// Once per pull: the same tensor, by which the model and its hooks know it, with what has come.
+void Client::Impl::put_in_place(std::size_t tensor) {
+  if (in_place[tensor]) return;
+  in_place[tensor] = true;
+  const torch::NoGradGuard no_grad;
+  auto& parameter = parameters[tensor];
+  const auto& here = sets[arrivals.present].memory[tensor];
+  const auto values = parameter.detach();
+  if (values.data_ptr() == here.data_ptr()) return;
+  if (values.is_cpu() && values.is_contiguous()) {
+    parameter.set_data(here);
+  } else {
+    values.copy_(here);
+  }
+}
+
+/// All shards' parameters. On the I/O thread, as the next two.
+void Client::Impl::ask_for(IncomingParameters& set) {
+  set.here.assign(plan.pieces.size(), false);
+  set.unanswered = shards;
+  for (int shard = 0; shard < shards; ++shard) ask(shard, set);
+}
+
+/// Asks a keeper of the shard for its parameters.
+void Client::Impl::ask(int shard, IncomingParameters& set) {
+  auto& first = *links[static_cast<std::size_t>(shard)];
+  auto* keeper = first.gone ? copy_of(shard) : &first;
+  if (keeper == nullptr) return;  // the worker's thread is told of the loss
+  keeper->asked.push_back(&set);
+  net::FrameHeader header;
+  header.sequence = set.wanted;
+  header.epoch = set.term;
+  header.compression = static_cast<std::uint8_t>(set.scheme);
+  header.count = std::bit_cast<std::uint64_t>(set.steps_ahead);
+  // Past gradients on their way: the other direction would stand still as long as they take.
+  keeper->link->send_urgent(MessageKind::pull, header);
+}
+
+/// Asks for the next lease's parameters as soon as there is one, into the memory that the present
+/// lease does not use: the one before has been computed once this one has begun. The servers send
+/// them when what was asked for before has left.
+void Client::Impl::look_ahead() {
+  std::unique_lock lock(arrivals.mutex);
+  if (!arrivals.busy || arrivals.taken || arrivals.leases.empty()) return;
+  const Lease& next = arrivals.leases.front();
+  auto& set = sets[1 - arrivals.present];
+  // What another lease's parameters were asked for, which is void now, has to arrive first.
+  if (next.work != Work::train || next.id == arrivals.ahead || set.unanswered > 0) return;
+  arrivals.ahead = next.id;
+  set.expect(pieces_of);
+  set.wanted = next.version;
+  set.steps_ahead = next.steps_ahead;
+  set.term = arrivals.term;
+  set.scheme = options.pull_compression;
+  lock.unlock();
+  if (set.memory.empty()) {
+    for (const auto& first : sets[0].memory) set.memory.push_back(torch::empty_like(first));
+  }
+  ask_for(set);
 }
 
 }  // namespace bimetal::parallel::server

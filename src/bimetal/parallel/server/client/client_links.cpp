@@ -11,9 +11,8 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/net/tcp/run_handlers.h"
-#include "bimetal/net/tcp/spawn.h"
-#include "bimetal/parallel/server/client/client_impl.h"
+#include "bimetal/net/tcp/handlers.h"
+#include "bimetal/parallel/server/client/server_link.h"
 #include "bimetal/parallel/server/codec.h"
 
 namespace bimetal::parallel::server {

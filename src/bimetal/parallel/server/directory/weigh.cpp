@@ -1,5 +1,3 @@
-#include "bimetal/parallel/server/directory/weigh.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,7 +8,8 @@
 #include <thread>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/server/link/link_rate.h"
+#include "bimetal/parallel/server/directory/directory.h"
+#include "bimetal/parallel/server/link/questions.h"
 #include "bimetal/parallel/server/shard_plan.h"
 
 namespace bimetal::parallel::server {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "bimetal/base/log.h"
+#include "bimetal/net/tcp/handlers.h"
 #include "bimetal/net/tcp/sockets.h"
-#include "bimetal/net/tcp/spawn.h"
 
 namespace bimetal::parallel::server {
 namespace {
@@ -62,7 +62,8 @@ void Link::send_urgent(MessageKind kind, net::FrameHeader fields, Body body) {
   fields.operation = static_cast<std::uint8_t>(kind);
   fields.sealed = is_sealed(kind);
   const auto kept = std::make_shared<const Body>(std::move(body));
-  writer().push(fields, *kept, [kept](const std::exception_ptr&) {}, net::Priority::urgent);
+  writer().push(
+      fields, *kept, [kept](const std::exception_ptr&) {}, net::Priority::urgent);
 }
 
 void Link::send_then(MessageKind kind, net::FrameHeader fields, std::function<void()> gone) {

@@ -13,7 +13,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
-#include "bimetal/net/tcp/run_handlers.h"
+#include "bimetal/net/tcp/handlers.h"
 
 namespace bimetal::parallel::server {
 namespace {

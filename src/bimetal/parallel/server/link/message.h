@@ -46,7 +46,7 @@ enum class MessageKind : std::uint8_t {
   memory = 21,         ///< worker → server: where memory is that both could use
   memory_opened = 22,  ///< server → worker: whether it sees that memory: `count` 1 or 0
   taken = 23,  ///< either way: `sequence` bytes have been taken out of the sender's ring so far
-  // Before the job begins (link_rate.h):
+  // Before the job begins (questions.h):
   rate = 24,  ///< either way: bytes that say nothing; the answer is to have `count` of them. Bulk
   // To and from the one that sends its data set (data/transfer/data_link.h):
   ask_data = 25,       ///< client → server, first: who asks, and why. Body: train::Copy
@@ -55,7 +55,7 @@ enum class MessageKind : std::uint8_t {
   order_data = 28,  ///< client → server: `count` bytes of file `part`, from byte `sequence` on,
                     ///< where the last order for that file ended
   data = 29,        ///< server → client: these bytes. Bulk
-  // Instead of joining (who_leads.h):
+  // Instead of joining (questions.h):
   ask_leader = 30,  ///< anyone → server
   leader = 31,      ///< server → who has asked: server `count` leads the job, as far as it knows
   said = 32,        ///< worker, server → coordinator: what its log has new. Body: Said

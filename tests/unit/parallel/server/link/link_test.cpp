@@ -2,11 +2,11 @@
 
 #include "bimetal/parallel/server/link/link.h"
 
-#include <asio/io_context.hpp>
-#include <asio/ip/tcp.hpp>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -19,7 +19,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/parallel/server/link/link_server.h"
-#include "bimetal/parallel/server/link/silence.h"
 #include "support/errors.h"
 #include "support/tcp_proxy.h"
 

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "bimetal/base/wire.h"
-#include "bimetal/parallel/server/step_record.h"
+#include "bimetal/parallel/server/events.h"
 
 namespace bimetal::parallel::server {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/parallel/server/link/link_rate.h"
+#include "bimetal/parallel/server/link/questions.h"
 #include "support/errors.h"
 
 namespace bimetal::parallel::server {
