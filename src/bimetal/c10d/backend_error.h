@@ -3,10 +3,12 @@
 
 #include <c10/util/Exception.h>
 
+#include <exception>
 #include <optional>
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/comm/failure.h"
 
 namespace bimetal::c10d {
 
@@ -25,6 +27,9 @@ class BackendError : public c10::DistBackendError {
   ErrorCode code_;
   std::optional<int> rank_;
 };
+
+/// What has been thrown, as an operation's failure: Internal where it is none of Bimetal's.
+comm::Failure failure_of(const std::exception_ptr& thrown);
 
 /// Runs `call`; a bimetal::Error leaves as a BackendError.
 template <typename Call>

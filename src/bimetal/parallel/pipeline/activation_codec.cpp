@@ -25,14 +25,6 @@ std::span<std::byte> bytes_in(const torch::Tensor& code) {
   return std::as_writable_bytes(std::span(code.data_ptr<std::uint8_t>(), count_of(code)));
 }
 
-/// Rank `peer` of mesh.pipeline() as one of mesh.world().
-int rank_of_peer(const Mesh& mesh, int peer) {
-  if (!mesh.shape().even()) return peer;
-  auto place = mesh.place();
-  place.stage = peer;
-  return rank_at(mesh.shape(), place);
-}
-
 }  // namespace
 
 comm::Scheme scheme_between(const MeshShape& shape, const comm::Topology& topology, int rank,
@@ -62,7 +54,7 @@ std::vector<comm::Scheme> schemes_of_peers(const Mesh& mesh,
   }
   for (std::size_t peer = 0; peer < schemes.size(); ++peer) {
     schemes[peer] = scheme_between(mesh.shape(), mesh.world().topology(), mesh.world().rank(),
-                                   rank_of_peer(mesh, static_cast<int>(peer)), compression);
+                                   mesh.rank_of_peer(static_cast<int>(peer)), compression);
   }
   return schemes;
 }

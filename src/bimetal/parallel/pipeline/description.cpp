@@ -55,7 +55,7 @@ torch::Tensor read_tensor(Reader& reader, torch::ScalarType dtype) {
     size = reader.get(0, left);
     left /= std::max<std::int64_t>(size, 1);
   }
-  return torch::empty(sizes, dtype);
+  return torch::empty(sizes, torch::TensorOptions(dtype).device(torch::kMeta));
 }
 
 }  // namespace
