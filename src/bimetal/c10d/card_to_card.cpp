@@ -25,7 +25,8 @@ using std::chrono::milliseconds;
 // Who is to be ready may be long in coming: whoever waits for the work says how long.
 constexpr std::chrono::hours kPosted{24 * 7};
 // For the other side's end, of what has ended on this side.
-constexpr std::chrono::seconds kBothEnded{2};
+constexpr std::chrono::seconds kBothEnded{1};
+constexpr std::chrono::milliseconds kReason{300};
 constexpr std::chrono::microseconds kLook{20};
 constexpr const char* kClosed = "this rank has given up the step";
 
@@ -183,7 +184,9 @@ void CardToCard::Lane::launch_and_wait(Transfer& transfer, const comm::Work& oth
   const auto deadline = Deadline::after(timeout_);
   const char* const what = transfer.sends ? "send" : "recv";
   const int other = leads_ ? 1 : 0;
+  // Where it fails because the other side has given up, that one says why.
   const auto refused = [&](const std::exception& error) {
+    if (other_side.wait_until(Deadline::after(kReason))) other_side.wait();
     return Error(ErrorCode::System,
                  fmt::format("the vendor library's {} failed: {}", what, error.what()));
   };
@@ -217,8 +220,8 @@ void CardToCard::Lane::launch_and_wait(Transfer& transfer, const comm::Work& oth
 void CardToCard::Lane::give_up(const std::string& reason) {
   if (!failure_.empty()) return;
   failure_ = reason;
-  abort_vendor();
   if (!closing_) group_.abort(reason);
+  abort_vendor();
 }
 
 void CardToCard::Lane::abort_vendor() {

@@ -20,6 +20,12 @@ torch::Tensor on_host(const torch::Tensor& tensor) {
   return tensor.detach().to(torch::kCPU).contiguous();
 }
 
+/// In the memory of `like`, where that is there.
+torch::Tensor zeros_on(const torch::Device& device, const torch::Tensor& like) {
+  if (like.device().type() == device.type() && like.is_contiguous()) return like.detach().zero_();
+  return torch::zeros(like.sizes(), torch::TensorOptions(like.scalar_type()).device(device));
+}
+
 /// By which the ranks of a pipeline reach each other's devices that have values for each other.
 std::shared_ptr<c10d::CardToCard> connect(const Mesh& mesh, const torch::Device& device,
                                           const Patience& patience,
@@ -125,17 +131,12 @@ void Link::send_zeros_like(const Peers& peers, const MessageName& name, const ta
     if (!value.defined()) continue;
     const auto scheme = scheme_of_sent(scheme_of(peers.front()), name, value, true);
     const auto [by_host, by_card] = ways_of(peers, value, scheme);
-    if (by_card) {
-      zeros[i].card =
-          torch::zeros(value.sizes(), torch::TensorOptions(value.scalar_type()).device(device_));
-    }
+    if (by_card) zeros[i].card = zeros_on(device_, value);
     if (!by_host) continue;
     if (scheme != comm::Scheme::none) {
       zeros[i].host = room_for_code(scheme, value).zero_();
-    } else if (value.is_cpu() && value.is_contiguous()) {
-      zeros[i].host = value.detach().zero_();
     } else {
-      zeros[i].host = torch::zeros(value.sizes(), value.scalar_type());
+      zeros[i].host = zeros_on(torch::kCPU, value);
     }
   }
   send_prepared(peers, name, zeros);
