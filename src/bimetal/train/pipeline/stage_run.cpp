@@ -144,7 +144,8 @@ std::shared_ptr<StageCompute> make_stage_compute(const job::JobConfig& job, cons
   options.speeds = speeds_of(job.parallel, plan.cuts);
   options.tensor = trained.tensor_ranks();
   if (job.fabric.islands != "off") {
-    options.vendor = c10d::vendor_library(on.device, options.timeout);
+    // Its own limit comes behind the one by which its transfers are given up.
+    options.vendor = c10d::vendor_library(on.device, 2 * options.timeout);
   }
   const auto stage = static_cast<std::size_t>(plan.mesh->place().stage);
   const bool planned = !plan.cuts.recompute.empty() && plan.cuts.recompute[stage];
