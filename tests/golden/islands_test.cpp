@@ -9,6 +9,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/c10d/island.h"
+#include "golden/rows.h"
 #include "golden/training_run.h"
 #include "support/thread_ranks.h"
 #include "support/vendor_stand_in.h"
@@ -64,6 +65,43 @@ TEST_P(Islands, ParametersAgreeWithOneDevice) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Islands, ::testing::ValuesIn(island_cases),
                          [](const auto& param) { return param.param.name; });
+
+// Stages that hand everything on by the vendor library.
+TEST(StagesOnAnIsland, TrainAsOneDevice) {
+  using parallel::schedule::Kind;
+  struct Way {
+    Kind schedule;
+    int stages;
+    int chunks = 1;
+    std::int64_t micro_batches = 4;
+    std::vector<int> uneven = {};
+    std::vector<double> tensor = {};
+  };
+  const std::vector<Way> ways = {{Kind::one_f_one_b, 3},
+                                 {Kind::zero_bubble, 2},
+                                 {Kind::interleaved, 2, 2},
+                                 {Kind::one_f_one_b, 2, 1, 7, {1, 2}},
+                                 {Kind::one_f_one_b, 2, 1, 4, {}, {1, 1}}};
+  TrainingPlan plan{.learns = Learns::gpt2,
+                    .dropout = 0.1,
+                    .blocks = 4,
+                    .optimizer = Optimizer::adamw,
+                    .shares = {{24}},
+                    .steps = 4};
+  const auto expected = train_plainly(plan);
+  for (const auto& way : ways) {
+    plan.mesh = {.stages = way.stages, .replicas = way.uneven.empty() ? 1 : 0};
+    plan.mesh.uneven = way.uneven;
+    plan.schedule = way.schedule;
+    plan.chunks = way.chunks;
+    plan.micro_batches = way.micro_batches;
+    plan.tensor = way.tensor;
+    plan.cuts = cuts_of(plan, Cuts::late);
+    plan.vendor = [](int rank) { return testing::library_of(rank); };
+    EXPECT_LE(largest_difference(train(plan).parameters, expected.parameters), 1e-12)
+        << "way " << &way - ways.data();
+  }
+}
 
 TEST(IslandsFormed, NobodyHasAPartner) {
   testing::run_ranks(2, [](int rank, comm::Group group) {

@@ -77,6 +77,7 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
   if (tensor) extra.push_back(std::make_shared<parallel::tensor::TensorSums>(own, tensor));
   extra.push_back(sums);
   made.sync = {own, extra};
+  const auto vendor = plan.vendor ? plan.vendor(group.rank()) : c10d::VendorLibrary();
   made.compute =
       std::make_shared<train::StageCompute>(*made.task, mesh, std::move(stage), sums,
                                             train::StageOptions{.precision = plan.precision,
@@ -88,6 +89,7 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
                                                                 .speeds = plan.speeds,
                                                                 .learns_speeds = plan.learns_speeds,
                                                                 .tensor = ranks,
+                                                                .vendor = vendor,
                                                                 .timeout = 60s});
   return made;
 }

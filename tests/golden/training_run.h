@@ -67,6 +67,8 @@ struct TrainingPlan {
   bool learns_speeds = false;
   /// Called on each rank with its group; empty: no islands.
   std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};
+  /// What each rank has for tensors between stages; empty: they go through the host.
+  std::function<c10d::VendorLibrary(int rank)> vendor = {};
 };
 
 /// Its mesh, with the parts of tensors, and by stage the weights of these.

@@ -21,16 +21,6 @@ milliseconds left_of(Deadline deadline) {
   return std::max(std::chrono::ceil<milliseconds>(deadline.remaining()), milliseconds(1));
 }
 
-comm::Failure failure_of(const std::exception_ptr& thrown) {
-  try {
-    std::rethrow_exception(thrown);
-  } catch (const Error& error) {
-    return {error.code(), error.what(), error.rank()};
-  } catch (const std::exception& error) {
-    return {ErrorCode::Internal, error.what(), std::nullopt};
-  }
-}
-
 }  // namespace
 
 Island::Island(comm::Group members, BackendPtr vendor, comm::Group leaders,
@@ -148,6 +138,8 @@ namespace {
 
 constexpr std::size_t kOfferBytes = 17;
 
+}  // namespace
+
 std::vector<VendorOffer> exchange_offers(comm::Group& world, const VendorOffer& own) {
   std::vector<std::uint8_t> mine(kOfferBytes);
   mine[0] = static_cast<std::uint8_t>(own.vendor);
@@ -168,7 +160,6 @@ std::vector<VendorOffer> exchange_offers(comm::Group& world, const VendorOffer& 
   return offers;
 }
 
-/// Everyone learns whether all have their vendor library, so that none goes on without the others.
 BackendPtr connect_all(comm::Group& world, const comm::Group& members,
                        const ConnectVendor& connect) {
   BackendPtr vendor;
@@ -190,8 +181,6 @@ BackendPtr connect_all(comm::Group& world, const comm::Group& members,
           : fmt::format("rank {} could not start its vendor library: {}", world.rank(), failure),
       lowest[0]);
 }
-
-}  // namespace
 
 std::shared_ptr<Island> form_islands(comm::Group world, const torch::Device& device,
                                      const VendorOffer& offer, const ConnectVendor& connect) {
@@ -217,9 +206,14 @@ std::shared_ptr<Island> form_islands(comm::Group world, const torch::Device& dev
 
 std::shared_ptr<Island> form_islands(comm::Group world, const torch::Device& device,
                                      std::chrono::milliseconds timeout) {
-  return form_islands(std::move(world), device, vendor_offer(device), [&](comm::Group members) {
-    return connect_vendor(std::move(members), device, timeout);
-  });
+  const auto library = vendor_library(device, timeout);
+  return form_islands(std::move(world), device, library.offer, library.connect);
+}
+
+VendorLibrary vendor_library(const torch::Device& device, std::chrono::milliseconds timeout) {
+  return {vendor_offer(device), [device, timeout](comm::Group members) {
+            return connect_vendor(std::move(members), device, timeout);
+          }};
 }
 
 namespace {

@@ -96,6 +96,23 @@ std::vector<std::vector<int>> plan_islands(const std::vector<VendorOffer>& offer
 /// How the ranks of an island get their vendor library: connect_vendor, or a test's own.
 using ConnectVendor = std::function<BackendPtr(comm::Group members)>;
 
+/// What a rank has to offer, and how it connects. Left out: no vendor library is to be used.
+struct VendorLibrary {
+  VendorOffer offer = {};
+  ConnectVendor connect = {};
+
+  explicit operator bool() const noexcept { return static_cast<bool>(connect); }
+};
+
+/// By rank. Collective.
+std::vector<VendorOffer> exchange_offers(comm::Group& world, const VendorOffer& own);
+
+/// Those of `world` that are `members` connect; everyone learns whether they could, so that none
+/// goes on without the others. Collective over `world`. Error(System) on every rank, with the words
+/// of `connect` where it has failed, else with the rank that knows them.
+BackendPtr connect_all(comm::Group& world, const comm::Group& members,
+                       const ConnectVendor& connect);
+
 /// Collective over `world`: who shares a vendor library with whom? Empty on every rank if nobody
 /// does: the fabric alone serves all of them then. Errors: those of the fabric and of `connect`, on
 /// every rank.

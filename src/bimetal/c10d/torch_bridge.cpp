@@ -105,4 +105,14 @@ std::unique_ptr<rendezvous::Store> adapt_store(c10::intrusive_ptr<::c10d::Store>
 BackendError::BackendError(const bimetal::Error& error)
     : c10::DistBackendError(text_of(error), nullptr), code_(error.code()), rank_(error.rank()) {}
 
+comm::Failure failure_of(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    return {error.code(), error.what(), error.rank()};
+  } catch (const std::exception& error) {
+    return {ErrorCode::Internal, error.what(), std::nullopt};
+  }
+}
+
 }  // namespace bimetal::c10d

@@ -13,6 +13,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/comm/failure.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/rendezvous/store.h"
 
@@ -53,6 +54,9 @@ class BackendError : public c10::DistBackendError {
   ErrorCode code_;
   std::optional<int> rank_;
 };
+
+/// The exception as an operation's failure: Internal if it is not an Error.
+comm::Failure failure_of(const std::exception_ptr& thrown);
 
 /// Runs `call`; a bimetal::Error leaves as a BackendError.
 template <typename Call>

@@ -81,6 +81,11 @@ void CopyMark::wait(Deadline deadline) const {
   }
 }
 
+CopyMark mark_current_stream(const torch::Device& device) {
+  if (device.is_cpu()) return {};
+  return CopyMark(record(c10::impl::VirtualGuardImpl(device.type()).getStream(device)));
+}
+
 HostStaging::HostStaging(const torch::Device& device) : device_(with_index(device)) {
   if (!device_.is_cpu()) to_host_ = stream_of_its_own(device_);
 }

@@ -43,6 +43,9 @@ class CopyMark {
   std::optional<c10::Event> event_;
 };
 
+/// Passed once everything has ended that this thread's current stream of `device` has queued.
+CopyMark mark_current_stream(const torch::Device& device);
+
 /// Copies between one device and the host. Use from one thread at a time.
 ///
 /// Copies to the host run on a stream of their own, each behind what the current stream has queued

@@ -26,14 +26,6 @@ std::span<std::byte> bytes_in(const torch::Tensor& code) {
   return std::as_writable_bytes(std::span(code.data_ptr<std::uint8_t>(), count_of(code)));
 }
 
-/// Rank `peer` of mesh.pipeline() as one of mesh.world().
-int rank_of_peer(const Mesh& mesh, int peer) {
-  if (!mesh.shape().even()) return peer;
-  auto place = mesh.place();
-  place.stage = peer;
-  return rank_at(mesh.shape(), place);
-}
-
 constexpr std::int64_t kNothing = -1, kUndefined = -1;
 constexpr std::int64_t kMostValues = 32, kMostDimensions = 16;
 constexpr std::int64_t kLastScheme = static_cast<std::int64_t>(comm::Scheme::sign);
@@ -80,7 +72,7 @@ torch::Tensor read_tensor(Reader& reader, torch::ScalarType dtype) {
     size = reader.get(0, left);
     left /= std::max<std::int64_t>(size, 1);
   }
-  return torch::empty(sizes, dtype);
+  return torch::empty(sizes, torch::TensorOptions(dtype).device(torch::kMeta));
 }
 
 }  // namespace
@@ -112,7 +104,7 @@ std::vector<comm::Scheme> schemes_of_peers(const Mesh& mesh,
   }
   for (std::size_t peer = 0; peer < schemes.size(); ++peer) {
     schemes[peer] = scheme_between(mesh.shape(), mesh.world().topology(), mesh.world().rank(),
-                                   rank_of_peer(mesh, static_cast<int>(peer)), compression);
+                                   mesh.rank_of_peer(static_cast<int>(peer)), compression);
   }
   return schemes;
 }

@@ -66,7 +66,7 @@ Description describe(const task::Values& values, comm::Scheme scheme = comm::Sch
 Description describe_nothing();
 
 struct Described {
-  task::Values values;  ///< new, on the CPU, with nothing in them yet
+  task::Values values;  ///< on the meta device: shapes and types without memory
   std::vector<bool> with_gradients;
   comm::Scheme scheme = comm::Scheme::none;
 };

@@ -8,60 +8,34 @@
 #include <optional>
 #include <vector>
 
+#include "bimetal/c10d/card_to_card.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/mesh/mesh.h"
 #include "bimetal/parallel/pipeline/activation_codec.h"
+#include "bimetal/parallel/pipeline/incoming.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
 #include "bimetal/parallel/pipeline/wait_for_peer.h"
 #include "bimetal/task/unit.h"
 
 namespace bimetal::parallel::pipeline {
 
-/// Which message of a step: what a piece has computed for a micro-batch.
-struct MessageName {
-  std::int64_t step = 0;
-  bool forward = true;  ///< activations; else gradients
-  int piece = 0;        ///< that computed it
-  int micro_batch = 0;
-};
-
-/// Values that come from another stage. A handle: what has been asked for arrives, whether or not
-/// somebody still waits.
-class Incoming {
- public:
-  struct State;
-  Incoming() = default;
-  explicit Incoming(std::shared_ptr<State> state) : state_(std::move(state)) {}
-
-  explicit operator bool() const noexcept { return state_ != nullptr; }
-
-  /// Blocks. On the device; leaves that require gradients where they did at the sender. Nothing if
-  /// the sender has none to give (see Link::send_nothing). Errors: the fabric's, naming both
-  /// stages; CallMismatch where the sender shortens them by another scheme; Timeout once the
-  /// deadline of waiting has passed. Where there is no memory for them, that is thrown, and nothing
-  /// is lost: they can be waited for once more.
-  std::optional<task::Values> wait();
-
-  /// The same for who will not compute with them, but must take them: on the host, of the right
-  /// shapes and types, whatever they hold.
-  std::optional<task::Values> wait_on_host();
-
- private:
-  std::shared_ptr<State> state_;
-};
-
 /// One rank's connections to the other stages of its pipeline. Activations go with a description of
 /// their shapes and types, so that micro-batches may differ; the memory for them is there as soon
 /// as that has come, and they are received into it while the stage computes. Links that have a
 /// scheme shorten the activations that gradients flow through, and these gradients, with error
-/// feedback. Use from one thread.
+/// feedback. Where a vendor library joins the devices of two ranks, values that are not shortened
+/// go from device to device, and a rank that sends does not wait for its device. Use from one
+/// thread.
 class Link {
  public:
   using Peers = std::vector<int>;  ///< ranks of mesh.pipeline()
 
-  /// `patience`: of each wait. Errors: schemes_of_peers()'s.
+  /// `patience`: of each wait. `vendor`: what this rank has; all have some, or none has. `chunks`:
+  /// pieces per stage. Collective over mesh.pipeline(). Errors: schemes_of_peers()'s;
+  /// c10d::connect_cards()'s.
   Link(const Mesh& mesh, const torch::Device& device, const Patience& patience,
-       const ActivationCompression& compression = {});
+       const ActivationCompression& compression = {}, const c10d::VendorLibrary& vendor = {},
+       int chunks = 1);
 
   /// Gradients are those of a sum of losses times that, the same on all ranks. They are shortened
   /// in units of it, so that what is lost means the same in later steps, and float16 keeps them.
@@ -96,12 +70,21 @@ class Link {
   std::shared_ptr<Incoming::State> await(int peer, const MessageName& name) const;
   void send_description(const Peers& peers, const MessageName& name,
                         std::shared_ptr<const Description> description);
-  /// As they go over the link, in memory of the host; undefined ones are left out. Shortened once,
-  /// whoever gets them: what is lost by that goes with the next ones.
-  std::vector<torch::Tensor> prepared(const Peers& peers, const MessageName& name,
-                                      const task::Values& values);
+  /// A value as it goes over the link: in memory of the host, and on the device for who is reached
+  /// there. Undefined where nobody gets it so.
+  struct Prepared {
+    torch::Tensor host, card;
+  };
+  /// Shortened once, whoever gets them: what is lost by that goes with the next ones.
+  std::vector<Prepared> prepared(const Peers& peers, const MessageName& name,
+                                 const task::Values& values);
   void send_prepared(const Peers& peers, const MessageName& name,
-                     const std::vector<torch::Tensor>& hosts);
+                     const std::vector<Prepared>& values);
+  /// Which of these ways a value that goes by `scheme` takes to somebody.
+  struct Ways {
+    bool by_host = false, by_card = false;
+  };
+  Ways ways_of(const Peers& peers, const torch::Tensor& value, comm::Scheme scheme) const;
   torch::Tensor shortened(comm::Scheme scheme, const MessageName& name, std::size_t value,
                           const torch::Tensor& host);
   comm::Scheme scheme_of(int peer) const { return schemes_[static_cast<std::size_t>(peer)]; }
@@ -110,9 +93,10 @@ class Link {
   comm::Group group_;
   torch::Device device_;
   Patience patience_;
-  std::vector<comm::Scheme> schemes_;  ///< by peer
-  std::int64_t step_ = 0;              ///< of what was sent last
-  double gradient_unit_ = 1;           ///< a power of 2
+  std::vector<comm::Scheme> schemes_;        ///< by peer
+  std::shared_ptr<c10d::CardToCard> cards_;  ///< none: all go through the host
+  std::int64_t step_ = 0;                    ///< of what was sent last
+  double gradient_unit_ = 1;                 ///< a power of 2
   LostGradients lost_;
   struct Sent {
     int peer;

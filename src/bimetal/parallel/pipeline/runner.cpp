@@ -39,8 +39,8 @@ Runner::Runner(const Mesh& mesh, RunnerOptions options)
     : mesh_(mesh),
       options_(std::move(options)),
       line_{mesh.place().stage, mesh.shape().stages, options_.chunks},
-      link_(mesh, options_.device, {options_.timeout, options_.timeout_name},
-            options_.compression) {}
+      link_(mesh, options_.device, {options_.timeout, options_.timeout_name}, options_.compression,
+            options_.vendor, options_.chunks) {}
 
 Runner::Result Runner::run(const schedule::Deal& deal, const StageWork& work,
                            ParameterStore& store) {

@@ -57,6 +57,8 @@ struct RunnerOptions {
   std::function<double()> waited = {};
   /// Of what steps send; forwards alone send it as it is.
   ActivationCompression compression = {};
+  /// By which stages on one host reach each other's devices: all ranks give one, or none does.
+  c10d::VendorLibrary vendor = {};
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
   std::string timeout_name = "parallel.timeout_s";  ///< for messages: what sets it
   /// Called around each action's computation, and around its wait for another stage, for
@@ -68,7 +70,7 @@ struct RunnerOptions {
 /// Use from one thread. All stages of a pipeline make the same calls.
 class Runner {
  public:
-  /// `mesh` must outlive it. Errors: schemes_of_peers()'s.
+  /// `mesh` must outlive it. Collective over mesh.pipeline(). Errors: Link's.
   Runner(const Mesh& mesh, RunnerOptions options);
 
   struct Result {

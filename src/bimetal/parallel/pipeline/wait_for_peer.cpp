@@ -36,9 +36,9 @@ void tell_whom(const Awaited& awaited) {
   const auto note = std::make_shared<const Note>(Note{awaited.step, awaited.peer});
   for (int other = 0; other < group.size(); ++other) {
     if (other == group.rank()) continue;
-    posted(group.send(comm::buffer(std::span(*note)), other, kNoteTag,
-                      Deadline::after(kNotePosted)),
-           note);
+    posted(
+        group.send(comm::buffer(std::span(*note)), other, kNoteTag, Deadline::after(kNotePosted)),
+        note);
   }
 }
 
@@ -48,9 +48,9 @@ std::optional<int> told_by(comm::Group group, int other, std::int64_t step) {
   std::optional<int> peer;
   for (;;) {
     const auto note = std::make_shared<Note>(2);
-    const auto work = posted(group.recv(comm::buffer(std::span(*note)), other, kNoteTag,
-                                        Deadline::after(kNotePosted)),
-                             note);
+    const auto work = posted(
+        group.recv(comm::buffer(std::span(*note)), other, kNoteTag, Deadline::after(kNotePosted)),
+        note);
     if (!work.wait_until(Deadline::after(kToTakeNote)) || work.error()) return peer;
     // A stage may have begun with the next step.
     const bool now = std::abs((*note)[0] - step) <= 1;

@@ -54,6 +54,7 @@ parallel::pipeline::RunnerOptions runner_options(const StageOptions& options, bo
     runner.waited = [tensor = options.tensor] { return tensor->seconds(); };
   }
   runner.compression = options.compression;
+  runner.vendor = options.vendor;
   runner.timeout = options.timeout;
   runner.around = [chunks = options.chunks](const parallel::schedule::Action& action,
                                             const std::function<void()>& compute) {

@@ -46,6 +46,7 @@ struct StageOptions {
   /// Those that compute the stage's units together, each with its part; nullptr: they are whole.
   std::shared_ptr<const parallel::tensor::GroupRanks> tensor = nullptr;
   parallel::pipeline::ActivationCompression compression = {};  ///< as compression.activations
+  c10d::VendorLibrary vendor = {};                             ///< as RunnerOptions has it
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
 };
 

@@ -7,6 +7,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/c10d/island.h"
 #include "bimetal/job/worker_spec.h"
 
 namespace bimetal::train {
@@ -142,6 +143,10 @@ std::shared_ptr<StageCompute> make_stage_compute(const job::JobConfig& job, cons
   auto options = options_of(job, on);
   options.speeds = speeds_of(job.parallel, plan.cuts);
   options.tensor = trained.tensor_ranks();
+  if (job.fabric.islands != "off") {
+    // Its own limit comes behind the one by which its transfers are given up.
+    options.vendor = c10d::vendor_library(on.device, 2 * options.timeout);
+  }
   const auto stage = static_cast<std::size_t>(plan.mesh->place().stage);
   const bool planned = !plan.cuts.recompute.empty() && plan.cuts.recompute[stage];
   if (planned && options.recompute == "auto") options.recompute = "all";

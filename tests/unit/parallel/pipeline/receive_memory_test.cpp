@@ -26,6 +26,7 @@
 #include "bimetal/parallel/pipeline/runner.h"
 #include "bimetal/parallel/pipeline/stage_model.h"
 #include "support/thread_ranks.h"
+#include "support/vendor_stand_in.h"
 
 namespace bimetal::parallel::pipeline {
 namespace {
@@ -101,11 +102,13 @@ StageWork work_of(const torch::Tensor& weight) {
   return work;
 }
 
-/// Which stage has too little memory, and for what: receiving, or shortening what it sends.
+/// Which stage has too little memory, and for what: receiving, by a vendor library or without, or
+/// shortening what it sends.
 struct Row {
   int narrow;
   schedule::Kind kind;
   bool shortens = false;
+  bool by_cards = false;
 };
 
 /// `narrow`: this stage has no memory for the first message that it waits for, until it has given
@@ -146,7 +149,9 @@ TEST_P(ReceiveMemory, AStageThatHasNoneGivesUpAndTheNextStepIsWhole) {
     own.parameters.push_back({"weight", weight});
     const auto store = std::make_shared<ReplicatedModel>(own, mesh->replicas());
     Sync sync(store, {std::make_shared<StageSums>(mesh, store, std::vector<Tied>(), 20s)});
-    Runner runner(*mesh, options_of(row, rank == row.narrow));
+    auto options = options_of(row, rank == row.narrow);
+    if (row.by_cards) options.vendor = testing::library_of(rank);
+    Runner runner(*mesh, options);
     for (const bool first : {true, false}) {
       world.barrier(Deadline::after(20s)).wait();
       scarce = first;
@@ -180,7 +185,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Row{0, schedule::Kind::one_f_one_b}, Row{1, schedule::Kind::one_f_one_b},
                       Row{0, schedule::Kind::zero_bubble}, Row{1, schedule::Kind::gpipe},
                       Row{0, schedule::Kind::one_f_one_b, true},
-                      Row{1, schedule::Kind::one_f_one_b, true}),
+                      Row{1, schedule::Kind::one_f_one_b, true},
+                      Row{0, schedule::Kind::one_f_one_b, false, true},
+                      Row{1, schedule::Kind::gpipe, false, true},
+                      Row{1, schedule::Kind::zero_bubble, false, true}),
     [](const auto& info) {
       return "Stage" + std::to_string(info.param.narrow) + "By" + std::to_string(info.index);
     });
