@@ -321,6 +321,7 @@ MeasuredPlan measure_plan(const job::JobConfig& of_all, comm::Group group,
   auto own = measured_device(here.place.device, options);
   own.may_be_lower = may_be_lower(job, options, here.place);
   result.devices = gather_devices(group, own, here.by);
+  result.graphs = job.train.graphs;
   const auto precision = choose_precision(job, options.worker, here.place, *here.task);
   auto& input = result.input;
 
