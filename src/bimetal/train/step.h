@@ -16,7 +16,7 @@
 #include "bimetal/parallel/sync.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/collective_update.h"
-#include "bimetal/train/compute.h"
+#include "bimetal/train/share/compute.h"
 
 namespace bimetal::train {
 

@@ -12,7 +12,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/task/dropout.h"
-#include "bimetal/train/recorded_passes.h"
+#include "bimetal/train/share/recorded_passes.h"
 #include "support/errors.h"
 #include "support/simulated_device.h"
 #include "support/thread_ranks.h"
@@ -190,9 +190,8 @@ struct Line {
     const auto forward = [w = weight](const task::Values& inputs) {
       return task::Values{at::matmul(inputs.front(), w)};
     };
-    model.units.push_back({.name = "line",
-                           .parameters = {{"weight", weight}, {"spare", spare}},
-                           .forward = forward});
+    model.units.push_back(
+        {.name = "line", .parameters = {{"weight", weight}, {"spare", spare}}, .forward = forward});
   }
 
   /// The loss of so many samples, whose gradient is added.
@@ -298,8 +297,8 @@ struct GraphsRun {
 };
 
 GraphsRun run_with_graphs(const std::string& worker, const SyntheticImages& images,
-                   const TemporaryFolder& folder, bool graphs,
-                   const std::optional<std::filesystem::path>& resume = {}) {
+                          const TemporaryFolder& folder, bool graphs,
+                          const std::optional<std::filesystem::path>& resume = {}) {
   auto job = small_job(images);
   job.model.name = "cnn";
   job.train.optimizer = "adamw";
@@ -312,8 +311,8 @@ GraphsRun run_with_graphs(const std::string& worker, const SyntheticImages& imag
   job.checkpoint.keep = 100;
   const auto run = run_job(job, 1, {.workers = {worker}, .resume = resume});
   GraphsRun result{.evaluated = run.recorders[0].losses,
-                 .end = parameters_of(run.recorders[0].checkpoints.back()),
-                 .checkpoints = run.recorders[0].checkpoints};
+                   .end = parameters_of(run.recorders[0].checkpoints.back()),
+                   .checkpoints = run.recorders[0].checkpoints};
   for (const auto& step : run.recorders[0].steps) result.losses.push_back(step.loss);
   return result;
 }
@@ -326,7 +325,8 @@ TEST(Graphs, OfAJobWithEvaluationsAndCheckpoints) {
   const TemporaryFolder there_folder, here_folder, resumed_folder;
   const auto here = run_with_graphs("cpu:threads=1", images, here_folder, true);
   const auto there = run_with_graphs("auto", images, there_folder, true);
-  const auto resumed = run_with_graphs("auto", images, resumed_folder, true, there.checkpoints.at(1));
+  const auto resumed =
+      run_with_graphs("auto", images, resumed_folder, true, there.checkpoints.at(1));
   ASSERT_EQ(there.losses.size(), here.losses.size());
   for (std::size_t i = 0; i < here.losses.size(); ++i) {
     EXPECT_NEAR(there.losses[i], here.losses[i], 1e-12) << i;

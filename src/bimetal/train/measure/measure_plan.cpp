@@ -22,13 +22,13 @@
 #include "bimetal/plan/mesh/step_choice.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/choose_precision.h"
-#include "bimetal/train/compute.h"
 #include "bimetal/train/measure/memory_measure.h"
 #include "bimetal/train/measure/rank_device.h"
 #include "bimetal/train/measure/step_probe.h"
 #include "bimetal/train/pipeline/auto_mesh.h"
 #include "bimetal/train/replicas.h"
 #include "bimetal/train/setup.h"
+#include "bimetal/train/share/compute.h"
 #include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {

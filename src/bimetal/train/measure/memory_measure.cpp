@@ -16,7 +16,7 @@
 #include "bimetal/device/graph.h"
 #include "bimetal/device/host.h"
 #include "bimetal/job/worker_spec.h"
-#include "bimetal/train/compute.h"
+#include "bimetal/train/share/compute.h"
 
 namespace bimetal::train {
 namespace {

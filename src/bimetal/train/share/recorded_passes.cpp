@@ -1,4 +1,4 @@
-#include "bimetal/train/recorded_passes.h"
+#include "bimetal/train/share/recorded_passes.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -18,7 +18,7 @@
 #include "bimetal/precision/precision.h"
 #include "bimetal/task/dropout.h"
 #include "bimetal/task/model_state.h"
-#include "bimetal/train/compute.h"
+#include "bimetal/train/share/compute.h"
 
 namespace bimetal::train {
 namespace {

@@ -26,8 +26,8 @@
 #include "bimetal/task/dropout.h"
 #include "bimetal/task/segments.h"
 #include "bimetal/task/task.h"
-#include "bimetal/train/recorded_passes.h"
 #include "bimetal/train/replicas.h"
+#include "bimetal/train/share/recorded_passes.h"
 
 namespace bimetal::train {
 

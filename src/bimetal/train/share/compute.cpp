@@ -1,4 +1,4 @@
-#include "bimetal/train/compute.h"
+#include "bimetal/train/share/compute.h"
 
 #include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -167,7 +167,6 @@ Compute::Compute(const task::Task& task, task::Model model, const torch::Device&
 }
 
 torch::Tensor Compute::loss_of(const task::Values& piece) const {
-  const Phase phase(Phase::kForward);
   const precision::Autocast cast(device_.type(), options_.precision);
   auto inputs = task_.inputs(piece);
   if (options_.channels_last) inputs = task::in_channels_last(std::move(inputs));
@@ -195,7 +194,9 @@ Pieces Compute::compute(const task::Values& share, const Backward& backward,
     const task::DrawScope scope(whole.slice(begin, end));
     begin = end;
     const auto computed = [&](const task::Values& values) { return loss_of(values); };
-    const auto loss_sum = recorded_ ? recorded_->loss(piece, computed) : computed(piece);
+    const auto loss_sum = in_phase(Phase::kForward, [&] {
+      return recorded_ ? recorded_->loss(piece, computed) : computed(piece);
+    });
     if (last) graphs_.saw(loss_sum);
     pieces.add(loss_sum, last);
   });
