@@ -60,7 +60,6 @@ struct TrainConfig {
   std::string precision = "float32";  ///< of the computation: a name of precision::Precision
   /// What convolutions get their images in: "contiguous", "channels_last", or "auto".
   std::string memory_format = "contiguous";
-  bool graphs = false;                     ///< steps are launched as graphs of the device
   double loss_scale = 0;                   ///< float16: 0 finds it out
   double loss_scale_initial = 65536;       ///< what it begins with where it finds itself
   std::int64_t loss_scale_window = 2000;   ///< steps without an overflow after which it doubles
@@ -69,6 +68,7 @@ struct TrainConfig {
   std::string recompute = "none";       ///< "none", "all", "sqrt", "auto" or every how many units
   std::string check_memory = "refuse";  ///< what will not fit: "refuse", "warn" or "off"
   bool deterministic = false;           ///< the same bits in every run, or an error
+  bool graphs = false;                  ///< steps are launched as graphs of the device
   std::string optimizer = "sgd";        ///< "sgd", "adam", "adamw", "lars", "lamb"
   double learning_rate = 0.05;
   double momentum = 0.9;  ///< sgd, lars
