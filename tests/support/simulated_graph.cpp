@@ -35,8 +35,9 @@ void put(const at::Tensor& into, const at::Tensor& from) {
 
 SimulatedGraph* SimulatedGraph::on(c10::StreamId stream) {
   const std::scoped_lock lock(under_way().mutex);
-  const auto found = std::ranges::find(
-      under_way().graphs, stream, &std::pair<c10::StreamId, std::shared_ptr<SimulatedGraph>>::first);
+  const auto found =
+      std::ranges::find(under_way().graphs, stream,
+                        &std::pair<c10::StreamId, std::shared_ptr<SimulatedGraph>>::first);
   return found == under_way().graphs.end() ? nullptr : found->second.get();
 }
 
@@ -110,7 +111,8 @@ std::vector<at::Tensor> changed_by(const c10::OperatorHandle& op,
   std::vector<c10::IValue> written;
   for (std::size_t i = 0; i < schema.size(); ++i) {
     const auto* const alias = schema[i].alias_info();
-    if (alias != nullptr && alias->isWrite()) written.push_back(arguments[i]);
+    const bool only_made = schema[i].is_out();  // had nothing in it
+    if (alias != nullptr && alias->isWrite() && !only_made) written.push_back(arguments[i]);
   }
   return tensors_in(written);
 }

@@ -41,7 +41,8 @@ class SimulatedGraph {
 /// Without what autograd knows of it, so that a graph keeps memory alone.
 at::Tensor memory_of(const at::Tensor& tensor);
 
-/// The tensors among its arguments that an operator's schema says it changes.
+/// The tensors among its arguments that an operator's schema says it changes, but for those that it
+/// makes.
 std::vector<at::Tensor> changed_by(const c10::OperatorHandle& op,
                                    const std::vector<c10::IValue>& arguments);
 /// All of some values, lists included.
