@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """One card alone: GPT-2 small and a ResNet-50 by `bimetal train`, beside PyTorch as its users switch it on, without and with
-torch.compile. Samples a second and their ratios, medians of rounds in turn.
+torch.compile, and by `bimetal train` with train.graphs. Samples a second and their ratios, medians of rounds in turn.
+A small GPT, whose steps are bound by launches, shows what graphs gain.
 
     bench/card.py --device cuda:0                    within eight minutes; what there was no time for is named
     bench/card.py --device cpu --tiny --rounds 1     small sizes, to know that it runs
@@ -25,9 +26,11 @@ import ranks
 from made_tokens import made_tokens
 
 SIZES = {
-    False: {"gpt2": {"layers": 12, "width": 768, "heads": 12, "block": 1024, "batch": 16},
+    False: {"gpt": {"layers": 6, "width": 512, "heads": 8, "block": 256, "batch": 8},
+            "gpt2": {"layers": 12, "width": 768, "heads": 12, "block": 1024, "batch": 16},
             "resnet50": {"side": 224, "batch": 256}},
-    True: {"gpt2": {"layers": 2, "width": 32, "heads": 2, "block": 32, "batch": 4},
+    True: {"gpt": {"layers": 2, "width": 32, "heads": 2, "block": 32, "batch": 2},
+           "gpt2": {"layers": 2, "width": 32, "heads": 2, "block": 32, "batch": 4},
            "resnet50": {"side": 72, "batch": 2}},
 }
 BYTES = 256  # the vocabulary of tokens that are bytes
@@ -49,6 +52,7 @@ def arguments():
 def rows(device):
     """Title, model, precision and memory format of each."""
     wide = "tf32" if device.startswith("cuda") else "float32"
+    yield "small GPT, bfloat16", "gpt", "bfloat16", "contiguous"
     yield "GPT-2, bfloat16", "gpt2", "bfloat16", "contiguous"
     yield "ResNet-50, bfloat16, channels last", "resnet50", "bfloat16", "channels_last"
     yield f"GPT-2, {wide}", "gpt2", wide, "contiguous"
@@ -65,7 +69,7 @@ def made_images(folder, side, count):
 
 def write_job(path, folder, model, size):
     train = {"global_batch": size["batch"], "micro_batch": size["batch"], "epochs": 1_000_000, "evaluate": False}
-    if model == "gpt2":
+    if model.startswith("gpt"):
         tables = {"model": {"name": "gpt2", "layers": size["layers"], "width": size["width"], "heads": size["heads"],
                             "context": size["block"], "vocabulary": BYTES},
                   "data": job_file.tokens(folder, size["block"]),
@@ -86,15 +90,15 @@ def elapsed(job, device, steps, settings):
     return json.loads(report.read_text())["elapsed_s"]
 
 
-def ours(job, size, args, precision, memory_format):
-    settings = [f"train.precision={precision}", f"train.memory_format={memory_format}"]
+def ours(job, size, args, precision, memory_format, graphs="false"):
+    settings = [f"train.precision={precision}", f"train.memory_format={memory_format}", f"train.graphs={graphs}"]
     warm = max(3, args.steps // 3)
     seconds = elapsed(job, args.device, warm + args.steps, settings) - elapsed(job, args.device, warm, settings)
     return size["batch"] * args.steps / seconds if seconds > 0 else math.nan
 
 
 def theirs(size, args, model, precision, memory_format, compiled):
-    asked = size | {"model": model, "device": ":".join(part for part in args.device.split(":") if "=" not in part), "precision": precision, "channels_last": memory_format == "channels_last",
+    asked = size | {"model": "gpt2" if model.startswith("gpt") else model, "device": ":".join(part for part in args.device.split(":") if "=" not in part), "precision": precision, "channels_last": memory_format == "channels_last",
                     "compile": compiled, "steps": args.steps, "warm_up": max(3, args.steps // 3), "vocabulary": BYTES, "channels": 1}
     script = pathlib.Path(__file__).with_name("card_torch.py")
     done = subprocess.run([sys.executable, str(script), json.dumps(asked)], capture_output=True, text=True, timeout=ranks.TIMEOUT_S)
@@ -108,6 +112,7 @@ def measured(folder, args, model, precision, memory_format, ends):
     size = SIZES[args.tiny][model]
     job = write_job(folder / f"{model}.toml", folder / model, model, size)
     sides = {"bimetal": lambda: ours(job, size, args, precision, memory_format),
+             "graphs": lambda: ours(job, size, args, precision, memory_format, "true"),
              "torch": lambda: theirs(size, args, model, precision, memory_format, False)}
     if not args.no_compile:
         sides["torch.compile"] = lambda: theirs(size, args, model, precision, memory_format, True)
@@ -126,14 +131,16 @@ def main():
     args = arguments()
     ends = time.monotonic() + 60 * args.minutes
     print(json.dumps(machine.describe(ranks.BIMETAL)), flush=True)
-    print(f"{'samples a second':38}{'bimetal':>10}{'torch':>10}{'ratio':>7}{'compile':>10}{'ratio':>7}")
+    print(f"{'samples a second':38}{'bimetal':>10}{'graphs':>10}{'ratio':>7}{'torch':>10}{'ratio':>7}{'compile':>10}{'ratio':>7}")
     results = {}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         for model in SIZES[args.tiny]:
             (folder / model).mkdir()
-        gpt, images = (SIZES[args.tiny][model] for model in ("gpt2", "resnet50"))
-        made_tokens(ranks.BIMETAL, folder / "gpt2", 40 * gpt["batch"] * gpt["block"])
+        images = SIZES[args.tiny]["resnet50"]
+        for model in ("gpt", "gpt2"):
+            size = SIZES[args.tiny][model]
+            made_tokens(ranks.BIMETAL, folder / model, 40 * size["batch"] * size["block"])
         made_images(folder / "resnet50", images["side"], 2 * images["batch"])
         for title, model, precision, memory_format in rows(args.device):
             if args.only and args.only not in title:
@@ -146,6 +153,7 @@ def main():
             results[title] = figures
             median = {side: statistics.median(rates) if rates else math.nan for side, rates in figures.items()}
             row = f"{title:38}{median['bimetal']:10.1f}"
+            row += f"{median['graphs']:10.1f}{median['graphs'] / median['bimetal']:7.2f}"
             for side in ("torch", "torch.compile"):
                 row += f"{median.get(side, math.nan):10.1f}{median['bimetal'] / median.get(side, math.nan):7.2f}"
             rounds = len(figures["torch"])

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "bimetal/task/segments.h"
-#include "bimetal/train/compute.h"
+#include "bimetal/train/share/compute.h"
 
 namespace {
 

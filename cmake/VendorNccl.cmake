@@ -6,6 +6,7 @@
 #   BIMETAL_VENDOR_NCCL              whether it compiles
 #   BIMETAL_VENDOR_NCCL_INCLUDES     the folders of headers that it needs beside torch's
 #   BIMETAL_VENDOR_NCCL_DEFINITIONS  as of a compilation's options
+# bimetal_find_vendor_graphs() sets the same with GRAPHS, of device/graph_cuda.cpp, which needs no NCCL.
 
 include(CheckCXXSourceCompiles)
 
@@ -26,15 +27,17 @@ function(bimetal_cuda_includes variable)
   set(${variable} "${includes}" PARENT_SCOPE)
 endfunction()
 
-function(bimetal_find_vendor_nccl)
+# bimetal_vendor_compiles(<result> <includes> <definitions> <source>): whether it does with torch's headers
+# and those of its vendor, and how.
+function(bimetal_vendor_compiles result includes_variable definitions_variable source)
   set(includes "")
-  set(definitions USE_C10D_NCCL)
+  set(definitions "")
   if(BIMETAL_TORCH_VENDOR STREQUAL cuda)
     bimetal_cuda_includes(includes)
   elseif(BIMETAL_TORCH_VENDOR STREQUAL hip)
     find_path(BIMETAL_HIP_INCLUDE hip/hip_runtime.h HINTS ENV ROCM_PATH PATHS /opt/rocm PATH_SUFFIXES include)
     set(includes ${BIMETAL_HIP_INCLUDE})
-    list(APPEND definitions USE_ROCM __HIP_PLATFORM_AMD__=1)
+    set(definitions USE_ROCM __HIP_PLATFORM_AMD__=1)
   endif()
   if(BIMETAL_TORCH_VENDOR)
     set(CMAKE_REQUIRED_LIBRARIES bimetal_torch)
@@ -42,17 +45,38 @@ function(bimetal_find_vendor_nccl)
     list(TRANSFORM definitions PREPEND -D OUTPUT_VARIABLE CMAKE_REQUIRED_DEFINITIONS)
     set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
     set(CMAKE_CXX_STANDARD 20)
-    check_cxx_source_compiles("
-      #include <ATen/cuda/CUDAContext.h>
-      #include <c10/cuda/CUDAFunctions.h>
-      #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
-      int rank(const c10d::ProcessGroupNCCL& group) { return group.getRank(); }" BIMETAL_VENDOR_NCCL_COMPILES)
-    if(NOT BIMETAL_VENDOR_NCCL_COMPILES)
-      message(STATUS "torch is for ${BIMETAL_TORCH_VENDOR}, but not all headers that NCCL needs are here: built "
-        "without islands of cards. docs/islands.md says what brings them; then: cmake --fresh")
-    endif()
+    check_cxx_source_compiles("${source}" ${result})
+  endif()
+  set(${result} "${${result}}" PARENT_SCOPE)
+  set(${includes_variable} "${includes}" PARENT_SCOPE)
+  set(${definitions_variable} "${definitions}" PARENT_SCOPE)
+endfunction()
+
+function(bimetal_find_vendor_nccl)
+  bimetal_vendor_compiles(BIMETAL_VENDOR_NCCL_COMPILES includes definitions "
+    #define USE_C10D_NCCL
+    #include <ATen/cuda/CUDAContext.h>
+    #include <c10/cuda/CUDAFunctions.h>
+    #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+    int rank(const c10d::ProcessGroupNCCL& group) { return group.getRank(); }")
+  if(BIMETAL_TORCH_VENDOR AND NOT BIMETAL_VENDOR_NCCL_COMPILES)
+    message(STATUS "torch is for ${BIMETAL_TORCH_VENDOR}, but not all headers that NCCL needs are here: built "
+      "without islands of cards. docs/islands.md says what brings them; then: cmake --fresh")
   endif()
   set(BIMETAL_VENDOR_NCCL "${BIMETAL_VENDOR_NCCL_COMPILES}" PARENT_SCOPE)
   set(BIMETAL_VENDOR_NCCL_INCLUDES "${includes}" PARENT_SCOPE)
-  set(BIMETAL_VENDOR_NCCL_DEFINITIONS "${definitions}" PARENT_SCOPE)
+  set(BIMETAL_VENDOR_NCCL_DEFINITIONS USE_C10D_NCCL ${definitions} PARENT_SCOPE)
+endfunction()
+
+function(bimetal_find_vendor_graphs)
+  bimetal_vendor_compiles(BIMETAL_VENDOR_GRAPHS_COMPILES includes definitions "
+    #include <ATen/cuda/CUDAGraph.h>
+    void again(at::cuda::CUDAGraph& graph) { graph.replay(); }")
+  if(BIMETAL_TORCH_VENDOR AND NOT BIMETAL_VENDOR_GRAPHS_COMPILES)
+    message(STATUS "torch is for ${BIMETAL_TORCH_VENDOR}, but the headers of its runtime are not here: built "
+      "without train.graphs. docs/islands.md says what brings them; then: cmake --fresh")
+  endif()
+  set(BIMETAL_VENDOR_GRAPHS "${BIMETAL_VENDOR_GRAPHS_COMPILES}" PARENT_SCOPE)
+  set(BIMETAL_VENDOR_GRAPHS_INCLUDES "${includes}" PARENT_SCOPE)
+  set(BIMETAL_VENDOR_GRAPHS_DEFINITIONS "${definitions}" PARENT_SCOPE)
 endfunction()

@@ -202,6 +202,11 @@ class Precision(OnDevice):
             (TWICE, {"train__memory_format": "channels_last", "zero__level": 3}),
             (TWICE, {"train__memory_format": "channels_last", "mesh__stages": 2})])
 
+    def test_graphs(self):
+        """Where the device has them; elsewhere they change nothing."""
+        self.assert_each_learns_the_same(self.write_exact_job, [
+            (workers, {"train__graphs": True}) for workers in ([DEVICE], MIXED, REVERSED, TWICE)])
+
     def test_halves_in_stages_and_shards(self):
         for number, settings in enumerate(({"mesh__stages": 2}, {"zero__level": 3}, {"mesh__tensor": 2})):
             for precision in ("bfloat16", "float16"):

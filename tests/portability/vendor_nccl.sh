@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# vendor_nccl.sh FOLDER: compiles src/bimetal/c10d/vendor_nccl.cpp, which builds on libtorch without
-# CUDA leave out, against the CUDA headers that torch's every wheel has, and NVIDIA's own of the CUDA
+# vendor_nccl.sh FOLDER: compiles src/bimetal/c10d/vendor_nccl.cpp and device/graph_cuda.cpp, which builds
+# on libtorch without CUDA leave out, against the CUDA headers that torch's every wheel has, and NVIDIA's own of the CUDA
 # runtime and NCCL (PyPI's packages, by SHA-256). Nothing is linked, and no device is needed.
 set -euo pipefail
 PACKAGES="
@@ -57,6 +57,6 @@ for path in "$torch/include" "$torch/include/torch/csrc/api/include" "$target/re
 done
 "${CXX:-c++}" -std=c++20 -fsyntax-only -Wall -Wextra -Wpedantic -Wno-unused-parameter -Werror \
   -DUSE_C10D_NCCL -DUSE_DISTRIBUTED -DASIO_STANDALONE -DFMT_HEADER_ONLY -Isrc "${include[@]}" \
-  src/bimetal/c10d/vendor_nccl.cpp
-echo "vendor_nccl.cpp compiles against NCCL $(sed -n 's/^#define NCCL_\(MAJOR\|MINOR\|PATCH\) *//p' \
+  src/bimetal/c10d/vendor_nccl.cpp src/bimetal/device/graph_cuda.cpp
+echo "vendor_nccl.cpp and graph_cuda.cpp compile against NCCL $(sed -n 's/^#define NCCL_\(MAJOR\|MINOR\|PATCH\) *//p' \
   "$target/nvidia/nccl/include/nccl.h" | paste -sd.)"

@@ -29,6 +29,12 @@
 #include <utility>
 #include <vector>
 
+#include "support/simulated_graph.h"
+
+#if __has_include(<ATen/core/GraphImplInterface.h>)
+#include <ATen/core/GraphImplInterface.h>
+#endif
+
 namespace bimetal::testing {
 namespace {
 
@@ -300,18 +306,58 @@ at::Tensor on_cpu(const at::Tensor& tensor) {
       tensor.options().device(c10::kCPU).requires_grad(false));
 }
 
+/// For kernels that are kept.
+at::Tensor host_of(const at::Tensor& tensor) {
+  return on_cpu(memory_of(tensor));
+}
+
+/// The graph that this thread's launches belong to; nullptr: they are done.
+SimulatedGraph* recorded() {
+  return SimulatedGraph::on(Guard().current().id());
+}
+
+std::vector<at::Tensor> contents_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> contents;
+  for (const auto& tensor : tensors) {
+    contents.push_back(tensor.defined() ? host_of(tensor).clone() : tensor);
+  }
+  return contents;
+}
+
+/// A kernel that changes some tensors and makes others.
+std::vector<at::Tensor> launch_one(const std::vector<at::Tensor>& changed,
+                                   const std::function<std::vector<at::Tensor>()>& run) {
+  auto* const graph = recorded();
+  const auto before = contents_of(graph != nullptr ? changed : std::vector<at::Tensor>());
+  const auto kernel = [run] {
+    const InKernel within;
+    return run();
+  };
+  auto made = kernel();
+  if (graph != nullptr) graph->add(kernel, made, changed, before);
+  return made;
+}
+
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_blocking) {
-  const auto from = on_cpu(self), to = on_cpu(target);
+  const auto from = host_of(self), to = host_of(target);
   const auto copy = [from, to] {
     const c10::impl::ExcludeDispatchKeyGuard plain(c10::autograd_dispatch_keyset);
     to.copy_(from);
   };
   auto& all = queue();
   const bool out = target.is_cpu(), in = self.is_cpu();
-  if (kernels_under_way > 0 || (!out && !in)) {
+  if (kernels_under_way > 0) {
     copy();
     return target;
   }
+  if (!out && !in) {
+    launch_one({to}, [copy] {
+      copy();
+      return std::vector<at::Tensor>{};
+    });
+    return target;
+  }
+  if (recorded() != nullptr) SimulatedGraph::refuse("a copy between host and device");
   const auto locked = [](const at::Tensor& host) {
     return at::globalContext().isPinnedPtr(host.storage().data(), kType);
   };
@@ -339,6 +385,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& target
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
+  if (kernels_under_way == 0 && recorded() != nullptr) SimulatedGraph::refuse("reading a number");
   if (kernels_under_way == 0) queue().wait_for("aten::_local_scalar_dense");
   return on_cpu(self).item();
 }
@@ -347,25 +394,37 @@ at::Tensor on_device(const at::Tensor& made) {
   return made.defined() ? made.to(Guard::only()) : made;
 }
 
+std::tuple<at::Tensor, at::Tensor, at::Tensor> three(const std::vector<at::Tensor>& made) {
+  return {made[0], made[1], made[2]};
+}
+
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
                        at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                        at::IntArrayRef output_padding, std::int64_t groups) {
-  const InKernel within;
-  const auto added = bias && bias->defined() ? std::optional(on_cpu(*bias)) : std::nullopt;
-  return on_device(at::convolution(on_cpu(input), on_cpu(weight), added, stride, padding, dilation,
-                                   transposed, output_padding, groups));
+  const auto added = bias && bias->defined() ? std::optional(host_of(*bias)) : std::nullopt;
+  return launch_one({},
+                    [=, x = host_of(input), w = host_of(weight), s = stride.vec(),
+                     p = padding.vec(), d = dilation.vec(), o = output_padding.vec()] {
+                      return std::vector{
+                          on_device(at::convolution(x, w, added, s, p, d, transposed, o, groups))};
+                    })
+      .front();
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
     const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
     at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
     at::IntArrayRef output_padding, std::int64_t groups, std::array<bool, 3> wanted) {
-  const InKernel within;
-  const auto made = at::convolution_backward(on_cpu(gradient), on_cpu(input), on_cpu(weight),
-                                             at::IntArrayRef({weight.size(0)}), stride, padding,
-                                             dilation, transposed, output_padding, groups, wanted);
-  return {on_device(std::get<0>(made)), on_device(std::get<1>(made)), on_device(std::get<2>(made))};
+  return three(launch_one(
+      {}, [=, g = host_of(gradient), x = host_of(input), w = host_of(weight), s = stride.vec(),
+           p = padding.vec(), d = dilation.vec(), o = output_padding.vec()] {
+        const std::vector<std::int64_t> biases = {w.size(0)};
+        const auto [input_gradient, weight_gradient, bias_gradient] =
+            at::convolution_backward(g, x, w, biases, s, p, d, transposed, o, groups, wanted);
+        return std::vector{on_device(input_gradient), on_device(weight_gradient),
+                           on_device(bias_gradient)};
+      }));
 }
 
 /// Its schema does not say that it writes running statistics, which a fallback would so lose.
@@ -373,24 +432,74 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
     const at::Tensor& input, const std::optional<at::Tensor>& weight,
     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& running_mean,
     const std::optional<at::Tensor>& running_var, bool training, double momentum, double eps) {
-  const InKernel within;
   const auto host = [](const std::optional<at::Tensor>& tensor) {
-    return tensor && tensor->defined() ? std::optional(on_cpu(*tensor)) : std::nullopt;
+    return tensor && tensor->defined() ? std::optional(host_of(*tensor)) : std::nullopt;
   };
-  const auto made =
-      at::native_batch_norm(on_cpu(input), host(weight), host(bias), host(running_mean),
-                            host(running_var), training, momentum, eps);
-  return {on_device(std::get<0>(made)), on_device(std::get<1>(made)), on_device(std::get<2>(made))};
+  const auto mean = host(running_mean), variance = host(running_var);
+  return three(launch_one(
+      {mean.value_or(at::Tensor()), variance.value_or(at::Tensor())},
+      [=, x = host_of(input), w = host(weight), b = host(bias)] {
+        const auto [normalised, saved_mean, saved_factor] =
+            at::native_batch_norm(x, w, b, mean, variance, training, momentum, eps);
+        return std::vector{on_device(normalised), on_device(saved_mean), on_device(saved_factor)};
+      }));
 }
 
 void launch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  if (kernels_under_way == 0) {
+  auto* const graph = kernels_under_way == 0 ? recorded() : nullptr;
+  if (kernels_under_way == 0 && graph == nullptr) {
     const std::scoped_lock lock(queue().mutex);
     ++queue().launches;
   }
+  const auto last = [&](std::size_t count) {
+    return std::vector<c10::IValue>(stack->end() - static_cast<std::ptrdiff_t>(count),
+                                    stack->end());
+  };
+  const auto given = last(op.schema().arguments().size());
+  const auto changed = graph != nullptr ? changed_by(op, given) : std::vector<at::Tensor>();
+  const auto before = contents_of(changed);
   const InKernel within;
   at::native::cpu_fallback(op, stack);
+  if (graph == nullptr) return;
+  const auto again = [op, kept = memory_of(given)] {
+    const InKernel inside;
+    torch::jit::Stack own = kept;
+    at::native::cpu_fallback(op, &own);
+    return tensors_in(own);
+  };
+  graph->add(again, tensors_in(last(op.schema().returns().size())), changed, before);
 }
+
+#if __has_include(<ATen/core/GraphImplInterface.h>)
+
+struct GraphOfDevice final : at::GraphImplInterface {
+  explicit GraphOfDevice(const at::GraphImplArgs&) {}
+  void capture_begin(at::MempoolId_t, at::GraphCaptureMode) override {
+    graph = std::make_shared<SimulatedGraph>(Guard().current().id());
+    SimulatedGraph::begin(graph);
+  }
+  void capture_end() override { SimulatedGraph::end(*graph); }
+  void instantiate() override {}
+  void replay() override {
+    {
+      const std::scoped_lock lock(queue().mutex);
+      ++queue().launches;
+    }
+    graph->replay();
+  }
+  void reset() override { graph.reset(); }
+  at::MempoolId_t pool() const override { return {1, 0}; }
+  void enable_debug_mode() override {}
+  void debug_dump(const std::string&) override {}
+
+  std::shared_ptr<SimulatedGraph> graph;
+};
+
+using at::GraphImplRegistry;
+using at::RegistererGraphImplRegistry;
+REGISTER_GRAPH_IMPL(HPU, GraphOfDevice)
+
+#endif
 
 TORCH_LIBRARY_IMPL(aten, HPU, m) {
   m.impl("empty.memory_format", empty);
@@ -402,7 +511,8 @@ TORCH_LIBRARY_IMPL(aten, HPU, m) {
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
   // Updates of many parameters at once, as cards have them.
-  for (const char* const fused : {"_fused_adam_", "_fused_adamw_", "_fused_sgd_"}) {
+  for (const char* const fused :
+       {"_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_foreach_zero_"}) {
     m.impl(fused, torch::CppFunction::makeFromBoxedFunction<&launch>());
   }
   m.impl("as_strided", at::native::as_strided_tensorimpl);

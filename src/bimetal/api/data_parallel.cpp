@@ -20,8 +20,8 @@
 #include "bimetal/task/segments.h"
 #include "bimetal/task/unit.h"
 #include "bimetal/train/collective_update.h"
-#include "bimetal/train/compute.h"
 #include "bimetal/train/setup.h"
+#include "bimetal/train/share/compute.h"
 
 namespace bimetal {
 namespace api {

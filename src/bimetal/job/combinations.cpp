@@ -47,6 +47,24 @@ constexpr Combination kImpossible[] = {
      },
      "model.python brings data of its own: leave the keys of [data] out, but for validation, and "
      "name and path, which it may look at"},
+    {[](const Asked& asked) {
+       const auto& mesh = asked.job.mesh;
+       return asked.job.train.graphs &&
+              (asked.job.zero.level > 0 || asked.servers() || mesh.stages != 1 || mesh.tensor != 1);
+     },
+     "train.graphs is for workers that have the whole model and sum its gradients behind backward: "
+     "it does not go with zero.level, [mesh] and parallel.mode = \"server\", where passes wait for "
+     "other workers in their midst; leave it out"},
+    {[](const Asked& asked) {
+       return asked.job.train.graphs &&
+              (asked.job.model.dropout > 0 || asked.job.train.recompute != "none");
+     },
+     "train.graphs does not go with model.dropout and train.recompute: what is drawn for each "
+     "sample would be the same in each step, and what it was drawn from is kept by the host; set "
+     "model.dropout = 0 and train.recompute = \"none\", or leave train.graphs out"},
+    {[](const Asked& asked) { return asked.job.train.graphs && !asked.job.model.python.empty(); },
+     "train.graphs does not go with model.python: what Python does beside launching kernels would "
+     "be left out of all steps but the first; take model.compile, or leave it out"},
     {[](const Asked& asked) { return asked.job.data.validation > 0 && asked.servers(); },
      "data.validation does not go with parallel.mode = \"server\": its workers evaluate with one "
      "data set yet; take parallel.mode = \"all_reduce\""},

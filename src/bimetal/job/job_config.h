@@ -68,6 +68,7 @@ struct TrainConfig {
   std::string recompute = "none";       ///< "none", "all", "sqrt", "auto" or every how many units
   std::string check_memory = "refuse";  ///< what will not fit: "refuse", "warn" or "off"
   bool deterministic = false;           ///< the same bits in every run, or an error
+  bool graphs = false;                  ///< steps are launched as graphs of the device
   std::string optimizer = "sgd";        ///< "sgd", "adam", "adamw", "lars", "lamb"
   double learning_rate = 0.05;
   double momentum = 0.9;  ///< sgd, lars

@@ -64,6 +64,7 @@ std::vector<JobKey> job_keys(JobConfig& job) {
        one_of(train.precision, {"float32", "tf32", "bfloat16", "float16", "auto"})},
       {"train", "memory_format", kMayDiffer,
        one_of(train.memory_format, {"contiguous", "channels_last", "auto"})},
+      {"train", "graphs", kMayDiffer, flag(train.graphs)},
       {"train", "loss_scale", kAlike, number(train.loss_scale, kNotNegative)},
       {"train", "loss_scale_initial", kAlike, number(train.loss_scale_initial, kPositive)},
       {"train", "loss_scale_window", kAlike, whole(train.loss_scale_window, 1)},

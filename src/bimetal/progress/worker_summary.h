@@ -22,6 +22,7 @@ enum class Fit : std::uint8_t {
   try_smaller_pieces,  ///< it did not, but will be computed in smaller micro-batches next time
   too_large,           ///< it did not, and micro-batches cannot be made smaller: less work, please
   try_recomputing,     ///< it did not, but will be with activations computed again next time
+  try_without_graphs,  ///< it did not, but will be launched kernel by kernel next time
 };
 
 /// What a rank without samples has measured beside the others' work; 0 samples: nothing.

@@ -23,6 +23,11 @@ std::shared_ptr<const Draws>& innermost() noexcept {
   return draws;
 }
 
+std::uint64_t& made() noexcept {
+  thread_local std::uint64_t made = 0;
+  return made;
+}
+
 }  // namespace
 
 PhiloxKey key_of(const Draws& draws, std::int64_t place) {
@@ -62,6 +67,10 @@ DrawScope::~DrawScope() {
 
 const std::shared_ptr<const Draws>& current_draws() noexcept {
   return innermost();
+}
+
+std::uint64_t draws_made() noexcept {
+  return made();
 }
 
 namespace {
@@ -135,6 +144,7 @@ std::array<torch::Tensor, 4> philox_of(std::array<torch::Tensor, 4> counter, Phi
 }
 
 const Draws& draws_for(std::int64_t samples) {
+  ++made();
   const auto& draws = current_draws();
   if (!draws) {
     throw Error(ErrorCode::InvalidArgument,

@@ -57,6 +57,9 @@ class DrawScope {
 /// Of this thread's innermost scope; nullptr outside of all.
 const std::shared_ptr<const Draws>& current_draws() noexcept;
 
+/// How often anything on this thread has drawn for samples: dropout_by_sample() and its like.
+std::uint64_t draws_made() noexcept;
+
 /// Which heads there are: `first` and those behind it, `of` all. `of` 0: all are there.
 struct HeadRange {
   std::int64_t first = 0, of = 0;

@@ -239,6 +239,7 @@ StepOptions Epoch::step_options() {
   options.update.limits = optim::limits_of(job_.train);
   options.update.scaler = precisions_.scaler();
   options.recompute = job_.train.recompute;
+  options.graphs = job_.train.graphs;
   options.parallel.timeout = run_.timeout();
   options.stage = stage_;
   options.before_update = [this] { trained_.wait_for_copies(); };

@@ -1,5 +1,7 @@
 #include "bimetal/train/run.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -7,6 +9,7 @@
 #include "bimetal/checkpoint/checkpoint_folder.h"
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/data/prefetch.h"
+#include "bimetal/device/graph.h"
 #include "bimetal/job/worker_spec.h"
 
 namespace bimetal::train {
@@ -31,6 +34,12 @@ void Run::begin() {
   if (journal) return;
   if (const auto other = checkpoint::other_normalisation(before, *state.model)) {
     observer.on_notice(*other);
+  }
+  if (job.train.graphs && !place.device.is_cpu() && !device::has_graphs(place.device)) {
+    observer.on_notice(
+        fmt::format("train.graphs: {} has no graphs that this build can use, so that its kernels "
+                    "are launched one by one: docs/accelerators.md",
+                    place.device.str()));
   }
   planned_steps = checkpoint::planned_steps(job.train, task->training()->size(), state);
   start_journal();

@@ -30,7 +30,8 @@ class ReplicaCompute final : public ShareCompute {
                   .channels_last = options.channels_last,
                   .recompute = options.recompute,
                   .repeats = sync.can_repeat(),
-                  .waits = waits}) {}
+                  .waits = waits,
+                  .graphs = options.graphs}) {}
 
   void prepare(std::int64_t samples) override {
     passes_ = store_.agree_on_passes(static_cast<int>(compute_.pieces(samples)));

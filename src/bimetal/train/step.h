@@ -16,7 +16,7 @@
 #include "bimetal/parallel/sync.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/collective_update.h"
-#include "bimetal/train/compute.h"
+#include "bimetal/train/share/compute.h"
 
 namespace bimetal::train {
 
@@ -28,6 +28,7 @@ struct StepOptions {
   precision::Precision precision = precision::Precision::float32;
   bool channels_last = false;      ///< what convolutions get: task::in_channels_last
   std::string recompute = "none";  ///< as train.recompute
+  bool graphs = false;             ///< as train.graphs
   UpdateOptions update = {};
   parallel::ReplicatedModelOptions parallel = {};
   /// Where this rank has a stage of the model: computes its share. None: it has the whole model.

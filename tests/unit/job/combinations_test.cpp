@@ -74,6 +74,21 @@ TEST(Combinations, UnitsInPythonAreCompiledAndNoOthers) {
       << "nothing is cut";
 }
 
+TEST(Combinations, GraphsAreForWholeReplicas) {
+  EXPECT_EQ(refusal({"train.graphs=true", "train.clip_norm=1", "train.precision=float16",
+                     "model.norm=batch", "train.micro_batch=16"},
+                    {"cpu", "auto"}),
+            "");
+  EXPECT_EQ(refusal({"train.graphs=true", "compression.gradients=int8", "mesh.replicas=2"}), "");
+  for (const char* const other : {"zero.level=1", "mesh.stages=2", "mesh.stages=auto",
+                                  "mesh.tensor=2", "mesh.tensor=auto", "parallel.mode=server"}) {
+    EXPECT_THAT(refusal({"train.graphs=true", other}), HasSubstr("train.graphs")) << other;
+  }
+  EXPECT_THAT(refusal({"train.graphs=true", "train.recompute=auto"}), HasSubstr("recompute"));
+  EXPECT_THAT(refusal({"train.graphs=true", "model.dropout=0.1"}), HasSubstr("model.dropout = 0"));
+  EXPECT_THAT(refusal({"train.graphs=true", "model.python=a:b"}), HasSubstr("model.compile"));
+}
+
 TEST(Combinations, ValidationHasItsPlace) {
   EXPECT_EQ(refusal({"data.validation=0.1", "checkpoint.keep_best=true"}), "");
   EXPECT_EQ(refusal({"model.python=a:b", "data.validation=0.1"}), "");

@@ -65,6 +65,20 @@ TEST(MemoryPlan, FailsClearlyByATenthOfWhatThereIsWhoeverSharesIt) {
   EXPECT_FALSE(lacks_much(0, 0));
 }
 
+// They keep a piece's activations beside those of one that is not recorded, and all gradients.
+TEST(MemoryUse, GraphsKeepActivationsAndGradients) {
+  auto load = load_of(1);
+  load.ranks = 1;
+  const auto without = memory_use(four_units(), {}, load, 0);
+  load.graphs = true;
+  const auto with = memory_use(four_units(), {}, load, 0);
+  EXPECT_DOUBLE_EQ(with.gradients, 4 * 4 * kMiB);
+  EXPECT_GE(with.activations, without.activations + 4 * (3 + 1.5) * kMiB);
+  const auto sharded = memory_use(four_units(), {.level = 1}, load, 0);
+  load.graphs = false;
+  EXPECT_DOUBLE_EQ(sharded.model(), memory_use(four_units(), {.level = 1}, load, 0).model());
+}
+
 // Seven flat tensors: while the first unit goes backward its own is being filled and three are on
 // their way; of these and the others this rank has its part of the sum, or the place for it.
 TEST(MemoryUse, WhatIsOnItsWayIsThereBesideItsSum) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bimetal/base/log.h"
-#include "bimetal/train/compute.h"
+#include "bimetal/train/share/compute.h"
 
 namespace bimetal::train {
 namespace {

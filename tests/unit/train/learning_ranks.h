@@ -45,6 +45,8 @@ struct Asked {
   std::int64_t epochs = 2;  ///< of two steps
   int level = 0;            ///< of ZeRO
   bool island = false;      ///< of two ranks
+  /// By step, from 1 on; empty: equal ones.
+  std::function<std::vector<std::int64_t>(int step)> shares = {};
   StepOptions step = {};
   std::set<int> overflows = {};  ///< steps with a gradient that is not finite
   std::set<int> too_large = {};  ///< steps for which, at first, there is no memory in backward
@@ -61,16 +63,15 @@ struct Learnt {
   bool late = false;  ///< what became of a step was learnt after the next one's launch
 };
 
-/// Does to step `number` what was asked for.
+/// Does to step `number` what was asked for; gradients are multiplied by `factor`.
 inline void disturb(const Asked& asked, const std::shared_ptr<const int>& number,
-                    const torch::Tensor& parameter) {
+                    const torch::Tensor& parameter, const torch::Tensor& factor) {
   const auto refused = std::make_shared<std::set<int>>();
   parameter.register_hook([=](const torch::Tensor& gradient) {
     if (asked.too_large.contains(*number) && refused->insert(*number).second) {
       C10_THROW_ERROR(OutOfMemoryError, "of the simulated device");
     }
-    return asked.overflows.contains(*number) ? gradient * std::numeric_limits<double>::infinity()
-                                             : gradient;
+    return gradient * factor;
   });
 }
 
@@ -122,7 +123,8 @@ inline Learnt learn(const Asked& asked, const torch::Device& device, comm::Group
   config.weight_decay = 0.1;
   auto parameters = model.parameters();
   const auto number = std::make_shared<int>(1);
-  disturb(asked, number, parameters.front());
+  const auto factor = torch::ones({}, parameters.front().options().requires_grad(false));
+  disturb(asked, number, parameters.front(), factor);
   auto options = asked.step;
   options.device = device;
   options.parallel.timeout = std::chrono::seconds(60);
@@ -132,8 +134,11 @@ inline Learnt learn(const Asked& asked, const torch::Device& device, comm::Group
   TrainingStep step(task, model, *optimizer, store.sync, options);
   data::BatchFeed feed(task.training(), data::make_sampler(*task.training(), 1), group.rank(),
                        kSamples, asked.epochs, device);
-  const std::vector<std::int64_t> shares(static_cast<std::size_t>(group.size()),
-                                         kSamples / group.size());
+  const auto shares = [&](int of) {
+    const std::vector<std::int64_t> equal(static_cast<std::size_t>(group.size()),
+                                          kSamples / group.size());
+    return asked.shares ? asked.shares(of) : equal;
+  };
   Learnt learnt;
   const auto note = [&](const std::optional<EarlierStep>& known) {
     if (!known) return;
@@ -141,23 +146,25 @@ inline Learnt learn(const Asked& asked, const torch::Device& device, comm::Group
     learnt.figures.push_back(known->figures.at(static_cast<std::size_t>(group.rank())));
     if (known->skipped) learnt.skipped.push_back(static_cast<int>(known->number));
   };
-  feed.draw(shares);
+  feed.draw(shares(*number));
   while (feed.next()) {
     const auto plan = *feed.next();
+    const bool overflows = asked.overflows.contains(*number);
+    factor.fill_(overflows ? std::numeric_limits<double>::infinity() : 1.0);
     if (asked.spoilt.contains(*number)) {
       const torch::NoGradGuard no_grad;
       parameters.front().fill_(std::numeric_limits<double>::quiet_NaN());
     }
     const auto result = step.run(*number, plan.samples, [&] {
       auto batch = feed.take();
-      feed.draw(shares);
+      feed.draw(shares(*number + 1));
       return batch;
     });
     note(result.earlier);
     if (!result.applied) {
       ++learnt.repeated;
       feed.rewind(plan.before);
-      feed.draw(shares);
+      feed.draw(shares(*number));
       continue;
     }
     learnt.late |= result.unread;

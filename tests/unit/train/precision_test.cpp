@@ -15,7 +15,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/train/choose_precision.h"
-#include "bimetal/train/compute.h"
+#include "bimetal/train/share/compute.h"
 #include "support/errors.h"
 #include "unit/train/training_job.h"
 

@@ -1,5 +1,3 @@
-#include "bimetal/train/compute.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -10,6 +8,7 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/task/task.h"
+#include "bimetal/train/share/compute.h"
 #include "support/thread_ranks.h"
 
 namespace bimetal::train {

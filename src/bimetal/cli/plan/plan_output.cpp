@@ -91,6 +91,24 @@ void print_predictions(Terminal& terminal, const MeasuredPlan& plan) {
   }
 }
 
+/// Which workers train.graphs is of use to; empty where nobody asks for it.
+std::string graphs_text(const MeasuredPlan& plan) {
+  if (!plan.graphs) return "";
+  std::vector<std::string> with;
+  for (std::size_t r = 0; r < plan.devices.size(); ++r) {
+    if (plan.devices[r].has_graphs) {
+      with.push_back(fmt::format("rank {} ({})", r, plan.devices[r].device));
+    }
+  }
+  if (with.empty()) {
+    return "train.graphs: no worker here has graphs that this build can use, so that it changes "
+           "nothing.";
+  }
+  return fmt::format(
+      "train.graphs: steps of {} are launched as graphs; what is forecast is without.",
+      fmt::join(with, ", "));
+}
+
 std::string_view name_of(Way way) {
   switch (way) {
     case Way::Alone: return "alone";
@@ -109,6 +127,7 @@ nlohmann::json worker_json(const MeasuredPlan& plan, std::size_t rank) {
                          {"worker", device.worker},
                          {"device", device.device},
                          {"name", device.name},
+                         {"graphs", plan.graphs && device.has_graphs},
                          {"memory_free_bytes", device.memory_free_bytes},
                          {"matmul_float32_gflops", device.matmul_float32_gflops},
                          {"matmul_half_gflops", device.matmul_half_gflops},
@@ -204,6 +223,7 @@ void print_plan(Terminal& terminal, const MeasuredPlan& plan, bool details) {
     print_link(terminal, plan);
     if (!plan.plan.predictions.empty()) print_predictions(terminal, plan);
   }
+  if (const auto graphs = graphs_text(plan); !graphs.empty()) terminal.print(graphs);
   if (plan.memory) print_memory(terminal, plan.memory_input, *plan.memory, details);
   if (plan.cluster) print_mesh(terminal, {plan.mesh_input, *plan.cluster}, plan.mesh, details);
   if (!details) terminal.print("What was measured and compared: --details.");

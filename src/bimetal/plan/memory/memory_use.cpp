@@ -30,6 +30,7 @@ class StepWalk {
   MemoryUse run() {
     if (in_shards() && load_.one_host && load_.host_is_device) room_ = shared_room();
     begin();
+    if (load_.graphs && !in_shards()) graphs_ = most_activations();
     for (std::size_t unit = 0; unit < facts_.units.size(); ++unit) forward(unit);
     for (std::size_t unit = facts_.units.size(); unit-- > 0;) backward(unit);
     update();
@@ -54,6 +55,10 @@ class StepWalk {
     use.moment = moment;
     use.host = on_host();
     use.parameters += facts_.frozen_bytes();
+    if (graphs_ > 0) {
+      use.activations += graphs_;
+      use.gradients = std::max(use.gradients, whole_);
+    }
     if (use.model() > most_.model()) most_ = use;
   }
 
@@ -233,6 +238,14 @@ class StepWalk {
     return saved_before(unit) + own_bytes(facts_.units[unit].backward_peak, measured) +
            copies(facts_.units.size()) + batches();
   }
+  /// What graphs keep of it, while a piece of another shape may be computed beside them.
+  double most_activations() const {
+    double most = 0;
+    for (std::size_t unit = 0; unit < facts_.units.size(); ++unit) {
+      most = std::max({most, forward_activations(unit), backward_activations(unit)});
+    }
+    return most;
+  }
   /// Gradients of a group that is computed again come together.
   double group_gradients(std::size_t unit) const {
     if (keeping_.recomputed_at_once == 0 || in_last_group(unit)) return 0;
@@ -325,6 +338,7 @@ class StepWalk {
   std::vector<double> copies_below_;  ///< likewise of what autocast copies of them
   double halved_ = 0;                 ///< elements that are whole in half
   double room_ = 0;                   ///< for gradients on their way, set aside
+  double graphs_ = 0;                 ///< what they keep of activations
   std::vector<Flat> flats_;
   MemoryUse most_;
 };

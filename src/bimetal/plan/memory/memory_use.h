@@ -65,6 +65,7 @@ struct RankLoad {
   /// Of the largest step that it makes before training, to measure its speed, with a model that
   /// nobody shares: levels 0 and 1. 0: none.
   double rehearsed = 0, rehearsed_at_once = 0;
+  bool graphs = false;    ///< train.graphs, on a device that has them
   bool evaluates = true;  ///< at some time: levels 1 and 2 then have whole in full what is in half
 };
 

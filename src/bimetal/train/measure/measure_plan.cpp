@@ -22,13 +22,13 @@
 #include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/choose_precision.h"
-#include "bimetal/train/compute.h"
 #include "bimetal/train/measure/memory_measure.h"
 #include "bimetal/train/measure/rank_device.h"
 #include "bimetal/train/measure/step_probe.h"
 #include "bimetal/train/pipeline/auto_mesh.h"
 #include "bimetal/train/replicas.h"
 #include "bimetal/train/setup.h"
+#include "bimetal/train/share/compute.h"
 #include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {
@@ -321,6 +321,7 @@ MeasuredPlan measure_plan(const job::JobConfig& of_all, comm::Group group,
   auto own = measured_device(here.place.device, options);
   own.may_be_lower = may_be_lower(job, options, here.place);
   result.devices = gather_devices(group, own, here.by);
+  result.graphs = job.train.graphs;
   const auto precision = choose_precision(job, options.worker, here.place, *here.task);
   auto& input = result.input;
 

@@ -17,6 +17,7 @@ namespace bimetal::train {
 
 struct MeasuredPlan {
   std::vector<RankDevice> devices;  ///< one per rank
+  bool graphs = false;              ///< train.graphs; no second is of steps with them
   plan::PlanInput input;
   plan::Plan plan;  ///< without predictions where no worker can hold the whole model
 

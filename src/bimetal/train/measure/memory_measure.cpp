@@ -13,9 +13,10 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/device.h"
+#include "bimetal/device/graph.h"
 #include "bimetal/device/host.h"
 #include "bimetal/job/worker_spec.h"
-#include "bimetal/train/compute.h"
+#include "bimetal/train/share/compute.h"
 
 namespace bimetal::train {
 namespace {
@@ -56,7 +57,8 @@ void fields(Wire& wire, plan::RankMemory& rank) {
   auto& load = rank.load;
   fields(wire, rank.facts);
   wire(rank.name, load.ranks, load.shard, load.samples, load.at_once, load.host_is_device,
-       load.keeps_freed, load.bucket_bytes, load.rehearsed, load.rehearsed_at_once, load.evaluates);
+       load.keeps_freed, load.bucket_bytes, load.rehearsed, load.rehearsed_at_once, load.graphs,
+       load.evaluates);
   wire(rank.program, rank.compute_s, rank.room, rank.pool_room, rank.host_room, rank.pool,
        rank.host_pool, rank.units_at_once, rank.may_recompute, rank.optimizer, rank.parameters);
 }
@@ -104,6 +106,7 @@ plan::RankLoad load_of(const MemoryQuestion& question, int rank, int ranks) {
           .bucket_bytes = question.job.parallel.bucket_mb * (1 << 20),
           .rehearsed = static_cast<double>(rehearsed),
           .rehearsed_at_once = at_once(rehearsed),
+          .graphs = question.job.train.graphs && device::has_graphs(question.on.device),
           .evaluates = question.job.train.evaluate && held_out};
 }
 

@@ -8,6 +8,7 @@
 
 #include "bimetal/comm/exchange.h"
 #include "bimetal/device/device.h"
+#include "bimetal/device/graph.h"
 #include "bimetal/device/probe.h"
 
 namespace bimetal::train {
@@ -22,6 +23,7 @@ RankDevice named_device(const torch::Device& device, const TrainerOptions& optio
   result.host = options.host_name;
   result.worker = job::to_string(options.worker);
   result.device = device.str();
+  result.has_graphs = device::has_graphs(device);
   if (const auto copies = device::probe_copies(device)) {
     result.copies = {.latency_s = copies->latency_s,
                      .out_s_per_byte = 1 / copies->from_device_bytes_per_s,
@@ -49,9 +51,9 @@ std::vector<RankDevice> gather_devices(comm::Group group, RankDevice mine, Deadl
   return comm::all_gather_fields(
       std::move(group), std::move(mine), deadline, [](auto& wire, RankDevice& device) {
         wire(device.host, device.worker, device.device, device.name, device.memory_free_bytes,
-             device.matmul_float32_gflops, device.matmul_half_gflops, device.may_be_lower,
-             device.convolution_float32_gflops, device.memory_bytes_per_s, device.copies.latency_s,
-             device.copies.out_s_per_byte, device.copies.in_s_per_byte);
+             device.matmul_float32_gflops, device.matmul_half_gflops, device.has_graphs,
+             device.may_be_lower, device.convolution_float32_gflops, device.memory_bytes_per_s,
+             device.copies.latency_s, device.copies.out_s_per_byte, device.copies.in_s_per_byte);
       });
 }
 

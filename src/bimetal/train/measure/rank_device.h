@@ -23,6 +23,7 @@ struct RankDevice {
   std::uint64_t memory_free_bytes = 0;
   double matmul_float32_gflops = 0;
   double matmul_half_gflops = 0;  ///< as device/probe.h has it
+  bool has_graphs = false;        ///< what train.graphs asks for: device/graph.h
   bool may_be_lower = false;      ///< it computes in float32 by default, and could in bfloat16
   double convolution_float32_gflops = 0;
   double memory_bytes_per_s = 0;

@@ -17,8 +17,8 @@
 #include "bimetal/job/job_config.h"
 #include "bimetal/progress/worker_summary.h"
 #include "bimetal/task/task.h"
-#include "bimetal/train/compute.h"
 #include "bimetal/train/setup.h"
+#include "bimetal/train/share/compute.h"
 
 namespace bimetal::train {
 

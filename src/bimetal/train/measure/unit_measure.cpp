@@ -14,9 +14,9 @@
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/shard/flat_plan.h"
 #include "bimetal/plan/mesh/mesh_search.h"
-#include "bimetal/train/compute.h"
 #include "bimetal/train/measure/dry_run.h"
 #include "bimetal/train/measure/part_measure.h"
+#include "bimetal/train/share/compute.h"
 
 namespace bimetal::train {
 namespace {

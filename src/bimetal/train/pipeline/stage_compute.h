@@ -23,8 +23,8 @@
 #include "bimetal/task/dropout.h"
 #include "bimetal/task/segments.h"
 #include "bimetal/task/task.h"
-#include "bimetal/train/compute.h"
 #include "bimetal/train/pipeline/dealer.h"
+#include "bimetal/train/share/compute.h"
 
 namespace bimetal::train {
 

@@ -18,7 +18,6 @@
 #include "bimetal/parallel/server/client/remote_gradients.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/train/choose_precision.h"
-#include "bimetal/train/compute.h"
 #include "bimetal/train/libtorch_state.h"
 #include "bimetal/train/measure/step_probe.h"
 #include "bimetal/train/notices.h"
@@ -26,6 +25,7 @@
 #include "bimetal/train/server/server_job.h"
 #include "bimetal/train/server/server_setup.h"
 #include "bimetal/train/setup.h"
+#include "bimetal/train/share/compute.h"
 
 namespace bimetal::train {
 namespace {

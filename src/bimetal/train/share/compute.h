@@ -13,6 +13,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -26,6 +27,7 @@
 #include "bimetal/task/segments.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/replicas.h"
+#include "bimetal/train/share/recorded_passes.h"
 
 namespace bimetal::train {
 
@@ -152,6 +154,7 @@ struct ComputeOptions {
   std::string recompute = "none";                                  ///< as train.recompute
   bool repeats = true;  ///< a share that does not fit is an outcome; else an error
   bool waits = true;    ///< for what the device computes; else try_run() leaves that to others
+  bool graphs = false;  ///< pieces are launched as graphs (recorded_passes.h), where the device can
 };
 
 /// Use from one thread.
@@ -183,12 +186,13 @@ class Compute {
   };
 
   /// The same for a share of so many samples that `fetch` gives. If it does not fit into memory,
-  /// what libtorch keeps of that is given back, and the next try recomputes activations
-  /// (Fit::try_recomputing) if that is left to it ("auto") and of any use, or else takes smaller
-  /// pieces (Fit::try_smaller_pieces), unless the share itself cannot be held or its pieces are as
-  /// small as they get (Fit::too_large). Errors: as of run() and fetch(), but for memory where
-  /// steps are repeated; elsewhere a bimetal::Error of it that names no rank becomes a
-  /// std::bad_alloc, since it is of this rank alone.
+  /// what libtorch keeps of that is given back, and the next try does without graphs
+  /// (Fit::try_without_graphs) if there are any, or recomputes activations (Fit::try_recomputing)
+  /// if that is left to it ("auto") and of any use, or else takes smaller pieces
+  /// (Fit::try_smaller_pieces), unless the share itself cannot be held or its pieces are as small
+  /// as they get (Fit::too_large). Errors: as of run() and fetch(), but for memory where steps are
+  /// repeated; elsewhere a bimetal::Error of it that names no rank becomes a std::bad_alloc, since
+  /// it is of this rank alone.
   Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
                   const Backward& backward, const task::Draws& draws = {}, std::int64_t least = 0);
 
@@ -196,6 +200,7 @@ class Compute {
   Pieces compute(const task::Values& share, const Backward& backward, const task::Draws& draws,
                  std::int64_t least);
   torch::Tensor loss_of(const task::Values& piece) const;
+  bool drop_graphs();
   bool begin_recomputing();
   progress::Fit next_try(std::int64_t samples, std::int64_t least);
 
@@ -207,6 +212,7 @@ class Compute {
   const precision::Products products_;
   task::Segments segments_;
   GraphWatch graphs_;
+  std::optional<RecordedPasses> recorded_;
 };
 
 /// What computes a rank's share of a step, whatever this has of the model: a replica (step.cpp), or

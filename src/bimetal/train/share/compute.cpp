@@ -1,4 +1,4 @@
-#include "bimetal/train/compute.h"
+#include "bimetal/train/share/compute.h"
 
 #include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -15,6 +15,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/base/log.h"
 #include "bimetal/device/device.h"
+#include "bimetal/device/graph.h"
 #include "bimetal/device/out_of_memory.h"
 #include "bimetal/device/stream_timer.h"
 #include "bimetal/precision/precision.h"
@@ -161,10 +162,11 @@ Compute::Compute(const task::Task& task, task::Model model, const torch::Device&
       options_(std::move(options)),
       products_(options_.precision),
       segments_(model_, recomputed_at_once(options_.recompute, model_.units.size()),
-                options_.before_use) {}
+                options_.before_use) {
+  if (options_.graphs && device::has_graphs(device_)) recorded_.emplace(model_, device_);
+}
 
 torch::Tensor Compute::loss_of(const task::Values& piece) const {
-  const Phase phase(Phase::kForward);
   const precision::Autocast cast(device_.type(), options_.precision);
   auto inputs = task_.inputs(piece);
   if (options_.channels_last) inputs = task::in_channels_last(std::move(inputs));
@@ -191,7 +193,10 @@ Pieces Compute::compute(const task::Values& share, const Backward& backward,
     const auto end = begin + task::samples_of(piece);
     const task::DrawScope scope(whole.slice(begin, end));
     begin = end;
-    const auto loss_sum = loss_of(piece);
+    const auto computed = [&](const task::Values& values) { return loss_of(values); };
+    const auto loss_sum = in_phase(Phase::kForward, [&] {
+      return recorded_ ? recorded_->loss(piece, computed) : computed(piece);
+    });
     if (last) graphs_.saw(loss_sum);
     pieces.add(loss_sum, last);
   });
@@ -216,7 +221,11 @@ Compute::Outcome Compute::try_run(std::int64_t samples, const std::function<task
   });
   if (!outcome.error) return outcome;
   if (!options_.repeats) rethrow_as_own(outcome.error);
-  outcome.fit = fetched ? next_try(samples, least) : progress::Fit::too_large;
+  if (drop_graphs()) {
+    outcome.fit = progress::Fit::try_without_graphs;
+  } else {
+    outcome.fit = fetched ? next_try(samples, least) : progress::Fit::too_large;
+  }
   return outcome;
 }
 
@@ -226,6 +235,14 @@ progress::Fit Compute::next_try(std::int64_t samples, std::int64_t least) {
   // Of the pieces that were tried.
   const auto tried = divide_up(samples, std::max<std::int64_t>(1, pieces(samples, least)));
   return micro_batch_.halve(tried) ? progress::Fit::try_smaller_pieces : progress::Fit::too_large;
+}
+
+/// For good: with less room they would be in the way again.
+bool Compute::drop_graphs() {
+  if (!recorded_) return false;
+  recorded_.reset();
+  device::give_memory_back(device_);
+  return true;
 }
 
 bool Compute::begin_recomputing() {
