@@ -78,6 +78,20 @@ class Elastic(ElasticJob):
         records = sorted(path.name for path in self.folder.glob("report_flight*"))
         self.assertEqual(records, ["report_flight_epoch_1_rank_1.json", "report_flight_rank_0.json", "report_flight_rank_2.json"])
 
+    def test_a_rank_is_lost_before_the_first_step(self):
+        for how in (signal.SIGKILL, signal.SIGSTOP):
+            with self.subTest(how):
+                job = self.train(self.write_elastic_job(elastic__min_workers=1, parallel__timeout_s=3), workers=(SLOW,) * 3)
+                job.wait_for_output("measuring devices")
+                pid = self.ranks_of(job)[1]
+                os.kill(pid, how)
+                job.wait_for_output("2 workers go on")
+                if how == signal.SIGSTOP:
+                    os.kill(pid, signal.SIGKILL)
+                self.assert_undisturbed_end(job)
+                for folder in ("elastic", "alone", f"whole-elastic-{STEPS}"):
+                    shutil.rmtree(self.folder / folder)
+
     def test_a_stopped_rank_comes_back(self):
         for rank in (0, 1):
             with self.subTest(rank):
@@ -135,6 +149,14 @@ class Elastic(ElasticJob):
         self.assertIn("to make again", job.out)
         self.report.unlink()
         self.assert_undisturbed_end(job)
+
+    def test_shards_that_nobody_has_saved_end_the_job(self):
+        job = self.train(self.write_elastic_job(elastic__min_workers=1, zero__level=1, checkpoint__every_steps=STEPS), workers=(SLOW,) * 3)
+        job.wait_for_output(" loss ")
+        self.kill(job, 1)
+        self.assert_one_message(job, harness.PEER_LOST, "signal 9")
+        self.assertRegex(job.out, "note: .*has been saved nowhere.*checkpoint.every_steps")
+        self.assert_nothing_left()
 
     def test_an_error_of_one_ends_the_job(self):
         job = self.train(self.write_elastic_job(elastic__min_workers=1, train__learning_rate=1e300, train__clip_norm=0.0,
