@@ -78,19 +78,14 @@ class Elastic(ElasticJob):
         records = sorted(path.name for path in self.folder.glob("report_flight*"))
         self.assertEqual(records, ["report_flight_epoch_1_rank_1.json", "report_flight_rank_0.json", "report_flight_rank_2.json"])
 
-    def test_a_rank_is_lost_before_the_first_step(self):
-        for how in (signal.SIGKILL, signal.SIGSTOP):
-            with self.subTest(how):
-                job = self.train(self.write_elastic_job(elastic__min_workers=1, parallel__timeout_s=3), workers=(SLOW,) * 3)
-                job.wait_for_output("measuring devices")
-                pid = self.ranks_of(job)[1]
-                os.kill(pid, how)
-                job.wait_for_output("2 workers go on")
-                if how == signal.SIGSTOP:
-                    os.kill(pid, signal.SIGKILL)
-                self.assert_undisturbed_end(job)
-                for folder in ("elastic", "alone", f"whole-elastic-{STEPS}"):
-                    shutil.rmtree(self.folder / folder)
+    def test_a_rank_is_stopped_before_the_first_step(self):
+        job = self.train(self.write_elastic_job(elastic__min_workers=1, parallel__timeout_s=3), workers=("cpu:threads=1",) * 3)
+        job.wait_for_output("measuring devices")
+        pid = self.ranks_of(job)[1]
+        os.kill(pid, signal.SIGSTOP)
+        job.wait_for_output("2 workers go on")
+        os.kill(pid, signal.SIGKILL)
+        self.assert_undisturbed_end(job)
 
     def test_a_stopped_rank_comes_back(self):
         for rank in (0, 1):
@@ -180,6 +175,14 @@ class ElasticMeshes(ElasticJob):
         self.kill(job, 0)
         self.assert_goes_on(job, 2)
         self.assertIn("[mesh] is not for 2 workers: it is planned again", job.out)
+
+    def test_a_stage_of_one_of_two_replicas_is_lost(self):
+        """The first stage of the other replica has no group with it."""
+        job = self.start_job(4, mesh__stages=2)
+        self.kill(job, 2)
+        job.wait_for_output("go on from step")
+        self.assertIn("3 workers go on", job.out)
+        self.assert_goes_on(job, 3)
 
     def test_the_only_other_stage_is_lost(self):
         job = self.start_job(2, mesh__stages="auto", mesh__replicas=1)

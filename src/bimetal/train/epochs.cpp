@@ -67,7 +67,9 @@ class Epochs {
         if (!follows_from_a_loss(error) || members_.over()) throw;
         loss = error;
         // Whoever waits for this one, and has seen nothing yet.
-        group_.abort(fmt::format("rank {}: {}", group_.rank(), error.what()));
+        const auto why = fmt::format("rank {}: {}", group_.rank(), error.what());
+        group_.abort(why);
+        if (epoch_) epoch_->abort(why);
       }
       due_ = true;
     }

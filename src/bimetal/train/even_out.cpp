@@ -132,7 +132,9 @@ struct Standing {
     for (int rank = 0; rank < std::ssize(accounts); ++rank) all.push_back(behind(rank));
     return all;
   }
+  /// Whoever knows most of it may be a step behind one that was away when others went back.
   bool lacks_history(int rank) const {
+    if (rank == best_informed()) return false;
     const auto &one = of(rank), &best = of(best_informed());
     return behind(rank) || one.changes != best.changes || one.members != best.members;
   }

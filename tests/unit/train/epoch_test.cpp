@@ -159,6 +159,26 @@ TEST_F(Epochs, WhoWasAwayHearsOfThoseWhoCame) {
   EXPECT_LT(difference(*processes[0]), 1e-12);
 }
 
+// It was through with a step that the others then made again without it.
+TEST_F(Epochs, WhoWasAwayMayBeFurtherThanThoseWhoKnowMore) {
+  for (const int level : {0, 1}) {
+    job_.zero.level = level;
+    job_.checkpoint.dir = (folder_ / ("away" + std::to_string(level))).string();
+    auto processes = make_processes(job_, 3);
+    make_epoch(processes, 0, [](Epoch& epoch) { train_steps(epoch, 4); });
+    auto& away = processes[2]->run.learnt.state;
+    away.step += 1;
+    processes[0]->run.journal->journal.add_change({.step = 4, .lost = {"one"}});
+    processes[1]->run.journal->journal.add_change({.step = 4, .lost = {"one"}});
+    bimetal::testing::run_ranks(3, [&](int rank, comm::Group group) {
+      auto& run = processes[static_cast<std::size_t>(rank)]->run;
+      even_out(run, group, level > 0);
+      EXPECT_EQ(run.learnt.state.step, level == 0 ? 5 : 4);
+      EXPECT_THAT(run.journal->journal.changes(), SizeIs(1));
+    });
+  }
+}
+
 // It has thrown in a save that others were through with.
 TEST_F(Epochs, WhatOneOwesAllDoAgain) {
   job_.parallel.timeout_s = 5;
