@@ -78,6 +78,15 @@ class Elastic(ElasticJob):
         records = sorted(path.name for path in self.folder.glob("report_flight*"))
         self.assertEqual(records, ["report_flight_epoch_1_rank_1.json", "report_flight_rank_0.json", "report_flight_rank_2.json"])
 
+    def test_a_rank_is_stopped_before_the_first_step(self):
+        job = self.train(self.write_elastic_job(elastic__min_workers=1, parallel__timeout_s=3), workers=("cpu:threads=1",) * 3)
+        job.wait_for_output("measuring devices")
+        pid = self.ranks_of(job)[1]
+        os.kill(pid, signal.SIGSTOP)
+        job.wait_for_output("2 workers go on")
+        os.kill(pid, signal.SIGKILL)
+        self.assert_undisturbed_end(job)
+
     def test_a_stopped_rank_comes_back(self):
         for rank in (0, 1):
             with self.subTest(rank):
@@ -136,6 +145,14 @@ class Elastic(ElasticJob):
         self.report.unlink()
         self.assert_undisturbed_end(job)
 
+    def test_shards_that_nobody_has_saved_end_the_job(self):
+        job = self.train(self.write_elastic_job(elastic__min_workers=1, zero__level=1, checkpoint__every_steps=STEPS), workers=(SLOW,) * 3)
+        job.wait_for_output(" loss ")
+        self.kill(job, 1)
+        self.assert_one_message(job, harness.PEER_LOST, "signal 9")
+        self.assertRegex(job.out, "note: .*has been saved nowhere.*checkpoint.every_steps")
+        self.assert_nothing_left()
+
     def test_an_error_of_one_ends_the_job(self):
         job = self.train(self.write_elastic_job(elastic__min_workers=1, train__learning_rate=1e300, train__clip_norm=0.0,
                                                 train__optimizer="sgd"), workers=(SLOW,) * 2)
@@ -158,6 +175,14 @@ class ElasticMeshes(ElasticJob):
         self.kill(job, 0)
         self.assert_goes_on(job, 2)
         self.assertIn("[mesh] is not for 2 workers: it is planned again", job.out)
+
+    def test_a_stage_of_one_of_two_replicas_is_lost(self):
+        """The first stage of the other replica has no group with it."""
+        job = self.start_job(4, mesh__stages=2)
+        self.kill(job, 2)
+        job.wait_for_output("go on from step")
+        self.assertIn("3 workers go on", job.out)
+        self.assert_goes_on(job, 3)
 
     def test_the_only_other_stage_is_lost(self):
         job = self.start_job(2, mesh__stages="auto", mesh__replicas=1)

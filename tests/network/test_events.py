@@ -46,6 +46,7 @@ class Machine:
 @harness.waits
 class RandomEvents(JobOnHosts, ExactJob, TextJob):
     RATES = [400 * MBIT] * HOSTS
+    image_side = 12  # a course is over before its events are dull
 
     # ---- machines --------------------------------------------------------------------------------
 
@@ -198,7 +199,9 @@ class RandomEvents(JobOnHosts, ExactJob, TextJob):
             print(f"{total} events in {seed - first + 1} jobs", flush=True)
 
     def write_course(self, name, model, **settings):
-        write = self.write_exact_job
+        # As of the GPT. These few samples are learnt by heart in 240 steps, and the usual 1e-8 makes the rounding of gradients that are
+        # almost 0 large: images of 28 pixels differed by up to 3.4e-12 without any event, by other micro-batches alone; these do by 3e-14.
+        write, settings = self.write_exact_job, {"train__epsilon": 1e-3, **settings}
         if model == GPT:
             write, settings = self.write_text_job, {"train__global_batch": 96, "train__micro_batch": 12, **settings}
         return write(name, **{"train__steps": STEPS, "train__evaluate": False, "checkpoint__every_steps": 10, **settings})
@@ -225,7 +228,7 @@ class RandomEvents(JobOnHosts, ExactJob, TextJob):
         self.random = random.Random(seed)
         model, strategy = COURSES[seed % len(COURSES)]
         self.either = self.random.random() < 0.3
-        self.first_stayed, self.cut, self.waiting = True, set(), []
+        self.first_stayed, self.cut, self.waiting, self.machines = True, set(), [], []
         print(f"seed {seed}: {model} {strategy}{' either' * self.either}", flush=True)
         self.last = self.folder / "elastic" / f"step-{STEPS:08}"
         self.begin(model, strategy)
@@ -251,7 +254,7 @@ class RandomEvents(JobOnHosts, ExactJob, TextJob):
         self.assertGreater(events, 3)
         alone = self.write_course("alone", model, checkpoint__every_steps=STEPS)
         self.train(alone, workers=("cpu:threads=1",)).done()
-        self.assert_same_end("elastic", STEPS, close=1e-12 * STEPS / 40, scaled=True)
+        self.assert_same_end("elastic", STEPS, scaled=True)
         self.assert_nothing_left()
         return events
 

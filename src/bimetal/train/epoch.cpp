@@ -79,6 +79,14 @@ Epoch::~Epoch() {
   trained_.optimizer().zero_grad();
 }
 
+void Epoch::abort(const std::string& reason) {
+  group_.abort(reason);
+  if (!mesh_) return;
+  for (auto group : {mesh_->pipeline(), mesh_->replicas(), mesh_->tensor()}) {
+    if (group) group.abort(reason);
+  }
+}
+
 void Epoch::begin() {
   introduce_workers();
   observer_.on_phase("training");

@@ -68,6 +68,10 @@ class Epoch {
   /// What train() has ended for: the ranks that leave; nothing where it is none of that.
   const std::optional<std::vector<int>>& change() const noexcept { return change_; }
 
+  /// As Group::abort(), for those of its mesh, too: who waits in one of them for a rank that
+  /// another one has failed on would else not hear of it.
+  void abort(const std::string& reason);
+
   /// Where a rank is lost and zero.copies = 2 keeps each shard twice: those who are left save what
   /// all had, and the run goes on from there. `left`: a group of theirs. False if it keeps no
   /// copies. Collective among them; what goes wrong is told, and thrown.

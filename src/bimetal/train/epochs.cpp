@@ -45,23 +45,31 @@ class Epochs {
         planned_(run.options.doors.empty()) {}
 
   progress::Report train() {
-    if (!run_.options.doors.empty()) come_in();
+    bool outside = !run_.options.doors.empty();
     std::optional<Error> loss;
     while (true) {
       try {
+        if (std::exchange(outside, false)) come_in();
         if (due_) begin_next(std::exchange(loss, std::nullopt));
         if (!epoch_ && !make_epoch()) continue;
+        if (since_) tell();
         auto report = epoch_->train();
         if (!epoch_->change()) {
           members_.finish();
           return report;
         }
         if (left()) return {.world_size = group_.size(), .left = true, .interrupted = true};
+      } catch (const NothingToGoOnWith& why) {
+        members_.end();                       // all have seen the same
+        run_.observer.on_notice(why.what());  // a launcher tells of the loss alone
+        throw;
       } catch (const Error& error) {
         if (!follows_from_a_loss(error) || members_.over()) throw;
         loss = error;
         // Whoever waits for this one, and has seen nothing yet.
-        group_.abort(fmt::format("rank {}: {}", group_.rank(), error.what()));
+        const auto why = fmt::format("rank {}: {}", group_.rank(), error.what());
+        group_.abort(why);
+        if (epoch_) epoch_->abort(why);
       }
       due_ = true;
     }
@@ -77,12 +85,8 @@ class Epochs {
     });
     group_ = members_.join(run_.options.doors);
     made_in_ = members_.roll().epoch;
-    try {
-      even_out(run_, group_);
-    } catch (const Error& error) {
-      if (!follows_from_a_loss(error)) throw;
-      due_ = true;
-    }
+    can_all_rescue(false);
+    even_out(run_, group_);
   }
 
   bool interrupted() const {
@@ -148,7 +152,7 @@ class Epochs {
   }
 
   void begin_next(const std::optional<Error>& loss) {
-    const Stopwatch watch;
+    if (!since_) since_.emplace();
     const auto leaving = epoch_ && epoch_->change() ? *epoch_->change() : std::vector<int>();
     const auto before = members_.roll();
     run_.observer.on_phase("meeting the others");
@@ -156,7 +160,9 @@ class Epochs {
     const auto change = members_.next(loss, leaving);
     group_ = change.group;
     run_.observer.on_leading(group_.rank() == 0);  // it is the one that tells
-    const bool saved = run_.whole() || !loss || rescue(before, change);
+    note(change, loss);
+    const bool rescued = rescue(before, change, loss.has_value());
+    const bool saved = run_.whole() || !loss || rescued;
     epoch_.reset();
     if (loss && !run_.options.goes_on) {
       members_.end();
@@ -165,20 +171,36 @@ class Epochs {
     even_out(run_, group_, !saved);
     due_ = planned_ = false;
     made_in_ = members_.roll().epoch;
-    tell({.step = run_.learnt.state.step,
-          .lost = names_of(change.lost),
-          .left = names_of(change.left),
-          .came = names_of(change.came),
-          .cause = loss ? loss->what() : std::string(),
-          .workers = group_.size(),
-          .seconds = watch.seconds()});
+    if (run_.journal) tell();  // else once there is one
+  }
+
+  /// Whoever is lost before those who are left have evened out is told of with who was lost then.
+  void note(const membership::Change& change, const std::optional<Error>& loss) {
+    const auto add = [](std::vector<std::string>& to, const std::vector<std::string>& names) {
+      to.insert(to.end(), names.begin(), names.end());
+    };
+    add(untold_.lost, names_of(change.lost));
+    add(untold_.left, names_of(change.left));
+    add(untold_.came, names_of(change.came));
+    if (untold_.cause.empty() && loss) untold_.cause = loss->what();
+  }
+
+  /// Whoever has not seen the loss, or has no epoch that it is of, cannot, and then none does.
+  bool can_all_rescue(bool can) {
+    if (run_.job.zero.copies == 1) return false;
+    std::array<int, 1> all = {can};
+    group_
+        .all_reduce(comm::buffer(std::span(all)), comm::ReduceOp::min,
+                    Deadline::after(run_.timeout()))
+        .wait();
+    return all[0] != 0;
   }
 
   /// What is in shards, of which one is lost: it is where its copy is.
-  bool rescue(const membership::Roll& before, const membership::Change& change) {
-    if (!epoch_ || before.epoch != made_in_ || run_.job.zero.copies == 1) return false;
+  bool rescue(const membership::Roll& before, const membership::Change& change, bool seen) {
     // One that has slept, while the others went on without it, is alone in what it would rescue.
-    if (members_.roll().epoch != before.epoch + 1) return false;
+    const bool is_next = members_.roll().epoch == before.epoch + 1;
+    if (!can_all_rescue(seen && epoch_ && before.epoch == made_in_ && is_next)) return false;
     std::vector<int> lost;
     for (std::size_t rank = 0; rank < before.members.size(); ++rank) {
       const auto id = before.members[rank].id;
@@ -197,7 +219,12 @@ class Epochs {
     return false;
   }
 
-  void tell(const progress::MembersChange& change) {
+  void tell() {
+    auto change = std::exchange(untold_, {});
+    change.step = run_.learnt.state.step;
+    change.workers = group_.size();
+    change.seconds = since_->seconds();
+    since_.reset();
     run_.observer.on_members(change);
     run_.journal->journal.add_change(change);
     if (!change.cause.empty() && run_.job.compression.gradients != "none") {
@@ -209,9 +236,11 @@ class Epochs {
   membership::Membership& members_;
   comm::Group& group_;
   std::unique_ptr<Epoch> epoch_;
-  std::uint32_t made_in_ = 0;  ///< the members' epoch that epoch_ is of
-  bool due_ = false;           ///< the members' next epoch is
-  bool planned_;               ///< run_.job is for the ranks of group_
+  progress::MembersChange untold_;  ///< that no epoch has begun with yet
+  std::optional<Stopwatch> since_;  ///< the last epoch's end
+  std::uint32_t made_in_ = 0;       ///< the members' epoch that epoch_ is of
+  bool due_ = false;                ///< the members' next epoch is
+  bool planned_;                    ///< run_.job is for the ranks of group_
 };
 
 }  // namespace

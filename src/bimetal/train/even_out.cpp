@@ -71,7 +71,8 @@ void take_history(Run& run, const std::string& text) {
 
 /// What one rank has of the run.
 struct Account {
-  std::int64_t step = -1;  ///< that it has made last; -1: it has not begun
+  std::int64_t step = -1;   ///< that it has made last; -1: it has not begun
+  bool from_start = false;  ///< it needs nobody to begin
   bool shards_lost = false;
   /// That it has heard of. Not one sum: who is new is counted by itself before others tell of it.
   std::int64_t changes = -1, members = -1;
@@ -81,8 +82,8 @@ struct Account {
 
 template <typename Wire>
 void fields(Wire& wire, Account& one) {
-  wire(one.step, one.shards_lost, one.changes, one.members, one.saved_step, one.evaluated_step,
-       one.save_owed, one.evaluation_owed);
+  wire(one.step, one.from_start, one.shards_lost, one.changes, one.members, one.saved_step,
+       one.evaluated_step, one.save_owed, one.evaluation_owed);
 }
 
 /// Who wrote it may be gone, and was not through with it: rank 0 looks.
@@ -95,8 +96,10 @@ std::int64_t saved_step_of(const Run& run, int rank) {
 
 Account account_of(const Run& run, int rank, bool shards_lost) {
   const bool begun = run.journal && (run.learnt.begun || !run.whole());
-  if (!begun) return {.shards_lost = shards_lost};
+  const bool from_start = run.options.doors.empty();
+  if (!begun) return {.from_start = from_start, .shards_lost = shards_lost};
   return {.step = run.learnt.state.step,
+          .from_start = from_start,
           .shards_lost = shards_lost,
           .changes = std::ssize(run.journal->journal.changes()),
           .members = std::ssize(run.journal->members),
@@ -120,6 +123,7 @@ struct Standing {
     });
     return static_cast<int>(best - accounts.begin());
   }
+  bool nobody_has_begun() const { return most() < 0; }
   std::int64_t most() const { return of(furthest()).step; }
   const Account& of(int rank) const { return accounts[static_cast<std::size_t>(rank)]; }
   bool behind(int rank) const { return of(rank).step < most(); }
@@ -128,7 +132,9 @@ struct Standing {
     for (int rank = 0; rank < std::ssize(accounts); ++rank) all.push_back(behind(rank));
     return all;
   }
+  /// Whoever knows most of it may be a step behind one that was away when others went back.
   bool lacks_history(int rank) const {
+    if (rank == best_informed()) return false;
     const auto &one = of(rank), &best = of(best_informed());
     return behind(rank) || one.changes != best.changes || one.members != best.members;
   }
@@ -147,8 +153,8 @@ Standing standing_of(const Run& run, comm::Group group, bool shards_lost) {
   for (const auto& bytes : comm::all_gather_bytes(group, mine, Deadline::after(run.timeout()))) {
     standing.accounts.push_back(read_fields<Account>(bytes));
   }
-  if (standing.most() < 0) {
-    throw Error(ErrorCode::PeerLost, "every member that had the model is gone");
+  if (standing.nobody_has_begun() && !standing.of(0).from_start) {
+    throw NothingToGoOnWith("every member that had the model is gone");
   }
   return standing;
 }
@@ -195,14 +201,15 @@ void go_back(Run& run, const comm::Group& group, const Standing& standing) {
       [&] {
         const auto& dir = run.job.checkpoint.dir;
         const auto last = dir.empty() ? checkpoint::LastSave() : checkpoint::last_save(dir);
-        if (last.sequence == 0) {
-          throw Error(ErrorCode::PeerLost,
-                      "what the lost ranks had of the model has been saved nowhere: "
-                      "checkpoint.every_steps saves it, zero.copies = 2 keeps it twice");
-        }
+        if (last.sequence == 0) return std::string();
         return Json{{"step", last.step}, {"path", last.path.string()}}.dump();
       },
       Deadline::after(run.timeout()));
+  if (found.empty()) {
+    throw NothingToGoOnWith(
+        "what the lost ranks had of the model has been saved nowhere: checkpoint.every_steps saves "
+        "it, zero.copies = 2 keeps it twice");
+  }
   const auto last = Json::parse(found);
   const std::int64_t step = last.at("step");
   if (run.learnt.state.step > 0) {  // it is not new
@@ -239,6 +246,10 @@ void prepare(Run& run, const comm::Group& alone) {
 
 void even_out(Run& run, comm::Group group, bool shards_lost) {
   const auto standing = standing_of(run, group, shards_lost);
+  if (standing.nobody_has_begun()) {
+    run.learnt.begun = false;  // nor gone further on some ranks than on others
+    return;
+  }
   const int rank = group.rank();
   const bool follows = standing.behind(rank);
   agree_on_debts(run, standing);

@@ -2,10 +2,20 @@
 // Brings the ranks of a new epoch to the same step: who is behind, or new, takes the run from the
 // one that is furthest. Private to this folder and its tests.
 
+#include <string>
+
+#include "bimetal/base/error.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/train/run.h"
 
 namespace bimetal::train {
+
+/// Whoever had the model, or a part of it that is saved nowhere, is gone: no other members change
+/// that.
+class NothingToGoOnWith : public Error {
+ public:
+  explicit NothingToGoOnWith(const std::string& why) : Error(ErrorCode::PeerLost, why) {}
+};
 
 /// What this rank would do in `run` is measured beside nobody, and its model and optimizer made, so
 /// that ranks which are training need not wait for that. `alone`: a group of this process alone.
@@ -15,8 +25,9 @@ void prepare(Run& run, const comm::Group& alone);
 /// sampler's place become those of the rank with most steps. A model in shards or parts goes on
 /// from the checkpoint that its ranks have saved, or, with `shards_lost` on any rank, from the last
 /// one that rank 0 finds. What has been written down of the run goes to newcomers, too. Nothing is
-/// sent where all have made as many steps. Collective. Error(PeerLost) where no rank has begun,
-/// since those who had are gone, or nothing has been saved.
+/// sent where all have made as many steps, nor where nobody has begun, since one was lost before:
+/// all begin as rank 0 does. Collective. All ranks throw NothingToGoOnWith where there are
+/// newcomers alone, or nothing has been saved.
 void even_out(Run& run, comm::Group group, bool shards_lost = false);
 
 }  // namespace bimetal::train

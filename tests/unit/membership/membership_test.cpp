@@ -158,6 +158,29 @@ TEST(Membership, NewcomersAreRefusedForAnotherJob) {
   }
 }
 
+TEST(Membership, NewcomersThatNobodyElseCouldReachAreRefused) {
+  std::string own;
+  try {
+    own = net::address_towards({"192.0.2.1", 9});  // to which nothing is sent
+  } catch (const Error&) {
+    GTEST_SKIP() << "this machine has no address beyond loopback";
+  }
+  if (net::is_loopback(own)) GTEST_SKIP() << "this machine has no address beyond loopback";
+  const auto token = net::Token::generate();
+  Members members(1, [&](Options& options) {
+    options.listen = own;
+    options.token = token;
+  });
+  auto options = options_of(1);
+  options.token = token;
+  Membership newcomer(options);
+  auto joined = join(newcomer, members[0]);
+  while (joined.wait_for(10ms) != std::future_status::ready) {
+    EXPECT_FALSE(members[0].somebody_waits());
+  }
+  EXPECT_THAT(failure_of(std::move(joined)), HasSubstr("listens on loopback"));
+}
+
 TEST(Membership, AFullJobLeavesThemWaiting) {
   Members members(2, [](Options& options) { options.most = 2; });
   Membership newcomer(options_of(2));

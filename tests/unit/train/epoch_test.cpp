@@ -14,6 +14,7 @@
 
 #include "bimetal/train/even_out.h"
 #include "bimetal/train/setup.h"
+#include "bimetal/train/trained_model.h"
 #include "unit/train/training_job.h"
 
 namespace bimetal::train {
@@ -158,6 +159,26 @@ TEST_F(Epochs, WhoWasAwayHearsOfThoseWhoCame) {
   EXPECT_LT(difference(*processes[0]), 1e-12);
 }
 
+// It was through with a step that the others then made again without it.
+TEST_F(Epochs, WhoWasAwayMayBeFurtherThanThoseWhoKnowMore) {
+  for (const int level : {0, 1}) {
+    job_.zero.level = level;
+    job_.checkpoint.dir = (folder_ / ("away" + std::to_string(level))).string();
+    auto processes = make_processes(job_, 3);
+    make_epoch(processes, 0, [](Epoch& epoch) { train_steps(epoch, 4); });
+    auto& away = processes[2]->run.learnt.state;
+    away.step += 1;
+    processes[0]->run.journal->journal.add_change({.step = 4, .lost = {"one"}});
+    processes[1]->run.journal->journal.add_change({.step = 4, .lost = {"one"}});
+    bimetal::testing::run_ranks(3, [&](int rank, comm::Group group) {
+      auto& run = processes[static_cast<std::size_t>(rank)]->run;
+      even_out(run, group, level > 0);
+      EXPECT_EQ(run.learnt.state.step, level == 0 ? 5 : 4);
+      EXPECT_THAT(run.journal->journal.changes(), SizeIs(1));
+    });
+  }
+}
+
 // It has thrown in a save that others were through with.
 TEST_F(Epochs, WhatOneOwesAllDoAgain) {
   job_.parallel.timeout_s = 5;
@@ -183,7 +204,7 @@ TEST_F(Epochs, WhatALostRankWasSavingIsSavedAgain) {
     }
   });
   EXPECT_EQ(processes[1]->run.saved_step, 20);
-  processes[0].reset();  // waits for its copies
+  processes[0].reset();                              // waits for its copies
   std::filesystem::remove_all(job_.checkpoint.dir);  // as of rank 0, killed before it was through
   bimetal::testing::run_ranks(1, [&](int, comm::Group group) {
     even_out(processes[1]->run, group);
@@ -192,15 +213,38 @@ TEST_F(Epochs, WhatALostRankWasSavingIsSavedAgain) {
   EXPECT_LT(difference(*processes[1]), 1e-12);
 }
 
-TEST_F(Epochs, WithoutAnybodyWhoHasBegunThereIsNothingToGoOnWith) {
+TEST_F(Epochs, NewcomersAloneHaveNothingToGoOnWith) {
   auto processes = make_processes(job_, 2);
+  for (auto& process : processes) process->options.doors = {{"127.0.0.1", 1}};
   bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
-    try {
-      even_out(processes[static_cast<std::size_t>(rank)]->run, group);
-      ADD_FAILURE();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::PeerLost);
-    }
+    auto& run = processes[static_cast<std::size_t>(rank)]->run;
+    EXPECT_THROW(even_out(run, group), NothingToGoOnWith);
+  });
+}
+
+// One of them had made its model already when a third one was lost, and the last is new.
+TEST_F(Epochs, WhoeverIsLeftOfAStartBeginsWithNewcomers) {
+  auto processes = make_processes(job_, 3);
+  auto& learnt = processes[1]->run.learnt;
+  make_whole(job_, 3, processes[1]->run.task, processes[1]->run.place, learnt);
+  learnt.begun = true;
+  processes[2]->options.doors = {{"127.0.0.1", 1}};
+  bimetal::testing::run_ranks(3, [&](int rank, comm::Group group) {
+    auto& run = processes[static_cast<std::size_t>(rank)]->run;
+    even_out(run, group);
+    Epoch(run, group).train();
+  });
+  EXPECT_LT(difference(*processes[0]), 1e-12);
+}
+
+TEST_F(Epochs, LostShardsThatNobodyHasSavedEndTheRun) {
+  job_.zero.level = 1;
+  auto processes = make_processes(job_, 2);
+  make_epoch(processes, 0, [](Epoch& epoch) { epoch.next_step(); });
+  std::filesystem::remove_all(job_.checkpoint.dir);
+  bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
+    auto& run = processes[static_cast<std::size_t>(rank)]->run;
+    EXPECT_THROW(even_out(run, group, rank == 1), NothingToGoOnWith);
   });
 }
 

@@ -226,8 +226,8 @@ void RankVoice::on_leading(bool leads) {
   trackers_.emplace(request_, *monitor_, terminal_);
   tell({&lead_, &*monitor_, &*trackers_});
   if (request_.summary) print_if_kept_nowhere(terminal_, request_.job);
-  if (places_.empty()) return;  // from the start
-  monitor_->on_workers(places_);
+  if (places_.empty() && request_.door.empty()) return;  // from the start
+  if (!places_.empty()) monitor_->on_workers(places_);
   if (door_.empty()) return;
   terminal_.print(
       fmt::format("this worker leads the job now; others join by: bimetal join {}", door_));
