@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/base/error.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/fabric_bench/bench_options.h"
 #include "bimetal/fabric_bench/measure.h"

@@ -8,6 +8,7 @@
 
 #include "bimetal/cli/terminal.h"
 #include "bimetal/plan/plan.h"
+#include "bimetal/train/measure/measure_plan.h"
 
 namespace bimetal::cli {
 namespace {

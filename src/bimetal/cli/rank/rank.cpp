@@ -1,5 +1,7 @@
 #include "bimetal/cli/rank/rank.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <asio/ip/host_name.hpp>
 #include <chrono>
@@ -27,6 +29,7 @@
 #include "bimetal/net/tcp/peer_timeout.h"
 #include "bimetal/progress/report.h"
 #include "bimetal/rendezvous/store.h"
+#include "bimetal/train/server/server_setup.h"
 #include "bimetal/train/trainer.h"
 
 namespace bimetal::cli {
@@ -171,6 +174,26 @@ int run_launched_rank() {
 }
 
 }  // namespace
+
+comm::Group join_group(const launch::RankEnvironment& env, const job::JobConfig& job) {
+  auto options = rejoin_options(job);
+  options.join_timeout = milliseconds_of(job.cluster.join_timeout_s);
+  return launch::join_world(env, options);
+}
+
+void end_for_all(comm::Group group, const std::exception& failure) {
+  group.abort(fmt::format("rank {}: {}", group.rank(), as_error(failure).what()));
+}
+
+launch::JoinOptions rejoin_options(const job::JobConfig& job) {
+  launch::JoinOptions options;
+  options.token = net::Token::from_environment();
+  options.join_timeout = milliseconds_of(job.parallel.timeout_s);
+  options.group.timeout = milliseconds_of(job.parallel.timeout_s);
+  options.group.transport = comm::transport_of(job.fabric.transport, "[fabric] transport");
+  options.peer_timeout = train::peer_timeout_of(job);
+  return options;
+}
 
 int train_as_rank(const launch::RankEnvironment& env, const RankRequest& request,
                   launch::StatusReporter& status) {

@@ -10,7 +10,6 @@
 #include "bimetal/launch/local/status_pipe.h"
 #include "bimetal/launch/meet.h"
 #include "bimetal/launch/rank_environment.h"
-#include "bimetal/train/server/server_setup.h"
 
 namespace bimetal::cli {
 namespace {
@@ -55,24 +54,9 @@ std::optional<launch::RankEnvironment> find_rank(const job::JobConfig& job) {
                            Deadline::after(milliseconds_of(job.cluster.join_timeout_s)));
 }
 
-comm::Group join_group(const launch::RankEnvironment& env, const job::JobConfig& job) {
-  auto options = rejoin_options(job);
-  options.join_timeout = milliseconds_of(job.cluster.join_timeout_s);
-  return launch::join_world(env, options);
-}
-
-void end_for_all(comm::Group group, const std::exception& failure) {
-  group.abort(fmt::format("rank {}: {}", group.rank(), as_error(failure).what()));
-}
-
-launch::JoinOptions rejoin_options(const job::JobConfig& job) {
-  launch::JoinOptions options;
-  options.token = net::Token::from_environment();
-  options.join_timeout = milliseconds_of(job.parallel.timeout_s);
-  options.group.timeout = milliseconds_of(job.parallel.timeout_s);
-  options.group.transport = transport_of(job);
-  options.peer_timeout = train::peer_timeout_of(job);
-  return options;
+bool may_be_rank(const job::JobConfig& job) {
+  return launch::looks_like_rank() ||
+         comm::transport_for(transport_of(job)) == comm::Transport::mpi;
 }
 
 }  // namespace bimetal::cli

@@ -16,9 +16,9 @@
 #include "bimetal/cli/start/host_meeting.h"
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
+#include "bimetal/job/job_bindings.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/rendezvous/store.h"
-#include "bimetal/train/server/server_job.h"
 
 namespace bimetal::cli {
 namespace {
@@ -48,7 +48,7 @@ class Host {
                    own_workers(), name_of(ranks_.request.job));
     const bool with_servers = has_servers(ranks_.request);
     if (with_servers) {
-      const int elsewhere = train::server_processes(ranks_.request.job.servers) - servers_here;
+      const int elsewhere = job::server_processes(ranks_.request.job.servers) - servers_here;
       if (elsewhere > 0) {
         say(fmt::format("waiting for {} from elsewhere; {}", counted(elsewhere, "parameter server"),
                         meeting_.how_to_join(" --server")));

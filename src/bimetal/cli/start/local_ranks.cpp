@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "bimetal/base/error.h"
+#include "bimetal/cli/python_command.h"
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
 #include "bimetal/job/job_bindings.h"
@@ -14,9 +15,7 @@
 #include "bimetal/launch/meet.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/rendezvous/bootstrap.h"
-#include "bimetal/task/catalog/job_task.h"
-#include "bimetal/train/replicas.h"
-#include "bimetal/train/server/server_job.h"
+#include "bimetal/train/mesh_shape.h"
 
 namespace bimetal::cli {
 namespace {
@@ -27,7 +26,7 @@ constexpr std::chrono::seconds kToLeaveWord{5};
 
 launch::LocalRank process_of(const RankRequest& request, const std::string& name) {
   return {.name = name,
-          .command = {launch::own_program().string(), "rank", name},
+          .command = {program_of_ranks().string(), "rank", name},
           .environment = {{kRequestVariable, to_text(request)}}};
 }
 
@@ -35,7 +34,7 @@ void add_servers(const LocalRanks& ranks, launch::LaunchPlan& plan) {
   const auto& config = ranks.request.job.servers;
   const int workers = static_cast<int>(plan.ranks.size());
   const int shards = static_cast<int>(config.weights.size());
-  const int servers = train::server_processes(config);
+  const int servers = job::server_processes(config);
   auto request = ranks.request;
   request.work = Work::serve_parameters;
   for (const int server : ranks.servers) {
@@ -103,7 +102,7 @@ launch::LaunchPlan plan_of(const LocalRanks& ranks) {
   auto request = ranks.request;
   const auto& job = request.job;
   // Told once, and not by every rank.
-  if (task::is_python_task(job)) launch::find_program(launch::python_program());
+  if (!job.model.python.empty()) launch::find_program(launch::python_program());
   const bool with_servers = has_servers(request);
   for (const auto& worker : ranks.workers) {
     request.worker = worker;
