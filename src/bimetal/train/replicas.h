@@ -18,7 +18,7 @@
 #include "bimetal/precision/precision.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/progress/worker_summary.h"
-#include "bimetal/train/mesh_shape.h"
+#include "bimetal/train/pipeline/mesh_shape.h"
 
 namespace bimetal::train {
 

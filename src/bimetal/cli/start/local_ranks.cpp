@@ -15,7 +15,7 @@
 #include "bimetal/launch/meet.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/rendezvous/bootstrap.h"
-#include "bimetal/train/mesh_shape.h"
+#include "bimetal/train/pipeline/mesh_shape.h"
 
 namespace bimetal::cli {
 namespace {
