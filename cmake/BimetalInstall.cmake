@@ -24,9 +24,9 @@ if(BIMETAL_TORCH)
   bimetal_install_component(torch bimetal_shared_torch)
   list(APPEND headers bimetal/bimetal.h)
   # It finds the torch that it was built with; and who has built it (make build) can install all of this.
-  set_target_properties(bimetal PROPERTIES INSTALL_RPATH "${BIMETAL_TORCH_ROOT}/lib")
+  set_target_properties(bimetal_whole PROPERTIES INSTALL_RPATH "${BIMETAL_TORCH_ROOT}/lib")
   add_dependencies(bimetal bimetal_shared_torch)
-  install(TARGETS bimetal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS bimetal bimetal_whole RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   install(FILES ${PROJECT_SOURCE_DIR}/examples/fashion_mnist.toml DESTINATION ${CMAKE_INSTALL_DATADIR}/bimetal)
 endif()
 install(CODE "

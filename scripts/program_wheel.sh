@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.."
 program=$1
 if [ "$program" = macos ]; then
   built=build-portability/aarch64-macos/bimetal
-  python3 tests/portability/check_program.py aarch64-macos "$built" libtorch.dylib libtorch_cpu.dylib libc10.dylib
+  python3 tests/portability/check_program.py aarch64-macos "$built"
+  python3 tests/portability/check_program.py aarch64-macos "$built-torch" libtorch.dylib libtorch_cpu.dylib libc10.dylib
   torch=$(tests/portability/torch_for_macos.sh build-portability | grep -o '[0-9]*\.[0-9]*' | head -n 1)
   wheel=dist/bimetal_program-*.post${torch/./}-py3-none
   rm -f $wheel-macosx_*.whl
@@ -19,7 +20,10 @@ if [ "$program" = macos ]; then
   # As pip on a Mac would: its tags, the file's place and its mode.
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: --platform "$tag" \
     --target "$unpacked" $wheel-"$tag".whl
-  test -x "$unpacked/bimetal_program/bimetal" && cmp "$built" "$unpacked/bimetal_program/bimetal"
+  for name in bimetal bimetal-torch; do
+    test -x "$unpacked/bimetal_program/$name"
+    cmp "$(dirname "$built")/$name" "$unpacked/bimetal_program/$name"
+  done
   exit
 fi
 tools=build-release/tools
@@ -39,10 +43,10 @@ raw=build-release/raw
 rm -rf "$raw"
 mkdir -p "$raw" dist
 library=libbimetal_torch.so
-strip -o "$raw/bimetal" "$program"
+for file in bimetal bimetal-torch; do strip -o "$raw/$file" "$(dirname "$program")/$file"; done
 strip -o "$raw/$library" "$(dirname "$program")/python/bimetal/$library"
 # Beside the wheel's folder lies torch's; where this machine has its torch is nobody's business.
-for file in bimetal "$library"; do patchelf --set-rpath '$ORIGIN/../torch/lib' "$raw/$file"; done
+for file in bimetal-torch "$library"; do patchelf --set-rpath '$ORIGIN/../torch/lib' "$raw/$file"; done
 python3 scripts/make_program_wheel.py "$raw/bimetal" "$torch" "linux_$(uname -m)" "$raw" "$raw/$library"
 wheel=dist/bimetal_program-*.post${torch/./}-py3-none
 rm -f $wheel-linux_*.whl $wheel-manylinux_*.whl

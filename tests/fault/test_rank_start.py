@@ -5,13 +5,20 @@ machine the launcher would end the others in any case, after a while: that they 
 """
 
 import os
+import pathlib
+import shutil
 import signal
+import subprocess
 
 import harness
 from harness import TwoMachines, connected, wait_until
 
 ONE = "cpu:threads=1"
 GIVES_UP = "does not wait any longer"
+
+
+def has_libtorch(pid):
+    return "libtorch_cpu" in pathlib.Path(f"/proc/{pid}/maps").read_text()
 
 
 class RankStart(TwoMachines):
@@ -52,6 +59,21 @@ class RankStart(TwoMachines):
         self.assertIn(f"rank {victim} ", job.error())
         self.assertIn(f"pid {pid}", job.error())
         self.assertIn("signal 9", job.error())
+
+    def test_ranks_alone_load_libtorch(self):
+        job = self.train(self.job_file, workers=(ONE,))
+        rank = self.rank(job, 0)
+        wait_until(lambda: has_libtorch(rank), "libtorch in the rank", job)
+        self.assertFalse(has_libtorch(job.pid))
+        job.wait_for_output("epoch")
+        job.end()
+
+    def test_without_the_program_that_has_libtorch(self):
+        alone = self.folder / "bimetal"
+        shutil.copy(harness.BIMETAL, alone)
+        done = subprocess.run([alone, "devices"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, harness.SYSTEM)
+        self.assertIn(f"{self.folder}/bimetal-torch, which belongs to this program", done.stderr)
 
     def test_on_one_machine(self):
         for moment in self.MOMENTS:

@@ -62,7 +62,7 @@ class ServersAndWorkers {
   /// What server 0 has told.
   train::test::Recorder run() {
     std::vector<std::thread> threads;
-    const int servers = train::server_processes(phase_.job.servers);
+    const int servers = job::server_processes(phase_.job.servers);
     for (int server = 0; server < servers; ++server) {
       threads.emplace_back([=, this] { unless_failed([&] { serve(server); }); });
     }
@@ -136,8 +136,7 @@ class ServersAndWorkers {
   const Phase& phase_;
   job::JobConfig job_;
   const std::optional<std::filesystem::path> resume_;
-  parallel::server::Credentials credentials_{.token = net::Token::generate(),
-                                             .job_id = "job"};
+  parallel::server::Credentials credentials_{.token = net::Token::generate(), .job_id = "job"};
   const rendezvous::StoreServer store_{{"127.0.0.1", 0}, credentials_.token};
   mutable std::mutex mutex_;
   std::exception_ptr failure_;

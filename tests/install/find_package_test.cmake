@@ -6,8 +6,9 @@ set(EXAMPLE ${SOURCES}/examples/cpp)
 file(REMOVE_RECURSE ${SCRATCH})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/prefix)
 
-# The program finds its torch.
+# The program finds its torch, in the program that it becomes.
 run(${SCRATCH}/prefix/bin/bimetal token)
+run(${SCRATCH}/prefix/bin/bimetal devices --help)
 
 run(${CMAKE_COMMAND} -S ${EXAMPLE} -B ${SCRATCH}/build -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O0
     -DCMAKE_PROJECT_bimetal_examples_INCLUDE=${CMAKE_CURRENT_LIST_DIR}/share_headers.cmake

@@ -105,10 +105,11 @@ class Program(unittest.TestCase):
         self.assertEqual([one["download_info"]["url"] for one in taken], [self.wheel.as_uri()])
 
     def test_no_place_of_the_building_machine_is_in_it(self):
-        found = subprocess.run(["readelf", "-d", self.program], capture_output=True, text=True, check=True).stdout
-        paths, = re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", found)
-        for path in paths.split(":"):
-            self.assertTrue(path.startswith("$ORIGIN/"), paths)
+        for program in (self.program, self.program.with_name("bimetal-torch")):
+            found = subprocess.run(["readelf", "-d", program], capture_output=True, text=True, check=True).stdout
+            paths, = re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", found)
+            for path in paths.split(":"):
+                self.assertTrue(path.startswith("$ORIGIN/"), paths)
 
     def test_training(self):
         done = self.installed.run("bimetal", *TRAIN, "--report", "report.json")

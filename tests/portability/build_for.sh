@@ -84,7 +84,8 @@ case $program in
     loaded=() ;;
   bimetal)
     cmake --build "$build" --target bimetal
-    file=$build/bimetal
+    python3 "$here/check_program.py" "$system" "$build/bimetal"
+    file=$build/bimetal-torch
     loaded=(libtorch.dylib libtorch_cpu.dylib libc10.dylib) ;;
 esac
 if [ "$system" = x86_64-windows ]; then file+=.exe; fi

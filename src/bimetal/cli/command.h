@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bimetal/fabric_bench/report.h"
+#include "bimetal/launch/rank_environment.h"
 #include "bimetal/launch/system/environment.h"
 #include "bimetal/net/token.h"
 
@@ -30,13 +31,20 @@ inline void add_encrypt(CLI::App& command, const std::string& group) {
       ->group(group);
 }
 
+/// All that this program has, in the order of --help: commands.cpp, start/main.cpp.
+void add_commands(CLI::App& app, Action& action);
+
+struct RankRequest;
+/// As run_rank(); none in a program without libtorch.
+using RunRank = std::function<int(const launch::RankEnvironment& env, const RankRequest& request)>;
+
 /// A job on this machine's workers, one rank of a job that something else started, or the host of a
-/// job on several machines.
-void add_train(CLI::App& app, Action& action);
+/// job on several machines. Without `run_rank` such a rank becomes the whole program.
+void add_train(CLI::App& app, Action& action, RunRank run_rank);
 /// This machine's workers become part of a job that waits on another machine.
 void add_join(CLI::App& app, Action& action);
 /// Whether it is worth to share a job over these workers.
-void add_plan(CLI::App& app, Action& action);
+void add_plan(CLI::App& app, Action& action, RunRank run_rank);
 /// A job file with every key that it leaves out, and with what --set changes.
 void add_show_job(CLI::App& app, Action& action);
 /// The hidden subcommand that these, `generate` and `evaluate` start.

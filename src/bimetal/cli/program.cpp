@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/release.h"
@@ -15,7 +16,6 @@
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/python_command.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/launch/meet.h"
 
 namespace bimetal::cli {
 namespace {
@@ -74,35 +74,22 @@ std::optional<std::string> meant_instead(const CLI::App& app,
   return std::nullopt;
 }
 
-int run(int argc, char** argv) {
+bool has_command(const CLI::App& app, const std::vector<std::string>& words) {
+  return !words.empty() && !app.get_subcommands([&](const CLI::App* command) {
+                                 return command->get_name() == words.front();
+                               })
+                                .empty();
+}
+
+int run(std::vector<std::string> words, Process process) {
   CLI::App app("Trains one PyTorch model on unlike machines, each at its own speed.", "bimetal");
   app.set_version_flag("--version", fmt::format("bimetal {}", release()));
   app.require_subcommand(1);
   app.footer(kBeginWith);
   Action action;
-  add_train(app, action);
-  add_join(app, action);
-  add_launch(app, action);
-  add_evaluate(app, action);
-  add_serve(app, action);
-  add_predict(app, action);
-  add_generate(app, action);
-  add_export(app, action);
-  add_checkpoint(app, action);
-  add_show_job(app, action);
-  add_plan(app, action);
-  add_devices(app, action);
-  add_bench(app, action, launch::join_world);
-  add_demo(app, action);
-  add_top(app, action);
-  add_runs(app, action);
-  add_token(app, action);
-  add_machines(app, action);
-  add_pair(app, action);
-  add_python_commands(app, action);
-  add_rank(app, action);
-  add_reference(app, action);
-  const auto words = with_command_apart(app, {argv + 1, argv + argc});
+  add_commands(app, action);
+  if (process == Process::starts_others && !has_command(app, words)) return become_whole_program();
+  words = with_command_apart(app, std::move(words));
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // as CLI11 takes them
   } catch (const CLI::ParseError& error) {
@@ -116,15 +103,16 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int run_program(int argc, char** argv) {
+int run_program(int argc, char** argv, Process process) {
   // A closed pipe, or a file that may not grow, is an error of that write and not the program's
   // end.
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
   try {
-    remember_arguments({argv + 1, argv + argc});
+    const std::vector<std::string> words(argv + 1, argv + argc);
+    remember_process(process, words);
     show_warnings();
-    const int status = run(argc, argv);
+    const int status = run(words, process);
     if (status == kSuccess) require_printed();
     return status;
   } catch (const std::exception& exception) {

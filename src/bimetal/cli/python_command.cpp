@@ -18,14 +18,29 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/launch/local/pipe.h"
 #include "bimetal/launch/local/process.h"
-#include "bimetal/task/catalog/job_task.h"
 
 namespace bimetal::cli {
 namespace {
 
-std::vector<std::string>& own_arguments() {
-  static std::vector<std::string> arguments;
-  return arguments;
+/// How the whole program is called, beside the one that starts it.
+constexpr const char* kWholeProgram = "bimetal-torch";
+
+struct Own {
+  Process process = Process::has_torch;
+  std::vector<std::string> arguments;
+};
+
+Own& own() {
+  static Own own;
+  return own;
+}
+
+/// Returns only where it failed.
+void become(const std::string& program, std::vector<std::string> words) {
+  std::vector<char*> pointers;
+  for (auto& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  ::execvp(program.c_str(), pointers.data());
 }
 
 std::string no_python(const std::string& python) {
@@ -101,10 +116,7 @@ int become_python(const std::string& module, const std::vector<std::string>& arg
   ::setenv("BIMETAL_PROGRAM", launch::own_program().c_str(), /*overwrite=*/0);  // to start this one
   std::vector<std::string> words = {python, "-m", module};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> pointers;
-  for (auto& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  ::execvp(python.c_str(), pointers.data());
+  become(python, std::move(words));
   throw system_error(no_python(python), errno);
 }
 
@@ -137,13 +149,28 @@ void describe_python_commands(CLI::App& app) {
   }
 }
 
-void remember_arguments(std::vector<std::string> arguments) {
-  own_arguments() = std::move(arguments);
+void remember_process(Process process, std::vector<std::string> arguments) {
+  own() = {process, std::move(arguments)};
+}
+
+std::filesystem::path program_of_ranks() {
+  const auto path = launch::own_program();
+  return own().process == Process::starts_others ? path.parent_path() / kWholeProgram : path;
+}
+
+int become_whole_program() {
+  std::vector<std::string> words = {"bimetal"};
+  words.insert(words.end(), own().arguments.begin(), own().arguments.end());
+  ::setenv("BIMETAL_PROGRAM", launch::own_program().c_str(), /*overwrite=*/0);  // not that one
+  const auto whole = program_of_ranks();
+  become(whole, std::move(words));
+  throw system_error(fmt::format("cannot run {}, which belongs to this program", whole.string()),
+                     errno);
 }
 
 void enter_python_for(const job::JobConfig& job) {
-  if (!task::is_python_task(job) || task::has_python_task_maker()) return;
-  become_python("bimetal.program", own_arguments());
+  if (job.model.python.empty() || own().process == Process::is_pythons) return;
+  become_python("bimetal.program", own().arguments);
 }
 
 void add_python_commands(CLI::App& app, Action& action) {

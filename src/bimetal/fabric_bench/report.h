@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/base/error.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/fabric_bench/measure.h"
 #include "bimetal/launch/meet.h"

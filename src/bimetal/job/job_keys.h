@@ -145,6 +145,11 @@ inline bool is_open(const MeshConfig& mesh) {
   return mesh.stages == kAutoStages || mesh.tensor == kAutoTensor;
 }
 
+/// Processes that keep parameters, copies included.
+inline int server_processes(const ServersConfig& servers) {
+  return static_cast<int>(servers.weights.size()) * static_cast<int>(servers.replicas);
+}
+
 /// Names of settings and their values.
 using JobFacts = std::vector<std::pair<std::string, std::string>>;
 

@@ -12,6 +12,7 @@
 #include "bimetal/checkpoint/model_file.h"
 #include "bimetal/device/device.h"
 #include "bimetal/predict/predict.h"
+#include "bimetal/predict/sampling.h"
 #include "bimetal/serving/server.h"
 #include "bimetal/task/past.h"
 #include "bimetal/task/unit.h"
@@ -36,13 +37,6 @@ class LanguageWriter final : public serving::Writer {
   const device::Place place_;
   const double speed_;
   WeightsSource& weights_;
-};
-
-struct Sampling {
-  std::int64_t tokens = 200;  ///< how many are drawn
-  double temperature = 1.0;   ///< logits are divided by it; 0: always the likeliest token
-  std::int64_t top_k = 0;     ///< > 0: only so many of the likeliest (and their equals) are drawn
-  std::uint64_t seed = 0;     ///< of the draws
 };
 
 /// What foretells the tokens of a text: a model here, or this rank's part of one. Use from one

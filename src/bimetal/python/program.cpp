@@ -20,7 +20,8 @@ int run_program(std::vector<std::string> arguments) {
   std::vector<char*> pointers;
   for (auto& argument : arguments) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
-  return cli::run_program(static_cast<int>(arguments.size()), pointers.data());
+  return cli::run_program(static_cast<int>(arguments.size()), pointers.data(),
+                          cli::Process::is_pythons);
 }
 
 }  // namespace

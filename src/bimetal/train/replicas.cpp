@@ -101,15 +101,6 @@ void require_counts(const job::JobConfig& job, int ranks) {
                       job.mesh.cuts.size(), pieces, pieces - 1));
 }
 
-parallel::MeshShape shape_of(const job::MeshConfig& mesh, int ranks) {
-  return parallel::fit_mesh({.stages = static_cast<int>(mesh.stages),
-                             .replicas = static_cast<int>(mesh.replicas),
-                             .tensor = static_cast<int>(mesh.tensor),
-                             .uneven = {mesh.stage_replicas.begin(), mesh.stage_replicas.end()},
-                             .parts = {mesh.stage_tensor.begin(), mesh.stage_tensor.end()}},
-                            ranks);
-}
-
 std::shared_ptr<const parallel::Mesh> make_mesh(comm::Group world, const job::MeshConfig& mesh) {
   const auto shape = shape_of(mesh, world.size());
   if (shape.stages * shape.tensor == 1) return nullptr;

@@ -18,15 +18,12 @@
 #include "bimetal/precision/precision.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/progress/worker_summary.h"
+#include "bimetal/train/pipeline/mesh_shape.h"
 
 namespace bimetal::train {
 
 // Which ranks of a job compute one replica of its model together (mesh.tensor), and, where there
 // are no stages, stand for one device wherever samples are dealt out, counted and reported.
-
-/// The mesh that `mesh` asks for in a job of `ranks` ranks; its stages have a number. Errors: those
-/// of parallel::fit_mesh.
-parallel::MeshShape shape_of(const job::MeshConfig& mesh, int ranks);
 
 /// Of a job whose model is cut, into stages or tensors; nullptr: every rank has all of it.
 /// Collective. Errors: those of shape_of().

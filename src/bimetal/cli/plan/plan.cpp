@@ -1,23 +1,18 @@
-#include <fmt/format.h>
-
-#include <asio/ip/host_name.hpp>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/error.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/job_options.h"
-#include "bimetal/cli/json_output.h"
 #include "bimetal/cli/plan/plan_output.h"
-#include "bimetal/cli/progress.h"
+#include "bimetal/cli/python_command.h"
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/start/host_meeting.h"
 #include "bimetal/cli/start/run_job.h"
-#include "bimetal/cli/terminal.h"
 #include "bimetal/job/worker_spec.h"
-#include "bimetal/launch/fetch_url.h"
-#include "bimetal/train/measure/measure_plan.h"
+#include "bimetal/launch/rank_environment.h"
 
 namespace bimetal::cli {
 namespace {
@@ -33,56 +28,14 @@ constexpr const char* kPlanExamples = R"(Examples:
 
 Takes some seconds and trains nothing. How the figures are measured: docs/planning.md.)";
 
-class PhaseLine final : public progress::Observer {
- public:
-  void on_phase(const std::string& what) override { status_.show(what + " …"); }
-  void on_data(const progress::DataProgress& progress) override {
-    status_.show(data_line(progress));
-  }
-
- private:
-  StatusLine status_;
-};
-
 struct PlanArguments {
   std::string job, deepspeed;
   std::vector<std::string> set;      ///< "section.key=value"
   std::vector<std::string> workers;  ///< worker specs
   HostOptions host;
   RankRequest request{.work = Work::plan};
+  RunRank run_rank;
 };
-
-train::MeasuredPlan measure(const launch::RankEnvironment& env, const RankRequest& request,
-                            progress::Observer& observer) {
-  train::TrainerOptions options;
-  options.worker = job::parse_worker_spec(request.worker);
-  options.local_rank = env.local_rank;
-  options.local_world_size = env.local_world_size;
-  options.host_name = asio::ip::host_name();
-  options.fetch = launch::fetch_url;
-  // Else what is measured here stands for other devices, of which its mesh may well be.
-  const bool for_these = request.plan.simulate.empty();
-  const auto group = join_group(env, request.job);
-  return in_company(
-      group, [&] { return train::measure_plan(request.job, group, options, observer, for_these); });
-}
-
-void show(const train::MeasuredPlan& plan, const PlanOutput& output) {
-  if (!output.simulate.empty()) {
-    if (!plan.cluster) {
-      throw Error(ErrorCode::OutOfMemory,
-                  "the model's units could not be measured on this machine");
-    }
-    return simulate_cluster(output, &plan.mesh_input,
-                            1e-3 * plan.devices.front().matmul_float32_gflops);
-  }
-  if (!output.timeline.empty() && plan.cluster) {
-    write_timeline({plan.mesh_input, *plan.cluster}, plan.mesh, output.timeline);
-  }
-  if (output.json) return print_json(plan_json(plan));
-  Terminal terminal;
-  print_plan(terminal, plan, output.details);
-}
 
 int plan_command(const PlanArguments& arguments) {
   if (arguments.job.empty() && arguments.deepspeed.empty()) {
@@ -90,6 +43,7 @@ int plan_command(const PlanArguments& arguments) {
     return kSuccess;
   }
   const auto env = launch::rank_from_environment();
+  if (env && !arguments.run_rank) return become_whole_program();
   LocalRanks ranks{arguments.request};
   auto& request = ranks.request;
   request.job = read_job(
@@ -102,7 +56,7 @@ int plan_command(const PlanArguments& arguments) {
   if (env) {
     refuse_in_rank(arguments.host);
     request.worker = worker_of_rank(*env, arguments.workers, request.job);
-    return run_rank(*env, request);
+    return arguments.run_rank(*env, request);
   }
   ranks.workers = choose_workers(arguments.workers, request.job);
   launch::SignalWatch signals;
@@ -116,21 +70,9 @@ int plan_command(const PlanArguments& arguments) {
 
 }  // namespace
 
-int plan_as_rank(const launch::RankEnvironment& env, const RankRequest& request) {
-  if (env.rank != 0) {
-    progress::Observer silent;
-    measure(env, request, silent);
-    return kSuccess;
-  }
-  auto phases = std::make_unique<PhaseLine>();
-  const auto plan = measure(env, request, *phases);
-  phases.reset();  // takes its line away
-  show(plan, request.plan);
-  return kSuccess;
-}
-
-void add_plan(CLI::App& app, Action& action) {
+void add_plan(CLI::App& app, Action& action, RunRank run_rank) {
   auto arguments = std::make_shared<PlanArguments>();
+  arguments->run_rank = std::move(run_rank);
   auto* command = app.add_subcommand(
       "plan", "Measure, and tell which workers are worth using for a job, and how");
   add_job_options(*command, arguments->job, arguments->set);

@@ -14,6 +14,7 @@
 #include "bimetal/plan/mesh/mesh_search.h"
 #include "bimetal/plan/mesh/pipeline_costs.h"
 #include "bimetal/plan/plan.h"
+#include "bimetal/train/measure/measure_plan.h"
 
 namespace bimetal::cli {
 namespace {

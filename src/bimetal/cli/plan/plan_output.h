@@ -11,7 +11,10 @@
 #include "bimetal/cli/terminal.h"
 #include "bimetal/plan/memory/memory_plan.h"
 #include "bimetal/plan/mesh/mesh_plan.h"
-#include "bimetal/train/measure/measure_plan.h"
+
+namespace bimetal::train {
+struct MeasuredPlan;
+}
 
 namespace bimetal::cli {
 

@@ -177,11 +177,27 @@ int run_launched_rank() {
   return run_rank(*env, request);
 }
 
-comm::Transport transport_of(const job::JobConfig& job) {
-  return comm::transport_of(job.fabric.transport, "[fabric] transport");
+}  // namespace
+
+comm::Group join_group(const launch::RankEnvironment& env, const job::JobConfig& job) {
+  auto options = rejoin_options(job);
+  options.join_timeout = milliseconds_of(job.cluster.join_timeout_s);
+  return launch::join_world(env, options);
 }
 
-}  // namespace
+void end_for_all(comm::Group group, const std::exception& failure) {
+  group.abort(fmt::format("rank {}: {}", group.rank(), as_error(failure).what()));
+}
+
+launch::JoinOptions rejoin_options(const job::JobConfig& job) {
+  launch::JoinOptions options;
+  options.token = net::Token::from_environment();
+  options.join_timeout = milliseconds_of(job.parallel.timeout_s);
+  options.group.timeout = milliseconds_of(job.parallel.timeout_s);
+  options.group.transport = comm::transport_of(job.fabric.transport, "[fabric] transport");
+  options.peer_timeout = train::peer_timeout_of(job);
+  return options;
+}
 
 int train_as_rank(const launch::RankEnvironment& env, const RankRequest& request,
                   launch::StatusReporter& status) {
@@ -207,60 +223,6 @@ void add_rank(CLI::App& app, Action& action) {
   command->group("");  // not for people: left out of --help
   command->add_option("what", "For those who look at processes");
   command->callback([&action] { action = run_launched_rank; });
-}
-
-std::string worker_of_rank(const launch::RankEnvironment& env,
-                           const std::vector<std::string>& from_command_line,
-                           const job::JobConfig& job) {
-  const auto workers = choose_workers(from_command_line, job);
-  const bool by_default = from_command_line.empty() && job.cluster.workers.empty();
-  if (!by_default && env.local_rank >= static_cast<int>(workers.size())) {
-    throw Error(
-        ErrorCode::InvalidArgument,
-        fmt::format("LOCAL_RANK={}, but only {} listed for this machine (by "
-                    "--worker or cluster.workers); list one for each local rank, or none",
-                    env.local_rank, counted(std::ssize(workers), "worker is", "workers are")),
-        env.rank);
-  }
-  return workers[by_default ? 0 : env.local_rank];
-}
-
-int run_rank_process(const std::function<int(launch::StatusReporter&)>& work) {
-  launch::StatusReporter status;
-  try {
-    launch::watch_lifeline(exit_status(ErrorCode::Aborted));  // a thread, which may be one too many
-    return work(status);
-  } catch (const std::exception& failure) {
-    if (!status.connected()) throw;
-    const Error error = as_error(failure);
-    status.failed(error);
-    return exit_status(error.code());
-  }
-}
-
-std::optional<launch::RankEnvironment> find_rank(const job::JobConfig& job) {
-  return launch::find_rank(transport_of(job),
-                           Deadline::after(milliseconds_of(job.cluster.join_timeout_s)));
-}
-
-comm::Group join_group(const launch::RankEnvironment& env, const job::JobConfig& job) {
-  auto options = rejoin_options(job);
-  options.join_timeout = milliseconds_of(job.cluster.join_timeout_s);
-  return launch::join_world(env, options);
-}
-
-void end_for_all(comm::Group group, const std::exception& failure) {
-  group.abort(fmt::format("rank {}: {}", group.rank(), as_error(failure).what()));
-}
-
-launch::JoinOptions rejoin_options(const job::JobConfig& job) {
-  launch::JoinOptions options;
-  options.token = net::Token::from_environment();
-  options.join_timeout = milliseconds_of(job.parallel.timeout_s);
-  options.group.timeout = milliseconds_of(job.parallel.timeout_s);
-  options.group.transport = transport_of(job);
-  options.peer_timeout = train::peer_timeout_of(job);
-  return options;
 }
 
 }  // namespace bimetal::cli

@@ -33,6 +33,9 @@ int run_rank_process(const std::function<int(launch::StatusReporter&)>& work);
 /// launch/rank_environment.h.
 std::optional<launch::RankEnvironment> find_rank(const job::JobConfig& job);
 
+/// Whether find_rank() may find that. MPI is not asked.
+bool may_be_rank(const job::JobConfig& job);
+
 /// The group of all ranks, with the job's timeouts and transport and the token of the environment.
 /// Collective.
 comm::Group join_group(const launch::RankEnvironment& env, const job::JobConfig& job);

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "bimetal/job/job_config.h"
-#include "bimetal/predict/generate.h"
+#include "bimetal/predict/sampling.h"
 
 namespace bimetal::cli {
 

@@ -178,7 +178,7 @@ int train_with_servers(const launch::RankEnvironment& env, const RankRequest& re
   run.trainer.local_rank = env.local_rank;
   // The servers here are no rivals for the processors: they use one thread each, now and then.
   const bool counted = env.store == launch::StoreOwner::Launcher && !request.joined;
-  const int servers_here = counted ? train::server_processes(request.job.servers) : 0;
+  const int servers_here = counted ? job::server_processes(request.job.servers) : 0;
   run.trainer.local_world_size = env.local_world_size - servers_here;
   run.number = request.joined ? -1 : env.rank;
   ProcessLog log;

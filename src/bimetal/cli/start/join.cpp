@@ -16,10 +16,10 @@
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/start/way_in.h"
 #include "bimetal/cli/terminal.h"
+#include "bimetal/job/job_bindings.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/rendezvous/store.h"
-#include "bimetal/train/server/server_job.h"
 
 namespace bimetal::cli {
 namespace {
@@ -64,7 +64,7 @@ void take_server(LocalRanks& ranks, launch::JobBoard& board, const launch::JobOf
     throw Error(ErrorCode::InvalidArgument,
                 "--server: this job has none (parallel.mode = \"server\")");
   }
-  ranks.servers = {board.claim_server(offer, train::server_processes(ranks.request.job.servers))};
+  ranks.servers = {board.claim_server(offer, job::server_processes(ranks.request.job.servers))};
   ranks.request.listen = net::address_towards(host);
   ranks.request.resume = arguments.resume;
 }

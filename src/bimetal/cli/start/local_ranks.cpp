@@ -15,6 +15,7 @@
 #include "bimetal/base/typed_text.h"
 #include "bimetal/cli/command.h"
 #include "bimetal/cli/job_options.h"
+#include "bimetal/cli/python_command.h"
 #include "bimetal/cli/start/host_meeting.h"
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/terminal.h"
@@ -25,9 +26,7 @@
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/rendezvous/bootstrap.h"
 #include "bimetal/rendezvous/store.h"
-#include "bimetal/task/catalog/job_task.h"
-#include "bimetal/train/replicas.h"
-#include "bimetal/train/server/server_job.h"
+#include "bimetal/train/pipeline/mesh_shape.h"
 
 namespace bimetal::cli {
 namespace {
@@ -38,7 +37,7 @@ constexpr std::chrono::seconds kToLeaveWord{5};
 
 launch::LocalRank process_of(const RankRequest& request, const std::string& name) {
   return {.name = name,
-          .command = {launch::own_program().string(), "rank", name},
+          .command = {program_of_ranks().string(), "rank", name},
           .environment = {{kRequestVariable, to_text(request)}}};
 }
 
@@ -46,7 +45,7 @@ void add_servers(const LocalRanks& ranks, launch::LaunchPlan& plan) {
   const auto& config = ranks.request.job.servers;
   const int workers = static_cast<int>(plan.ranks.size());
   const int shards = static_cast<int>(config.weights.size());
-  const int servers = train::server_processes(config);
+  const int servers = job::server_processes(config);
   auto request = ranks.request;
   request.work = Work::serve_parameters;
   for (const int server : ranks.servers) {
@@ -126,7 +125,7 @@ class Host {
                    own_workers(), name_of(ranks_.request.job));
     const bool with_servers = has_servers(ranks_.request);
     if (with_servers) {
-      const int elsewhere = train::server_processes(ranks_.request.job.servers) - servers_here;
+      const int elsewhere = job::server_processes(ranks_.request.job.servers) - servers_here;
       if (elsewhere > 0) {
         say(fmt::format("waiting for {} from elsewhere; {}", counted(elsewhere, "parameter server"),
                         meeting_.how_to_join(" --server")));
@@ -191,7 +190,7 @@ launch::LaunchPlan plan_of(const LocalRanks& ranks) {
   auto request = ranks.request;
   const auto& job = request.job;
   // Told once, and not by every rank.
-  if (task::is_python_task(job)) launch::find_program(launch::python_program());
+  if (!job.model.python.empty()) launch::find_program(launch::python_program());
   const bool with_servers = has_servers(request);
   for (const auto& worker : ranks.workers) {
     request.worker = worker;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bimetal/base/error.h"
@@ -13,11 +14,11 @@
 #include "bimetal/cli/rank/profile_output.h"
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/start/run_job.h"
+#include "bimetal/job/job_bindings.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/rank_environment.h"
 #include "bimetal/monitor/monitor.h"
 #include "bimetal/net/endpoint.h"
-#include "bimetal/train/server/server_job.h"
 
 namespace bimetal::cli {
 namespace {
@@ -54,10 +55,13 @@ struct TrainArguments {
   int servers_here = 0;  ///< 0: all
   bool no_elastic = false;
   RankRequest request;  ///< what is left to the ranks
+  RunRank run_rank;
 };
 
-/// Whoever only starts ranks needs no Python. Before MPI is asked, which the other program will do.
-void enter_python_as_rank(const job::JobConfig& job) {
+/// Whoever only starts ranks needs neither libtorch nor Python. Before MPI is asked, which the
+/// other program will do.
+void enter_program_as_rank(const TrainArguments& arguments, const job::JobConfig& job) {
+  if (!arguments.run_rank && may_be_rank(job)) become_whole_program();
   if (launch::looks_like_rank()) enter_python_for(job);
 }
 
@@ -87,14 +91,14 @@ void set_page(const TrainArguments& arguments, job::MonitorConfig& monitor) {
 job::JobConfig load(const TrainArguments& arguments) {
   auto job = read_job({arguments.job, arguments.deepspeed, arguments.set},
                       [&](const job::JobConfig& so_far) {
-                        enter_python_as_rank(so_far);
+                        enter_program_as_rank(arguments, so_far);
                         return ranks_of(arguments, so_far);
                       });
   if (launch::looks_like_rank() && job.elastic.min_workers == 0 && !arguments.no_elastic) {
     job.elastic.min_workers = launch::elastic_minimum();
   }
   job::require_possible(job, {});
-  enter_python_as_rank(job);
+  enter_program_as_rank(arguments, job);
   if (arguments.join_timeout_s) job.cluster.join_timeout_s = *arguments.join_timeout_s;
   if (!arguments.monitor.empty()) {
     job.monitor.listen = net::to_string(net::parse_endpoint(arguments.monitor));
@@ -151,13 +155,13 @@ int run_as_rank(const launch::RankEnvironment& env, RankRequest request,
   if (!request.door.empty()) request.resume.clear();  // the others know where the job is
   if (!env.server) {
     request.worker = worker_of_rank(env, arguments.workers, request.job);
-    return run_rank(env, request);
+    return arguments.run_rank(env, request);
   }
   request.work = Work::serve_parameters;
   request.server = *env.server;
   request.joined = *env.server > 0;
   request.listen = env.own_address;
-  return run_rank(env, request);
+  return arguments.run_rank(env, request);
 }
 
 void add_options(CLI::App& command, TrainArguments& arguments) {
@@ -231,7 +235,7 @@ std::vector<int> servers_here(const TrainArguments& arguments, const job::JobCon
     if (arguments.servers_here == 0) return {};
     throw Error(ErrorCode::InvalidArgument, "--servers-here is for parallel.mode = \"server\"");
   }
-  const int all = train::server_processes(job.servers);
+  const int all = job::server_processes(job.servers);
   if (arguments.servers_here > 0 && !arguments.host.expects_others()) {
     throw Error(ErrorCode::InvalidArgument, "--servers-here goes with --share or --listen");
   }
@@ -267,7 +271,7 @@ int train_command(const TrainArguments& arguments) {
   ranks.workers = choose_workers_or_none(arguments.workers, job);
   ranks.servers = servers_here(arguments, job);
   // Links differ between machines alone.
-  const int all_servers = train::server_processes(job.servers);
+  const int all_servers = job::server_processes(job.servers);
   if (static_cast<int>(ranks.servers.size()) == all_servers) job.servers.weigh = false;
   require_work(ranks, arguments);
   request.elastic = is_elastic(arguments, job);
@@ -279,8 +283,9 @@ int train_command(const TrainArguments& arguments) {
 
 }  // namespace
 
-void add_train(CLI::App& app, Action& action) {
+void add_train(CLI::App& app, Action& action, RunRank run_rank) {
   auto arguments = std::make_shared<TrainArguments>();
+  arguments->run_rank = std::move(run_rank);
   auto* command = app.add_subcommand("train", "Train a model on this and other machines' workers");
   add_options(*command, *arguments);
   add_several_machines(*command, *arguments);

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "bimetal/job/job_bindings.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/parallel/server/link/link.h"
 #include "bimetal/progress/observer.h"
@@ -11,9 +12,6 @@
 #include "bimetal/train/trainer.h"
 
 namespace bimetal::train {
-
-/// Processes that keep parameters, copies included.
-int server_processes(const job::ServersConfig& servers);
 
 struct ServerRun {
   int server = 0;

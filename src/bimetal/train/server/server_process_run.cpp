@@ -204,10 +204,6 @@ progress::Report ServerProcess::coordinate() {
   return follow_events();
 }
 
-int server_processes(const job::ServersConfig& servers) {
-  return static_cast<int>(servers.weights.size()) * static_cast<int>(servers.replicas);
-}
-
 progress::Report run_parameter_server(const job::JobConfig& job, const ServerRun& run,
                                       progress::Observer& observer) {
   auto own = job;

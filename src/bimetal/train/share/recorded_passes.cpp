@@ -17,7 +17,7 @@
 #include "bimetal/device/out_of_memory.h"
 #include "bimetal/precision/precision.h"
 #include "bimetal/task/dropout.h"
-#include "bimetal/task/model_state.h"
+#include "bimetal/task/task.h"
 #include "bimetal/train/share/compute.h"
 
 namespace bimetal::train {
