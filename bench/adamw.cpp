@@ -149,7 +149,7 @@ int main(int argc, char** argv) {
            {"the same merged", kMergedBytes * count, merged(elements)}},
           rounds);
   if (folder.empty()) return 0;
-  // Of a step with the moments in a file, the file's part: both are read and written.
+  // For a step with the moments in a file, the file's part: both are read and written.
   measure(
       {{"reading and writing as many bytes of a file", 16 * count, file_copy(8 * elements, folder)},
        {"CpuAdamW, moments in a file", 16 * count, stepping<optim::CpuAdamW>(elements, folder)}},

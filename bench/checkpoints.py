@@ -1,8 +1,10 @@
-"""What checkpoints cost that are written while training goes on: a job with one every few steps beside one with none, in turn.
+"""The cost of checkpoints that are written while training goes on: a job with one every few steps beside one with none,
+in turn.
 
 One worker of one thread trains an MLP with Adam. Counted is the whole command, so that nothing is hidden outside of steps; both
-save once at the end. With --beside, another build's program does the first job, too. Then, of the same jobs with checkpoints, by
-their monitors: what the step behind the begin of a save takes longer than steps beside which nothing is written.
+save once at the end. With --beside, another build's program does the first job, too. Then, by the monitors of the same
+jobs with checkpoints: how much longer the step behind the begin of a save takes than steps beside which nothing is
+written.
 
     .venv/bin/python bench/checkpoints.py --beside OTHER/build/bimetal
 """
@@ -84,7 +86,8 @@ def measure(options, folder, program, every):
 
 
 def stop_of(options, folder, program, every):
-    """By how much of a step the median step that begins with a save is longer than the median of those before a save."""
+    """The part of a step by which the median step that begins with a save is longer than the median of those before a
+    save."""
     monitor, ends = f"127.0.0.1:{free_port()}", {}
     job = train(options, folder, program, every, "--monitor", monitor)
     while job.poll() is None:

@@ -83,7 +83,7 @@ def measured(job, workers, settings, folder):
     report = folder / "report.json"
     bimetal("train", job, workers, settings, "--report", str(report))
     found = json.loads(report.read_text())
-    # Of an accelerator's own memory the report has none.
+    # The report has no peak of an accelerator's own memory.
     of_cpus = all(worker["device"].startswith("cpu") for worker in found["workers"])
     peaks = [worker["memory"]["peak_bytes"] for worker in found["workers"] if of_cpus and "memory" in worker]
     return {"measured_s": pipeline.median_step(found), "measured_bytes": max(peaks, default=None),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What bursts of competing processes cost: balanced shares beside equal ones and a fixed optimum.
+"""The cost of bursts of competing processes: balanced shares beside equal ones and a fixed optimum.
 
 Two workers at 1 : --speed (the second one emulated, as in the demo, or with --quota held to that part of a core by the
 operating system) train together while other processes compute in bursts: --processes at a time for --burst seconds (drawn
@@ -13,13 +13,13 @@ through the ways in turn:
     fixed     shares set once, in proportion to what the workers did alone and undisturbed
     equal     the same share for both
 
-under one and the same sequence of bursts, begun anew for each way. What a way trains is counted in the same --seconds
-of that sequence, after --start seconds in which its processes start: two ways that last unlike long, or start unlike
-fast, would meet other bursts. Printed are the images/s of every way and run, their ratio to the
-faster worker alone in the same run, and in how many runs balanced reached --at-least times that; efficiency is the balanced
-job's own, against what both devices could do in the very same seconds, so that nothing else that happens on the machine
-between two ways is in it. It wants a machine with at least
-two cores and nothing else to do; where others are busy, too, the figures say little.
+under one and the same sequence of bursts, begun anew for each way. A way's samples are counted in the same --seconds of
+that sequence, after --start seconds in which its processes start: two ways that last unlike long, or start unlike fast,
+would meet other bursts. Printed are the images/s of every way and run, their ratio to the faster worker alone in the
+same run, and in how many runs balanced reached --at-least times that; efficiency is the balanced job's own, against
+what both devices could do in the very same seconds, so that nothing else that happens on the machine between two ways
+is in it. It wants a machine with at least two cores and nothing else to do; where others are busy, too, the figures say
+little.
 
     .venv/bin/python bench/disturbed.py --apart --runs 20 --at-least 1.1        about 20 × 4 × 65 s
 """

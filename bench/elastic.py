@@ -1,4 +1,4 @@
-"""What the loss of a worker and the coming of another cost: Bimetal's elastic jobs beside others, in turn.
+"""The cost of the loss of a worker, and of the coming of another: Bimetal's elastic jobs beside others, in turn.
 
 Three workers of one thread each, on this machine, train the same MLP with Adam. In each round and on each side
 
@@ -22,7 +22,7 @@ for each other every second, and wait one second for more of them; their own are
     .venv/bin/python bench/elastic.py                            about a minute a round
     .venv/bin/python bench/elastic.py --parameters 100e6         wants 8 GB of memory
 
-Where there is no folder --torchft, pip installs torchft into one that is deleted in the end.
+If there is no folder --torchft, pip installs torchft into one that is deleted in the end.
 """
 
 import argparse

@@ -57,7 +57,7 @@ class Side:
         return (self.folder / f"{number}.out").read_text(errors="replace")
 
     def wait_for(self, condition, what):
-        """What `condition` returns, once that is something."""
+        """The result of `condition`, once there is one."""
         end = time.monotonic() + PATIENCE_S
         while (found := condition()) is None:
             ended = any(process.poll() is not None for process in self.processes)
@@ -177,7 +177,7 @@ class Scripts(Side):
         return [(float(end), int(count), int(step)) for end, count, step in map(str.split, lines)]
 
     def step_times(self):
-        """Of all three together: they do not begin at once."""
+        """The step times of all three together: they do not begin at once."""
         return [end for end, count, _ in self.steps(0) if count == WORKERS]
 
     def first_step_of(self, workers, since):

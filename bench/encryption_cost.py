@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What encryption costs: all_reduce over TCP between two ranks of this host, plain and encrypted in
-turn, several times. Prints for each size the medians, their ratio, and the CPU time per byte.
+"""The cost of encryption: all_reduce over TCP between two ranks of this host, plain and encrypted in turn, several
+times. Prints for each size the medians, their ratio, and the CPU time per byte.
 
 On one host the two ranks share the processors with each other and with the kernel, and loopback is
 faster than most networks: the ratio here is the worst case.

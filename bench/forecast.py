@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What the planner forecasts for models that are cut, have their tensors in parts or are kept in shards, beside what happens: in
-one run, for some clusters made of CPU quotas, `bimetal plan` names its best few ways to train a GPT, and each is trained with the
-keys that it names.
+"""The planner's forecasts for models that are cut, have their tensors in parts or are kept in shards, beside measured
+runs: in one run, for some clusters made of CPU quotas, `bimetal plan` names its best few ways to train a GPT, and each
+is trained with the keys that it names.
 
 Prints seconds a step (forecast, median measured, their ratio) and the peak memory of the fullest worker (likewise), the medians of
 all ratios, and how far the first choice was behind the fastest of those that were run.

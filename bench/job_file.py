@@ -14,7 +14,7 @@ def write_job(path, **tables):
 
 
 def hidden_for(parameters):
-    """Of an MLP 784 → h → h → 10: h² + 796 h + 10 parameters."""
+    """The hidden size of an MLP 784 → h → h → 10: h² + 796 h + 10 parameters."""
     return round(-398 + math.sqrt(398 ** 2 + parameters - 10))
 
 

@@ -121,7 +121,7 @@ void add(float* __restrict to, const float* __restrict from, std::size_t count) 
   for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
 }
 
-// One ring as one rank sees it. What flows in it is a stream: of each step, a segment.
+// One ring as one rank sees it. A stream flows in it: one segment for each step.
 class Ring {
  public:
   Ring(const Settings& settings, int rank, int right, int left)
@@ -299,7 +299,7 @@ int main(int argc, char** argv) {
       ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail("mmap");
   auto& shared = *new (memory) Shared;
-  // Of each ring: from each rank to its right.
+  // For each ring: from each rank to its right.
   std::vector<std::vector<std::array<int, 2>>> links(
       static_cast<std::size_t>(settings.connections));
   for (auto& ring : links) {

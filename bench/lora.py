@@ -190,7 +190,7 @@ class Workers:
             sys.exit("a worker has failed; see above")
 
     def found(self, asked, requests):
-        """What the workers that are `asked` have found, at the same time."""
+        """The results of the workers that are `asked`, at the same time."""
         pipes = [self.pipes[number][0] for number in asked]
         for pipe, request in zip(pipes, requests):
             pipe.send(request)
@@ -200,7 +200,7 @@ class Workers:
         return self.found(asked, [{"side": "solo", "place": {}}] * len(asked))
 
     def together(self, side, s_per_step):
-        """Of a job whose steps are expected to take about so long."""
+        """A job whose steps are expected to take about so long."""
         steps = max(3, round(self.options.seconds / s_per_step))
         count, port = str(len(self.speeds)), str(ranks.free_port())
         return self.found(range(len(self.speeds)), [

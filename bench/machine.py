@@ -1,4 +1,4 @@
-"""What a measurement was taken on and with; every benchmark prints it beside its figures."""
+"""The machine and software of a measurement; every benchmark prints them beside its figures."""
 
 import os
 import pathlib

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What people who look at the page cost a job: the time of a step with listeners beside that without, in one run.
+"""The cost to a job of people who look at the page: the time of a step with listeners beside that without, in one run.
 
 One worker on one thread trains steps of about 5 ms (--hidden, --batch). In turn, --windows times each, --listeners connections read
 the page's events, as browsers do, for --seconds, and nobody does. A step's time is that of the job's own clock, which counts training
 alone, from the job's status at a window's begin and end. Printed are the medians and their ratio (1: listeners cost nothing).
 
-With --memory STEPS it is rank 0's memory in a run of so many steps: what is the process's own (RssAnon, VmSwap), a tenth of the time after its
-begin, a tenth before its end, and at most, with a page that one listener follows, and of a job without one beside it. page_costs_mb is
-their difference.
+With --memory STEPS it is rank 0's memory in a run of so many steps: the process's own memory (RssAnon, VmSwap), a tenth
+of the time after its begin, a tenth before its end, and at most, with a page that one listener follows, and of a job
+without one beside it. page_costs_mb is their difference.
 
     .venv/bin/python bench/page.py                      about a minute
     .venv/bin/python bench/page.py --memory 1000000     a quarter of an hour
@@ -140,7 +140,7 @@ def running(args, folder, job):
 
 
 def memory_of(args, folder, monitor):
-    """Of rank 0: a tenth of the time after its begin, and at its end."""
+    """The memory of rank 0: a tenth of the time after its begin, and at its end."""
     seen = []
     with contextlib.ExitStack() as stack:
         process, address = stack.enter_context(running(args, folder, write_job(args, folder, monitor, steps=args.memory)))

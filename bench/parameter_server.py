@@ -23,7 +23,7 @@ JOB = ROOT / "examples" / "fashion_mnist.toml"
 
 
 def server_report(consistency, steps, batch, speeds, period_ms, settings=()):
-    """The report of one job of a server and len(speeds) workers. Of a key set twice the last counts."""
+    """The report of one job of a server and len(speeds) workers. If a key is set twice, the last counts."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         token, report = pathlib.Path(folder, "token"), pathlib.Path(folder, "run.json")
         subprocess.run([BIMETAL, "token", token], check=True, capture_output=True)
@@ -58,7 +58,7 @@ def settled_rate(report):
 
 
 def seconds_to(report, accuracy):
-    """Of training alone. Between two evaluations the accuracy is taken to grow evenly."""
+    """The seconds of training alone. Between two evaluations the accuracy is taken to grow evenly."""
     time, reached = 0.0, 0.1  # ten classes
     for point in report["evaluations"]:
         if point["test_accuracy"] >= accuracy:
@@ -69,7 +69,7 @@ def seconds_to(report, accuracy):
 
 
 def compare_times(options, speeds):
-    """Of all modes with the job's batch and learning rate, evaluated after each epoch."""
+    """Compares all modes with the job's batch and learning rate, evaluated after each epoch."""
     settings = [f"train.epochs={options.epochs}", "train.evaluate=true", "train.steps=0", *options.set]
     times = {}
     for round_ in range(options.rounds):

@@ -68,7 +68,7 @@ def median_step(report):
 
 
 def bound(report, micro_batches):
-    """Of the stages' computing seconds, the update included."""
+    """The bound by the stages' computing seconds, the update included."""
     each = [worker["compute_s"] / report["steps"] / micro_batches for worker in report["workers"]]
     return (micro_batches - 1) * max(each) + sum(each)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `bimetal plan` predicts beside what `bimetal train` then does, in one run.
+"""The prediction of `bimetal plan` beside the rate of `bimetal train`, in one run.
 
 Two workers under CPU quotas plan a job; then each way of the plan (each worker alone, equal and
 balanced split) is trained for real. Prints predicted and measured images/s and their ratio, and

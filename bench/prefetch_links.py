@@ -54,7 +54,7 @@ def report_of(network, consistency, prefetch, options):
 
 
 def parameter_bytes(hidden):
-    """Of the example's CNN: two convolutions and two fully connected layers, float32."""
+    """The size of the example's CNN: two convolutions and two fully connected layers, float32."""
     hidden = hidden or 128
     return 4 * ((9 + 1) * 32 + (32 * 9 + 1) * 64 + (64 * 49 + 1) * hidden + (hidden + 1) * 10)
 

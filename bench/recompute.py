@@ -1,4 +1,4 @@
-"""What recomputation saves and costs, beside torch.utils.checkpoint in Python.
+"""The savings and the cost of recomputation, beside torch.utils.checkpoint in Python.
 
 Each way takes its turn in each round: none, all and sqrt by task::Segments in C++ (recompute_step, built from bench/), none and
 all in Python. Memory is by how much a step's peak rises above model and gradients, with an allocator that gives freed memory back;

@@ -1,4 +1,4 @@
-"""What a step with a parameter server costs each process: seconds of CPU and page faults, per step.
+"""The cost of a step with a parameter server for each process: seconds of CPU and page faults, per step.
 
 A job of one server and --workers workers on this machine, synchronous, the model's size by --hidden (4632: 25 million
 parameters), few samples per step, so that moving and summing outweigh computing. Every way of --way runs in turn in each
@@ -36,7 +36,7 @@ def usage(pid, task=None):
 
 
 def run(program, job, steps, workers, settings):
-    """What each rank has used over its life: all of it, the main thread's part; and the job's seconds."""
+    """Each rank's use over its life: all of it, the main thread's part; and the job's seconds."""
     command = [program, "train", job, *["--worker", "cpu:threads=1"] * workers]
     for setting in (f"train.steps={steps}", *settings):
         command += ["--set", setting]

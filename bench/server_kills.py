@@ -97,7 +97,7 @@ def kill_one(folder, job, lasts_s):
 
 
 def end_of(run, what):
-    """What a run has said; it must end."""
+    """The output of a run; it must end."""
     try:
         return run.communicate(timeout=PATIENCE_S)[0]
     except subprocess.TimeoutExpired as late:

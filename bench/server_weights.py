@@ -1,6 +1,6 @@
-"""What weights by measured bandwidth gain: seconds per step with equal parts of the parameters and with parts as the servers'
-links carry, side by side. Two servers and two workers, each on a host of its own (network namespaces: needs root), server 1
-on a slower link.
+"""The gain by weights from measured bandwidth: seconds per step with equal parts of the parameters and with parts as
+the servers' links carry, side by side. Two servers and two workers, each on a host of its own (network namespaces:
+needs root), server 1 on a slower link.
 """
 
 import argparse

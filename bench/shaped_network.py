@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 
-# What a shaper lets through at once. Small beside a message, but not smaller than what it must let through
-# at each of the kernel's ticks to reach its rate.
+# The data that a shaper lets through at once. Small beside a message, but not smaller than what it must let through at
+# each of the kernel's ticks to reach its rate.
 BURST_S = 0.002
 LEAST_BURST = 32 * 1024
 

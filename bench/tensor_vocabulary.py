@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What bimetal.tensor.parts() saves by the vocabulary in parts: transformers' GPT-2 on two ranks of one host, one thread each,
-with the embedding and the output layer in parts, too, beside whole ones, in turns. Prints milliseconds a step, and the
-most memory that each rank had resident during the steps.
+"""The saving of bimetal.tensor.parts() by the vocabulary in parts: transformers' GPT-2 on two ranks of one host, one
+thread each, with the embedding and the output layer in parts, too, beside whole ones, in turns. Prints milliseconds a
+step, and the most memory that each rank had resident during the steps.
 """
 
 import argparse

@@ -41,7 +41,7 @@ def arguments():
 
 
 def images_per_second(program, speeds, options):
-    """Of the ranks of one job, each held to its speed."""
+    """The rates of the ranks of one job, each held to its speed."""
     command = [sys.executable, program, "--samples", options.samples, "--batch-size", options.batch_size, "--width",
                options.width, "--epochs", options.epochs, "--checkpoint", program.parent / "resnet18.pt"]
     commands = [[str(part) for part in command]] * len(speeds)

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What a step of a job costs by one build of `bimetal`, beside another build, in one run: for changes that may cost nothing.
+"""The cost of a job's step by one build of `bimetal`, beside another build, in one run: for changes that may cost
+nothing.
 
-Of each job both builds run as processes of their own, with one worker on one thread. In turn, --windows times each, one of them goes on for
---seconds and the other is stopped (SIGSTOP), so that both see the same machine. Counted are the processor's nanoseconds of a step, by
-all threads of the job, which other work on the machine makes little longer, and the seconds of the job's own clock. Printed are the
-medians and, as "ratio", before / now of each round's pair: 1 is as fast, below 1 slower, with the quartiles of the rounds.
+Both builds run each job as processes of their own, with one worker on one thread. In turn, --windows times each, one of
+them goes on for --seconds and the other is stopped (SIGSTOP), so that both see the same machine. Counted are the
+processor's nanoseconds of a step, by all threads of the job, which other work on the machine makes little longer, and
+the seconds of the job's own clock. Printed are the medians and, as "ratio", before / now of each round's pair: 1 is as
+fast, below 1 slower, with the quartiles of the rounds.
 
     .venv/bin/python bench/two_builds.py OLD/bimetal NEW/bimetal        about five minutes
 """
@@ -64,7 +66,7 @@ class Job:
         self._process.wait()
 
     def _processes(self):
-        """Of its session: the command and its ranks."""
+        """The processes of its session: the command and its ranks."""
         for path in pathlib.Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if int((path / "stat").read_text().rsplit(")", 1)[1].split()[3]) == self._process.pid:

@@ -31,7 +31,7 @@ def shares_by_hand(speeds, batch):
 
 
 def lock_step_bound(reports):
-    """What is left of Σ together if each step waits for its slowest worker and nothing else costs time.
+    """The fraction of Σ together that remains if each step waits for its slowest worker and nothing else costs time.
 
     The shares are taken to be perfect: each worker's steps are divided by their mean. Left is how
     much they vary. reports: of jobs of one rank each, whose histories hold every step.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What trains where memory is short: a large GPT-2 at ZeRO's level 3 on ranks that cgroups hold to --limits (GiB), as if they were
-machines of that size. Shards by memory, beside equal ones, PyTorch's FSDP2 and (--deepspeed) DeepSpeed's ZeRO-3 under the same
-limits, and beside a run without limits, whose losses it must have.
+"""Training with little memory: a large GPT-2 at ZeRO's level 3 on ranks that cgroups hold to --limits (GiB), as if they
+were machines of that size. Shards by memory, beside equal ones, PyTorch's FSDP2 and (--deepspeed) DeepSpeed's ZeRO-3
+under the same limits, and beside a run without limits, whose losses it must have.
 
     sudo bench/zero_limits.py                                       # GPT-2 large, 774 million parameters, 9 and 5 GiB
     sudo bench/zero_limits.py --model gpt2-xl --offload both --folder /mnt/nvme
@@ -56,7 +56,7 @@ def arguments():
 
 
 def run_limited(commands, limits, timeout_s):
-    """Runs commands[r] as rank r under limits[r] bytes (None: none). What became of it, and all output."""
+    """Runs commands[r] as rank r under limits[r] bytes (None: none). Returns the outcome, and all output."""
     port = ranks.free_port()
     processes, outputs = [], []
     with contextlib.ExitStack() as stack:

@@ -27,7 +27,8 @@ from made_tokens import made_tokens
 
 MBIT = 1_000_000
 PORT = 29581
-# Of the parameters, what each of two ranks sends in a step: half of them for each reduction into shards, each gather.
+# The part of the parameters that each of two ranks sends in a step: half of them for each reduction into shards, and
+# for each gather.
 HALVES = {0: 2, 1: 2, 2: 2, 3: 3}
 
 
@@ -46,7 +47,7 @@ def arguments():
 
 
 def on_both(hosts, command, folder):
-    """What each rank of `command` prints."""
+    """The output of each rank of `command`."""
     token = folder / "token"
     if not token.exists():
         subprocess.run([ranks.BIMETAL, "token", token], check=True, capture_output=True)
@@ -75,7 +76,7 @@ def worker(args):
 
 
 def alone(args, job):
-    """What one worker says to the job by itself: that it trains, or why it does not."""
+    """One worker's report to the job by itself: that it trains, or why it does not."""
     done = subprocess.run([ranks.BIMETAL, "train", job, "--worker", worker(args)], text=True, capture_output=True,
                           timeout=ranks.TIMEOUT_S)
     return done.stderr.strip().splitlines()[0] if done.returncode else "trains"

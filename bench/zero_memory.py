@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What each rank of a job needs in memory at ZeRO's levels, with shards in the proportion given, beside level 0; and with
-the optimizer's state in a file, or the parameters of level 3, too (--offload none,state,both). With --save each job ends with
-a checkpoint, and one that goes on from it for a step is measured, too.
+"""Each rank's memory in a job at ZeRO's levels, with shards in the proportion given, beside level 0; and with the
+optimizer's state in a file, or the parameters of level 3, too (--offload none,state,both). With --save each job ends
+with a checkpoint, and one that goes on from it for a step is measured, too.
 
 A language model on random tokens, AdamW; the ranks compute alike. Prints each rank's peak of resident memory (the report's: of its
 own, without the neighbours' buckets), less what a rank of a job with a tiny model needs, beside what was planned and their ratio, and
@@ -111,7 +111,7 @@ def workers_of(args):
 
 
 def planned(args, job, report):
-    """Of each rank in MiB; by `bimetal plan` where the job that was reported has made no plan."""
+    """The plan for each rank in MiB; by `bimetal plan` if the reported job has made no plan."""
     peaks = [worker["memory"]["planned_bytes"] for worker in report["workers"]]
     if None in peaks:
         done = subprocess.run([args.program, "plan", str(job), "--json", *workers_of(args)], capture_output=True, text=True)

@@ -103,7 +103,7 @@ def tell_steps(name, count, step, base):
 
 
 def command_of(args, script, *more):
-    """Of one rank, which finds the others by torchrun's variables."""
+    """The command of one rank, which finds the others by torchrun's variables."""
     return [script, *more, "--model", args.model, "--steps", str(args.steps), "--batch", str(args.batch), "--block", str(args.block)]
 
 

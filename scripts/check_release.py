@@ -10,8 +10,8 @@ import pathlib
 import re
 import sys
 
-# Where a number that equals the version would be a second place to change. Documentation and comments may have it as an
-# example.
+# Files in which a number that equals the version would be a second place to change. Documentation and comments may have
+# it as an example.
 CODE = ("pyproject.toml", "Makefile", "cmake/**/*", "scripts/*", "python/**/*.py", "python/**/*.in", "src/**/*.cpp", "src/**/*.h")
 COMMENT = re.compile(r"^\s*(#|//|/?\*)")
 

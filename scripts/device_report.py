@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What an accelerator does otherwise than a CPU, as a report that can be sent: for people with a machine that no test has run on.
+"""The differences between an accelerator and a CPU, as a report that can be sent: for people with a machine that no
+test has run on.
 
     make device-report DEVICE=mps                 probes, and `make test-accelerator DEVICE=mps`: half an hour or so
     scripts/device_report.py mps --no-tests       probes alone, in a minute

@@ -19,7 +19,8 @@ examples = types.SimpleNamespace(**runpy.run_path(str(ROOT / "python" / "bimetal
 PACKAGE = ROOT / "python" / "bimetal"
 AUTOLOAD = ROOT / "python" / "bimetal_autoload"
 OLDEST_TORCH = "2.4"
-# Where there are wheels of the program, as bimetal.command.program has it, too; elsewhere pip would find none, and refuse.
+# The platforms with wheels of the program, as bimetal.command.program has them, too; elsewhere pip would find none, and
+# refuse.
 MARKER = ("(sys_platform == 'darwin' and platform_machine == 'arm64') or "
           "(sys_platform == 'linux' and platform_machine == 'x86_64')")
 EXTRAS = {"ray": "ray>=2.52", "tune": "optuna>=4", "data": "fsspec"}

@@ -52,7 +52,8 @@ def show_flaky(known):
 
 
 def batches(tests, known, count, minutes, size=None):
-    """What is run in turn: all at once without a limit, or `size` each; else groups of some minutes, as long as there is time."""
+    """The batches to run in turn: all at once without a limit, or `size` each; else groups of some minutes, as long as
+    there is time."""
     if minutes is None:
         step = size or len(tests) or 1
         yield from (tests[begin : begin + step] for begin in range(0, len(tests), step))

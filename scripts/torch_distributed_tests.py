@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """torch's own tests of process groups and DDP (its distributed_test.py, which comes with torch), on Gloo and on this back end.
 
-They ask for Gloo's name in many places, so that this back end has that name here: whoever asks torch for a "gloo" group gets
-one of "bimetal". Prints a line for each test whose outcome differs, with what it failed of, and how many pass on each; ends
-with 1 where Gloo passes more tests that are not among KNOWN than this back end does.
+They ask for Gloo's name in many places, so that this back end has that name here: code that asks torch for a "gloo"
+group gets one of "bimetal". Prints a line for each test whose outcome differs, with what it failed of, and how many
+pass on each; ends with 1 where Gloo passes more tests that are not among KNOWN than this back end does.
 
 Needs the package (PYTHONPATH=build/python, or installed), and what torch's tests need: pip install expecttest hypothesis.
 A test has its ranks forked from one process, which takes about a second; all of them take some minutes.

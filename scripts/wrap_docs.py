@@ -30,7 +30,8 @@ def wrapped(text: str) -> str:
 
     def flush():
         if paragraph:
-            # What fits stays as it is, so that a small change of a page is a small change of its file; two spaces at an end break lines.
+            # Paragraphs that fit stay as they are, so that a small change of a page is a small change of its file; two
+            # spaces at an end break lines.
             fits = all(len(line) <= WIDTH for line in paragraph) or any(line.endswith("  ") for line in paragraph)
             out.extend(paragraph if fits else filled(paragraph))
             paragraph.clear()

@@ -34,7 +34,7 @@ comm::GroupOptions group_options() {
   return options;
 }
 
-/// The ranks, and whoever starts them.
+/// The ranks, and the process that starts them.
 class Job {
  public:
   explicit Job(const JobOptions& options) : options_(options), token_(net::Token::generate()) {}

@@ -18,7 +18,7 @@ struct JobOptions {
   Links links = {};
 };
 
-/// What one part of the job's life has taken.
+/// The cost of one part of the job's life.
 struct Phase {
   std::string name;
   double seconds = 0;               ///< virtual

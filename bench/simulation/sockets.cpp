@@ -36,7 +36,7 @@ constexpr Nanoseconds kRetransmitsAfter = 200 * kMillisecond;
 
 struct Epoll;
 
-/// Whatever has a descriptor.
+/// Anything with a descriptor.
 struct File {
   explicit File(Process* owner) : process(owner) {}
   virtual ~File() = default;

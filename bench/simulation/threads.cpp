@@ -23,7 +23,7 @@
 
 namespace simulation {
 
-/// Of each thread there are variables of its own: the program's, and the exceptions under way.
+/// Each thread has variables of its own: the program's, and the exceptions under way.
 struct ThreadVariables {
   std::vector<std::byte> program;
   void* exceptions[2] = {};

@@ -4,8 +4,8 @@
 // own code unchanged, since it takes the place of the system's functions for threads, clocks and
 // sockets (threads.cpp, sockets.cpp). Linux alone; one thread of the system's in all.
 //
-// Computing takes no time here. What takes time is a message: to be handled by the host that sends
-// it and by the one that receives it, to go through each one's network card, and on its way.
+// Computing takes no time here. A message takes time: for the hosts that send and receive it to
+// handle it, to go through their network cards, and on its way.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace simulation {
 
 using Nanoseconds = std::int64_t;
 
-/// What all links and hosts are like.
+/// The properties of all links and hosts.
 struct Links {
   double latency_s = 50e-6;       ///< one way, between two hosts
   double loopback_s = 5e-6;       ///< one way, within one
@@ -27,7 +27,7 @@ struct Links {
   std::size_t window = 4u << 20;  ///< bytes of one connection that may be on their way, or unread
 };
 
-/// What a host's sockets have done.
+/// The traffic of a host's sockets.
 struct Traffic {
   std::uint64_t messages_sent = 0, messages_received = 0;  ///< calls that sent or brought bytes
   std::uint64_t bytes_sent = 0, bytes_received = 0;
@@ -52,7 +52,7 @@ struct Process {
 Process& start(std::function<void()> main);
 void set_links(const Links& links);
 
-/// What SIGKILL does: its system closes its sockets.
+/// Acts as SIGKILL: the process's system closes its sockets.
 void kill(Process& process);
 /// Its machine is off: nobody says anything.
 void switch_off(Process& process);

@@ -37,7 +37,7 @@ int main(int argc, char** argv) try {
   const auto y = (x * x).sum(1).gt(16).to(torch::kInt64);
   const auto data = std::make_shared<bimetal::TensorDataset>(bimetal::Values{x, y});
 
-  // What outlives a worker; all else is made anew in the function.
+  // The state that outlives a worker; all else is made anew in the function.
   nn::Sequential model(nn::Linear(16, 64), nn::GELU(), nn::Linear(64, 2));
   model->to(x.scalar_type());
   torch::optim::AdamW adam(model->parameters(), 3e-3);

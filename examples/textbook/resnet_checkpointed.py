@@ -30,7 +30,7 @@ class CheckpointedResNet(nn.Module):
 
 
 class KeptBytes(torch.autograd.graph.saved_tensors_hooks):
-    """What autograd keeps from forward to backward."""
+    """The bytes that autograd keeps from forward to backward."""
 
     def __init__(self):
         self.bytes = 0

@@ -17,7 +17,7 @@ from resnet import resnet18
 
 
 def accuracy(model, dataset, device):
-    """Of all ranks, each of which looks at its part."""
+    """The accuracy over all ranks, each of which looks at its part."""
     sampler = DistributedSampler(dataset, shuffle=False)
     right = torch.zeros(2, device=device)
     model.eval()

@@ -1,5 +1,6 @@
-"""What needs libtorch: the functions and classes that the shared library ``libbimetal_torch`` has beside the core, as the stub tells
-them. They come in by ctypes, so that one library serves every Python; how is in src/bimetal/python/bindings.h."""
+"""Everything that needs libtorch: the functions and classes that the shared library ``libbimetal_torch`` has beside the
+core, as listed in the stub. They come in by ctypes, so that one library serves every Python;
+src/bimetal/python/bindings.h says how."""
 
 import ctypes as _ctypes
 

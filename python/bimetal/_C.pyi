@@ -1,4 +1,4 @@
-"""What the torch library has. Its functions raise bimetal.Error, and take no keywords."""
+"""The contents of the torch library. Its functions raise bimetal.Error, and take no keywords."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ def save_slices(group: ProcessGroup, target: str, model: list[tuple[str, list[in
     tensor's name and shape, the slice's offset and size, its values. src/bimetal/checkpoint/slices/save_slices.h. Collective."""
 
 class SavedSlices:
-    """A checkpoint of any kind, of which each rank reads what it wants. Collective."""
+    """A checkpoint of any kind. Each rank reads the parts that it wants. Collective."""
 
     def __init__(self, group: ProcessGroup, path: str) -> None:
         """`path`: rank 0's, which verifies it; where that fails, all ranks say why."""
@@ -37,11 +37,11 @@ class SavedSlices:
         """Calls it; within, read() gives slices. Collective."""
 
     def read(self, part: str, name: str, offset: list[int], size: list[int]) -> torch.Tensor:
-        """Of the "model"'s or the "optimizer"'s tensor, in the slice's shape: a box, or with one number each a range of
-        its elements."""
+        """A slice of the "model"'s or the "optimizer"'s tensor, in the slice's shape: a box, or with one number each a range
+        of its elements."""
 
 def device_speed(device: str) -> float:
-    """Of float32 products, in GFLOP/s, measured for 0.3 s; 0 if it cannot be had."""
+    """The speed of float32 products, in GFLOP/s, measured for 0.3 s; 0 if it cannot be measured."""
 
 def memory_weights(group: ProcessGroup, device: str) -> list[float]:
     """Free bytes of each rank's device, or ones if somebody cannot tell. Collective."""
@@ -63,7 +63,7 @@ class HookedModel:
         level 3: the parameters have no memory, and the pieces any values, to be filled before after_update(). Collective."""
 
     pieces: list[tuple[str, list[int], int, torch.Tensor]]
-    """Of each: the parameter's name and shape, its first element in it, and what this rank keeps, a leaf."""
+    """For each piece: the parameter's name and shape, its first element in it, and this rank's piece, a leaf."""
 
     shard_bytes: list[int]
     pass_number: int
@@ -82,7 +82,7 @@ class HookedModel:
     def hold_whole(self, names: list[str]) -> None: ...
     def let_go_of_whole(self, root: int | None) -> None: ...
     def gather(self, parts: list[torch.Tensor | None], root: int | None) -> list[tuple[str, torch.Tensor]]:
-        """What the ranks have in the pieces' places as whole tensors, on rank `root` or, with None, on all. Collective."""
+        """The ranks' values for the pieces as whole tensors, on rank `root` or, with None, on all. Collective."""
 
 def share_model(group: ProcessGroup, parameters: list[tuple[str, torch.Tensor]], buffers: list[tuple[str, torch.Tensor]]) -> None:
     """Checks that all ranks have the same, then gives them rank 0's values. Collective."""
@@ -91,7 +91,7 @@ def measured_cut(seconds: list[list[float]], stages: int, chunks: int, micro_bat
     """``seconds``: of each unit, by rank; ``micro_batches`` 0: not known. The unit that each piece begins with."""
 
 def piece_begins(cuts: list[int], pieces: int, units: int, table: str) -> list[int]:
-    """0 and the cuts, if they will do; ``table``: what stands before "cuts" where users give them."""
+    """0 and the cuts, if they will do; ``table``: the text before "cuts" where users give them."""
 
 def usual_micro_batches(schedule: str, stages: int, samples: int, pieces: int) -> int: ...
 
@@ -145,11 +145,11 @@ class PartRanks:
         """``x``, whose gradient is the sum of the ranks' gradients."""
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
-        """Of the ranks' ``x``; its gradient is that of each of them."""
+        """The sum of the ranks' ``x``; its gradient is that of each of them."""
 
     def gathered(self, part: torch.Tensor, columns: int) -> torch.Tensor:
-        """Of ``part`` [n, columns here] all columns. Each rank's gradient is that of its own columns, without a message: the
-        ranks are to have the same gradient of the whole."""
+        """All columns of ``part`` [n, columns here]. Each rank's gradient is that of its own columns, without a message: the
+        ranks must have the same gradient of the whole."""
 
     def cross_entropy_sum(self, logits: torch.Tensor, targets: torch.Tensor, vocabulary: int, ignored: int) -> torch.Tensor:
         """The sum over ``targets`` [n] but those ``ignored``, of ``logits`` [n, those of the vocabulary that are here]:
@@ -200,13 +200,13 @@ class DeepSpeedConfig:
     zero_level: int
 
     def set_total_steps(self, steps: int) -> None:
-        """Of the training, for a schedule that falls until its end."""
+        """Sets the training's steps, for a schedule that falls until its end."""
 
     def learning_rate(self, step: int) -> float:
-        """Of optimizer step number `step`, counted from 1."""
+        """The rate of optimizer step number `step`, counted from 1."""
 
     loss_scale: float
-    """What losses are to be multiplied by; 1 without float16."""
+    """The factor of losses; 1 without float16."""
 
     def update_loss_scale(self, overflow: bool) -> None: ...
     @property
@@ -226,7 +226,7 @@ class LoopMonitor:
 
     def set_workers(self, host_and_device: list[tuple[str, str]]) -> None: ...
     def lines(self, rank: int, host: str, said: list[tuple[float, str, str]]) -> None:
-        """What a rank has said: Unix time, kind and text of each line."""
+        """Takes a rank's log: Unix time, kind and text of each line."""
 
     def start(self) -> None:
         """Time counts from here on."""
@@ -237,9 +237,9 @@ class LoopMonitor:
     def stop(self) -> None: ...
     def step(self, epoch_of: tuple[int, int], step_of: tuple[int, int], batch: int, loss: float, shares: list[int],
              ranks: list[tuple[float, float, float, float, float]]) -> str:
-        """The line for a terminal. ``epoch_of``: from 0; ``batch``: what a step weighs on average. Of each rank: samples and seconds of
-        compute in the step; since the loop's start seconds of waiting and bytes sent; samples per second that it would do by itself.
-        NaN for what is not known."""
+        """The line for a terminal. ``epoch_of``: from 0; ``batch``: a step's average weight. ``ranks``: for each, samples and
+        seconds of compute in the step; since the loop's start seconds of waiting and bytes sent; samples per second by itself.
+        NaN for unknown values."""
 
     def evaluated(self, epoch: int, loss: float, metrics: list[tuple[str, float]], data: str) -> str:
         """The line for a terminal."""
@@ -256,4 +256,4 @@ def in_a_step() -> bool:
     """Whether the program of this process computes samples just now."""
 
 def dropout_by_sample(x: torch.Tensor, p: float, layer: int) -> torch.Tensor:
-    """Of ``x`` [n, …]: each sample's by its own number, within a step."""
+    """Dropout of ``x`` [n, …]: each sample's by its own number, within a step."""

@@ -18,7 +18,8 @@ class AskedStore(Store):
     """torch.distributed.Store over keys and values that somebody else keeps, who is asked and never waits.
 
     Args:
-        ask: calls a method by name: ``ask("get", ["key"])``, with None for what is not there; set, add, compare_set, delete_key, num_keys.
+        ask: calls a method by name: ``ask("get", ["key"])``, with None for a missing key; set, add, compare_set,
+            delete_key, num_keys.
     """
 
     def __init__(self, ask: Any):

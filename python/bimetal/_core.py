@@ -1,6 +1,7 @@
-"""The C++ core, of which there is one in a process: the one within the torch library where that was built for the torch that is
-installed, else the shared library's. Both are called by the C interface (``bimetal.library``), so that the process group, the
-sampler and the balancer are the same with any torch. What needs libtorch is the torch library's alone (``bimetal._C``).
+"""The C++ core, of which there is one in a process. It is the one within the torch library if that was built for the
+installed torch, otherwise the shared library's. Both are called by the C interface (``bimetal.library``), so that the
+process group, the sampler and the balancer are the same with any torch. Only the torch library has the code that needs
+libtorch (``bimetal._C``).
 """
 
 from __future__ import annotations

@@ -9,12 +9,11 @@ from bimetal._core import core
 
 
 class Error(dist.DistBackendError):
-    """What went wrong, with a code that programs can tell apart and the rank that is to blame.
+    """A failure, with a code that programs can tell apart and the rank that is to blame.
 
-    Being a ``torch.distributed.DistBackendError`` (and so a ``RuntimeError``), it is caught by whatever
-    catches torch's own. Where an error passes through autograd (DDP's and FSDP's backward), torch turns it
-    into a plain ``DistBackendError``: its message ends with code and rank, too, as in
-    ``[peer_lost, rank 2]``.
+    Being a ``torch.distributed.DistBackendError`` (and so a ``RuntimeError``), it is caught by code that catches
+    torch's own. If an error passes through autograd (DDP's and FSDP's backward), torch turns it into a plain
+    ``DistBackendError``: its message ends with code and rank, too, as in ``[peer_lost, rank 2]``.
 
     Attributes:
         code: ``invalid_argument``, ``unsupported``, ``timeout``, ``peer_lost``, ``aborted``, ``unauthorized``,
@@ -38,7 +37,7 @@ core.set_error_class(Error)
 if _torch_check.fits():
     _C.set_error_class(Error)
 
-# Of the program, and of what is started with `python -m`: docs/errors.md.
+# The exit statuses of the program, and of modules started with `python -m`: docs/errors.md.
 EXIT_STATUSES = {"invalid_argument": 2, "unsupported": 3, "timeout": 4, "peer_lost": 5, "aborted": 6, "unauthorized": 7,
                  "protocol_mismatch": 8, "call_mismatch": 9, "corrupt_data": 10, "out_of_memory": 11, "not_finite": 12,
                  "system": 13, "internal": 14}

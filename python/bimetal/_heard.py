@@ -10,7 +10,7 @@ MOST_OF_LINE = 500  # characters that are handed on
 
 
 class Heard(io.TextIOBase):
-    """A stream that is what it was, and whose lines those read, too, who watch the job (docs/monitoring.md)."""
+    """A stream as before, whose lines are also for people who watch the job (docs/monitoring.md)."""
 
     def __init__(self, stream: TextIO, tell: Callable[[str], None]):
         self.stream, self._tell, self._begun = stream, tell, ""

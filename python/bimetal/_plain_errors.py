@@ -1,4 +1,4 @@
-"""What `python -m bimetal.command` says where the package cannot be imported: one message and no traceback."""
+"""The message of `python -m bimetal.command` if the package cannot be imported: one message and no traceback."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""python -m bimetal._reference: what `--help` says of the commands that are Python's, as one line of JSON, of which the program
-makes completion and manual pages."""
+"""python -m bimetal._reference: the `--help` of Python's commands as one line of JSON, from which the program makes
+completion and manual pages."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 
 
 def synchronize(device: torch.device) -> None:
-    """Returns when `device` has done what was asked of it; at once for the CPU."""
+    """Returns when `device` has done all its work; at once for the CPU."""
     if device.type == "cpu":
         return
     own = getattr(torch, device.type)
@@ -20,7 +20,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def synchronize_stream(device: torch.device) -> None:
-    """Returns when `device` has done what this thread's current stream was given, whatever else it has to do."""
+    """Returns when `device` has done the work of this thread's current stream, whatever else it has to do."""
     own = getattr(torch, device.type)
     if device.type != "cpu" and hasattr(own, "current_stream"):
         own.current_stream(device).synchronize()
@@ -30,8 +30,8 @@ def synchronize_stream(device: torch.device) -> None:
 
 @contextlib.contextmanager
 def beside(device: torch.device) -> Iterator[None]:
-    """What is asked of `device` in here does not wait for what its current stream has to do, where it has others, and is done at
-    the end."""
+    """Work given to `device` in here does not wait for its current stream, if the device has other streams, and is done
+    at the end."""
     if device.type in ("cuda", "xpu"):
         own = getattr(torch, device.type)
         stream = own.Stream(device)

@@ -1,4 +1,4 @@
-"""What loops have in common whose ranks keep parts of a module: texts and norms over the ranks, how large parts are, and torch's
+"""Shared by loops whose ranks keep parts of a module: texts and norms over the ranks, how large parts are, and torch's
 functions that would take a rank's part for all of it."""
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def require_group(call: str) -> None:
 
 
 def require_alike(call: str, told: dict[str, Any], group: dist.ProcessGroup | None) -> None:
-    """bimetal.Error ``call_mismatch`` on every rank, which names one that was told something else than the first, where
-    what all ranks do follows from these. Collective.
+    """bimetal.Error ``call_mismatch`` on every rank, which names a rank whose arguments differ from the first rank's,
+    for arguments that decide what all ranks do. Collective.
 
     Args:
         call: as a user knows it, for the message.
-        told: by name; of what JSON has.
+        told: the arguments by name; values that JSON has.
     """
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     first, *others = map(json.loads, share_text(json.dumps(told, default=int), group))
@@ -44,7 +44,7 @@ def require_alike(call: str, told: dict[str, Any], group: dist.ProcessGroup | No
 
 
 def share_text(text: str, group: dist.ProcessGroup | None) -> list[str]:
-    """Every rank's. Collective. (Objects would be pickled, and a pickle from elsewhere runs what it likes.)"""
+    """Every rank's text. Collective. (Objects would be pickled, and a pickle from elsewhere runs what it likes.)"""
     mine = torch.tensor(list(text.encode()), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
     dist.all_gather(sizes, torch.tensor([len(mine)]), group=group)
@@ -85,7 +85,7 @@ def rank_weights(name: str, given: str | Sequence[float], kinds: Sequence[str], 
 
 
 def norm_over_ranks(counted: list[torch.Tensor], group: dist.ProcessGroup | None) -> torch.Tensor:
-    """Of what each rank counts, the same on every rank. Collective."""
+    """The norm of the gradients that all ranks count, the same on every rank. Collective."""
     square = torch.zeros(1, dtype=torch.float64)
     if counted:
         square += torch.stack([part.double().cpu() for part in torch._foreach_norm(counted)]).square().sum()
@@ -95,7 +95,7 @@ def norm_over_ranks(counted: list[torch.Tensor], group: dist.ProcessGroup | None
 
 def clip_over_ranks(gradients: list[torch.Tensor], counted: list[torch.Tensor], max_norm: float,
                     group: dist.ProcessGroup | None) -> torch.Tensor:
-    """As ``torch.nn.utils.clip_grad_norm_``, of the gradients of all ranks. Collective.
+    """As ``torch.nn.utils.clip_grad_norm_``, for the gradients of all ranks. Collective.
 
     Args:
         gradients: this rank's.

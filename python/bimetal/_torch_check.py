@@ -1,5 +1,5 @@
-"""Which torch goes with what is installed of the package. Refuses one that the torch library, which has what needs libtorch, was not
-built against, before the loader does so in riddles."""
+"""Which torch goes with the installed parts of the package. Refuses a torch that the torch library was not built
+against, before the loader does so in riddles."""
 
 import importlib.util
 import pathlib
@@ -14,7 +14,7 @@ from bimetal import _build
 OLDEST = (2, 4)
 LIBRARY = {"win32": "libbimetal_core.dll", "darwin": "libbimetal_core.dylib"}.get(sys.platform, "libbimetal_core.so")
 TORCH_LIBRARY = "libbimetal_torch.dylib" if sys.platform == "darwin" else "libbimetal_torch.so"
-# Where there are wheels of the program, and of the torch library; scripts/make_wheel.py tells pip the first.
+# The platforms with wheels of the program, and of the torch library; scripts/make_wheel.py tells pip the first.
 WHEELS_OF_PROGRAM = {("linux", "x86_64"), ("darwin", "arm64")}
 WHEELS_OF_LIBRARY = {("linux", "x86_64")}
 NEWEST_TRIED = (2, 15)  # later ones are not refused: most work as they are
@@ -102,7 +102,8 @@ def require_torch_library(what: str) -> None:
 
 
 def how_to_get(system: str = sys.platform, machine: str = "", wheels: Collection[tuple[str, str]] = WHEELS_OF_PROGRAM) -> str:
-    """What to do for the program, or for what there are ``wheels`` of, on this platform, or the one that is named as Python does."""
+    """How to get the program, or other things with ``wheels``, on this platform, or on the one named as Python names
+    it."""
     machine = machine or platform.machine()
     if (system, machine) in wheels:
         return ("pip install --find-links FOLDER 'bimetal[train]', with the folder that has the wheels, or build it from the sources "

@@ -13,9 +13,9 @@ def device(spec: str | None = None) -> torch.device:
     """The device for this rank.
 
     Args:
-        spec: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``, ``"auto"`` …; None is what the environment
-            variable BIMETAL_WORKER says, else ``"auto"``: the accelerator of this machine's
-            LOCAL_RANK-th process while there are enough of them, else the CPU.
+        spec: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``, ``"auto"`` …; None: the value of the environment variable
+            BIMETAL_WORKER, else ``"auto"``: the accelerator of this machine's LOCAL_RANK-th process while there are
+            enough of them, else the CPU.
 
     Raises:
         bimetal.Error: ``unsupported`` if there is no such device (the message lists those there are),

@@ -22,7 +22,7 @@ DEVICES = ["cpu", "cuda", "mps", "xpu"]
 
 _registered = False
 
-# How long the process's end waits for what is still in flight.
+# How long the process's end waits for calls in flight.
 _SECONDS_AT_EXIT = 2.0
 
 
@@ -115,6 +115,6 @@ def bytes_sent(group: dist.ProcessGroup | None = None, device: str | torch.devic
 
 
 def transport(group: dist.ProcessGroup | None = None, device: str | torch.device = "cpu") -> str:
-    """What carries the group's messages: ``shm`` where all ranks share memory, else ``tcp`` or ``mpi``. Ranks that share
-    memory with some of the others reduce through it first, and only the rest goes by that."""
+    """The carrier of the group's messages: ``shm`` where all ranks share memory, else ``tcp`` or ``mpi``. Ranks that
+    share memory with some of the others reduce through it first, and only the rest goes by that."""
     return core.transport(_backend_of(group, device))

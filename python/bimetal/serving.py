@@ -27,13 +27,13 @@ from bimetal._torch_check import require_torch_library
 
 @dataclasses.dataclass(frozen=True)
 class PredictResult:
-    """What a model says about some samples, in their order; all tensors are on the CPU.
+    """A model's predictions for some samples, in their order; all tensors are on the CPU.
 
     Attributes:
         logits: float64 [n, classes], as the model gives them.
-        step: optimizer steps that the weights have learnt from. A large request is computed in several batches,
-            between which a job in training may have moved on: of the oldest weights then.
-        newest_step: of the newest.
+        step: optimizer steps behind the weights. A large request is computed in several batches, and a job in training
+            may move on between them: then those of the oldest weights.
+        newest_step: those of the newest weights.
     """
 
     logits: torch.Tensor
@@ -64,8 +64,8 @@ class Predictor:
 
     Raises:
         ImportError: without the torch library; it says what to install.
-        bimetal.Error: with code ``invalid_argument`` for an address or token file that makes no sense. Of all
-            other methods: ``timeout``, ``peer_lost``, ``unauthorized`` (another token), ``unsupported`` (a job that
+        bimetal.Error: with code ``invalid_argument`` for an address or token file that makes no sense. All other
+            methods raise: ``timeout``, ``peer_lost``, ``unauthorized`` (another token), ``unsupported`` (a job that
             serves no predictions), ``aborted`` (the server is busy, or ends), ``protocol_mismatch``.
     """
 
@@ -103,15 +103,15 @@ class Predictor:
         return PredictResult(logits, oldest, newest)
 
     def model(self) -> dict[str, Any]:
-        """What is served: ``model`` (its name), ``release``, ``channels``, ``height``, ``width``, ``classes``, ``mean``
-        and ``stddev`` (of pixel / 255 in training: lists of one number for each channel, or one for all), ``dtype``
-        (that it computes in)."""
+        """The served model: ``model`` (its name), ``release``, ``channels``, ``height``, ``width``, ``classes``,
+        ``mean`` and ``stddev`` (of pixel / 255 in training: lists of one number for each channel, or one for all),
+        ``dtype`` (that it computes in)."""
         with self._turn:
             return self._open().facts(self._timeout)
 
     def figures(self) -> dict[str, Any]:
-        """What the server has done for all its clients: ``requests``, ``samples``, ``batches``, ``refused``,
-        ``clients``, and of the last 1000 requests ``latency_median_s`` and ``latency_p99_s``."""
+        """The server's totals for all its clients: ``requests``, ``samples``, ``batches``, ``refused``, ``clients``,
+        and, for the last 1000 requests, ``latency_median_s`` and ``latency_p99_s``."""
         with self._turn:
             return self._open().figures(self._timeout)
 

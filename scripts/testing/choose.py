@@ -6,7 +6,7 @@ import subprocess
 
 from . import catalog
 
-# What a test takes where nothing is known of it yet, by its first label or its kind.
+# The time of a test that has never run, by its first label or its kind.
 UNKNOWN_SECONDS = {"suites": 480.0, "python": 45.0, "fault": 6.0, "network": 10.0, "launch": 6.0}
 QUICK_SECONDS, QUICK_EACH = 90.0, 8.0  # of processor time, on one core
 
@@ -37,7 +37,7 @@ def that_fit(tests, known, limit):
 
 
 def edited_files():
-    """What differs from the last commit, or, where nothing does, what that commit changed."""
+    """The files that differ from the last commit or, if none do, those that it changed."""
     def git(*arguments):
         return subprocess.run(["git", *arguments], cwd=catalog.ROOT, capture_output=True, text=True).stdout.splitlines()
 
@@ -47,7 +47,7 @@ def edited_files():
 
 
 def quick(tests, inputs, known, edited):
-    """What the edited files reach, the nearest first, then unit tests that are fast."""
+    """The tests that the edited files reach, the nearest first, then unit tests that are fast."""
     short = [test for test in tests if seconds(test, known) <= QUICK_EACH and not test.labels & {catalog.SUITES}]
     near = reached(short, inputs, known, edited)
     units = [test for test in short if test not in near and (test.labels & {"unit", "conformance"} or not test.labels)]

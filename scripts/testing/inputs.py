@@ -1,4 +1,4 @@
-"""What the result of a test depends on, found in the build's own link graph (Ninja) and in Python's imports.
+"""The files that a test's result depends on, found in the build's own link graph (Ninja) and in Python's imports.
 
 A program depends on every source and header that went into an object that it links. A script depends on the modules that it imports,
 directly or not, and, if the package is among them, on the package's compiled modules. Files whose folder a test names in its

@@ -1,5 +1,6 @@
-"""What earlier runs have found, in a file outside of the repository: how long each test took, whether it passed, of which inputs,
-and which tests passed only at a second try. Where the file is gone, nothing is known, and everything runs."""
+"""The results of earlier runs, in a file outside of the repository: how long each test took, whether it passed, of
+which inputs, and which tests passed only at a second try. Where the file is gone, nothing is known, and everything
+runs."""
 
 import datetime
 import json

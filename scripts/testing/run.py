@@ -79,7 +79,7 @@ class Count:
 
 
 def run(build, tests, results, inputs_of, count, rerun=True):
-    """Runs tests beside each other, as far as CTest's properties of them allow. Whatever the outcome, it is kept in `results`."""
+    """Runs tests beside each other, as far as CTest's properties of them allow. Every outcome is kept in `results`."""
     cores = os.cpu_count() or 2
     outcomes = {outcome.name: outcome for outcome in run_ctest(build, tests, 2 * cores)}
     for test in tests:

@@ -183,7 +183,7 @@ class Precision(OnDevice):
                 self.assertAlmostEqual(losses[name] / losses["float32"], 1, delta=0.03)
 
     def test_tf32(self):
-        """Where it is; elsewhere it is refused."""
+        """On devices that have it; elsewhere it is refused."""
         settings = {"train__dtype": "float32", "train__precision": "tf32"}
         if not DEVICE.startswith("cuda"):
             job = self.train(self.write_text_job("refused", **settings), workers=[DEVICE]).done(harness.UNSUPPORTED)

@@ -44,7 +44,7 @@ def has_double(device):
 
 
 class Lab:
-    """What a check has: this rank's device, a group, and what it has found so far."""
+    """A check's tools: this rank's device, a group, and its findings so far."""
 
     def __init__(self, devices):
         self.devices, self.rank, self.size = devices, dist.get_rank(), dist.get_world_size()
@@ -79,7 +79,7 @@ class Lab:
 
 
 def run(devices, checks):
-    """What each check has found, why it was left out, and how long it took."""
+    """Each check's findings, why it was left out, and how long it took."""
     if devices[dist.get_rank()].startswith("cuda"):
         torch.cuda.set_device(devices[dist.get_rank()])
     lab, found = Lab(devices), {}

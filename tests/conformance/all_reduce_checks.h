@@ -1,5 +1,5 @@
 #pragma once
-// What every all-reduce is held to, whichever algorithm and islands it runs on.
+// The checks of every all-reduce, whichever algorithm and islands it runs on.
 
 #include <gtest/gtest.h>
 

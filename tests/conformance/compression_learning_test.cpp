@@ -1,4 +1,4 @@
-// What error feedback promises: nothing is lost for good, and training ends where it would have.
+// The promise of error feedback: nothing is lost for good, and training ends where it would have.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,7 +25,7 @@ constexpr std::size_t kCount = 1537;
 
 class Feedback : public OnWorlds {
  protected:
-  // Where some ranks share memory, only what goes between these islands is shortened.
+  // If some ranks share memory, only messages between these islands are compressed.
   comm::CompressedLinks links() const {
     return GetParam().transport == Transport::islands ? comm::CompressedLinks::between_islands
                                                       : comm::CompressedLinks::all;
@@ -162,7 +162,8 @@ TEST_P(Feedback, StateComesBack) {
       second.set_state(first.state());
       EXPECT_EQ(second.state(), first.state());
       EXPECT_EQ(step(second, 2), step(first, 2)) << to_string(scheme);
-      // What all owe together is the same on every rank, and stays so when it is shared out.
+      // The sum of all error feedback is the same on every rank, and stays so when it is shared
+      // out.
       const auto whole = first.whole_state();
       CompressedAllReduce third(group, options);
       third.set_whole_state(whole);

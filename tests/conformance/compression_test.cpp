@@ -61,7 +61,7 @@ double bound_of(Scheme scheme, int size) {
 
 class Compressed : public OnWorlds {
  protected:
-  // Where some ranks share memory, only what goes between these islands is shortened.
+  // If some ranks share memory, only messages between these islands are compressed.
   comm::CompressedLinks links() const {
     return GetParam().transport == Transport::islands ? comm::CompressedLinks::between_islands
                                                       : comm::CompressedLinks::all;
@@ -220,7 +220,7 @@ TEST_P(Compressed, NotANumberReachesEveryRankOnce) {
 
 TEST_P(Compressed, FewerBytesTravel) {
   on_ranks([&](int rank, Group group) {
-    // Of an island one rank alone sends: islands_test.cpp.
+    // Only one rank of an island sends: islands_test.cpp.
     if (group.size() == 1 || GetParam().transport == Transport::islands) return;
     const std::size_t count = std::size_t{1} << 18;
     std::vector<float> data(count);
@@ -231,7 +231,7 @@ TEST_P(Compressed, FewerBytesTravel) {
       group.all_reduce(buffer(data), ReduceOp::sum, how).wait();
       return static_cast<double>(group.bytes_sent() - before);
     };
-    // What a ring moves; measured, it would be nothing where ranks share memory.
+    // The bytes that a ring moves. Measured, they would be 0 if ranks share memory.
     const double n = group.size();
     const double plain = 2 * (n - 1) / n * static_cast<double>(count * sizeof(float));
     const std::pair<Scheme, double> ratios[] = {{Scheme::float16, 1.98}, {Scheme::bfloat16, 1.98},

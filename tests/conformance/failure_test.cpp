@@ -128,7 +128,7 @@ TEST_P(Failure, AbortEndsEverythingEverywhere) {
 TEST_P(Failure, AFailedSubgroupLeavesItsParentAlone) {
   on_ranks([&](int rank, Group world) {
     Group pair = world.subgroup({0, 1});
-    world.barrier().wait();  // all have made it: who is still at that would be aborted, too
+    world.barrier().wait();  // all have made it: a rank still in that call would be aborted, too
     if (rank == 0) pair.abort("enough");
     if (pair) {
       EXPECT_EQ(error_of([&] { pair.barrier().wait(); }).code(), ErrorCode::Aborted);
@@ -154,7 +154,7 @@ TEST_P(Failure, ASubgroupWaitsForItsMembersAsLongAsItIsTold) {
   });
 }
 
-// No deadline comes into it: whoever waits for a rank that has left hears of it.
+// No deadline comes into it: ranks that wait for one that has left hear of it.
 TEST_P(Failure, ARankThatLeavesIsMissed) {
   on_ranks([&](int rank, Group group) {
     if (rank == 1) return;

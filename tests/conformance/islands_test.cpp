@@ -95,7 +95,7 @@ TEST_P(TwoLevels, ASubgroupHasItsOwn) {
   });
 }
 
-// One rank of an island makes another call: everybody ends with a mismatch, whoever noticed it.
+// One rank of an island makes another call: all ranks end with a mismatch, whichever noticed it.
 TEST_P(TwoLevels, DifferentCallsEndInAMismatch) {
   on_ranks([](int rank, Group group) {
     std::vector<float> data(100000);

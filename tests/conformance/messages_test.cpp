@@ -109,7 +109,7 @@ TEST_P(Messages, OneThatNobodyTakesEndsAtItsDeadline) {
   }
   on_ranks([&](int rank, Group group) {
     warm_up(group);
-    // Beyond what is kept for a receiver.
+    // More than is kept for a receiver.
     std::vector<float> data(rank == 0 ? std::size_t{300} << 18 : 1);
     try {
       if (rank == 0)

@@ -99,7 +99,7 @@ def steps_of(engine, numbers):
 
 
 def saved_by_engine(folder, stage):
-    """What it has after some steps, and after as many again."""
+    """The engine's state after some steps, and after as many again."""
     engine, model = engine_of(stage)
     steps_of(engine, range(STEPS))
     engine.save_checkpoint(folder)

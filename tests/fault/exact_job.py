@@ -28,7 +28,8 @@ class SameEnds(FaultTest):
         return whole
 
     def assert_same_end(self, name, step, alone="alone", dtype="float64", close=1e-12, scaled=False):
-        """What folder `name` holds is what folder `alone` does, to rounding; `scaled`: by the largest number of each tensor."""
+        """Folder `name` has the same contents as folder `alone`, to rounding; `scaled`: by the largest number of each
+        tensor."""
         whole = self.whole(name, step)
         for file in ("model.safetensors", "optimizer.safetensors"):
             ours, expected = (tensors_of(path / file, dtype) for path in (whole, self.folder / alone / f"step-{step:08}"))

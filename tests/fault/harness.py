@@ -1,7 +1,7 @@
 """Runs the real `bimetal` in small, fast jobs, breaks something, and checks what is left behind.
 
 Every process that a test starts carries a variable with the test's own identity, which its children
-inherit: so the harness finds each of them, whoever its parent is by then.
+inherit: so the harness finds each of them, whatever its parent is by then.
 """
 
 import fcntl
@@ -69,7 +69,8 @@ def free_port(host="127.0.0.1"):
 
 
 def own_address():
-    """By which other machines would reach this one; skips the test where there is none beyond loopback. Nothing is sent."""
+    """The address by which other machines would reach this one; skips the test if there is none beyond loopback.
+    Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -232,7 +233,7 @@ class FaultTest(unittest.TestCase):
         wait_until(lambda: max(self.saved_steps(), default=0) > first or job.process.poll() is not None, "a second checkpoint", job)
 
     def report_of(self, job, name="run.json"):
-        """Of a job that is done, or comes to its end."""
+        """The report of a job that is done, or comes to its end."""
         job.done()
         return json.loads((self.folder / name).read_text())
 

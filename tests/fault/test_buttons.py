@@ -1,4 +1,4 @@
-"""What the page's buttons ask for is done between steps, on all ranks: without a browser (tests/page has one)."""
+"""The requests of the page's buttons are met between steps, on all ranks: without a browser (tests/page has one)."""
 
 import json
 import os
@@ -26,7 +26,7 @@ class Browser:
         self.hello = self.told("hello")
 
     def told(self, name, which=lambda data: True):
-        """What the job tells of that kind, and is wanted."""
+        """The job's events of that kind that are wanted."""
         kind, end = "", time.monotonic() + harness.PATIENCE_S
         for line in self.events:
             if line.startswith(b"event: "):
@@ -74,7 +74,8 @@ class Buttons(FaultTest):
         self.assert_nothing_left()
 
     def test_logs_of_all_ranks_reach_whoever_watches_rank_0(self):
-        """What the library says on each of three, in a little at a time, and rank 0 keeps a bounded part of it."""
+        """The library's log lines on each of three ranks come in a little at a time, and rank 0 keeps a bounded part of
+        them."""
         job = self.train(self.write_job(), "--page", workers=("cpu:threads=1",) * 3, environment={"BIMETAL_DEBUG": "info"})
         browser, lines = Browser(job), []
 

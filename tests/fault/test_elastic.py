@@ -161,7 +161,7 @@ class Elastic(ElasticJob):
 
 
 class ElasticMeshes(ElasticJob):
-    """What is cut goes on from the last checkpoint, cut for those who are there."""
+    """Cut models go on from the last checkpoint, cut for the workers that are there."""
 
     def assert_goes_on(self, job, workers):
         job.done()
@@ -240,7 +240,7 @@ class ElasticRoom(TextJob):
 
 
 class ElasticOnSeveralMachines(ElasticJob, TwoMachines):
-    """What comes from several machines is elastic unless it says otherwise."""
+    """A job on several machines is elastic unless it says otherwise."""
 
     def begin(self, guests=2, *arguments, **settings):
         host = self.host(self.write_elastic_job(**settings), *arguments, world_size=1 + guests, workers=(SLOW,))

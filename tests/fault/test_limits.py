@@ -1,5 +1,5 @@
-"""What the system refuses: processes, descriptors, /proc; and more threads than it has cores for. Each
-ends the job with one message that names the limit, and not with the system's words alone."""
+"""Limits of the system: processes, descriptors, /proc; and more threads than it has cores for. Each ends the job with
+one message that names the limit, and not with the system's words alone."""
 
 import os
 import resource
@@ -34,7 +34,7 @@ class Limits(FaultTest):
 
     @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root, and setpriv to be somebody else")
     def test_processes(self):
-        """Of a user who has none besides: root's are not counted."""
+        """Run as a user who has none besides: root's are not counted."""
         os.chmod(self.folder, 0o755)
         os.chmod(self.temporary, 0o777)
         as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]

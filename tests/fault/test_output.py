@@ -1,5 +1,5 @@
-"""Output that nobody reads: the job goes on. Output that nobody looks at: it is plain. What nobody likes to read is
-printed all the same."""
+"""Output that nobody reads: the job goes on. Output that nobody looks at: it is plain. Output that nobody likes to
+read: it is printed all the same."""
 
 import json
 import os

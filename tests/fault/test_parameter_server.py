@@ -36,7 +36,7 @@ class ParameterServer(TwoMachines):
         curve = [(point["step"], point["test_accuracy"]) for point in report["evaluations"]]
         self.assertEqual(curve, [(point["step"], point["test_accuracy"]) for point in alone["evaluations"]])
         self.assertEqual(len(curve), EPOCHS)
-        # Whoever comes first has all steps until the other one is there, too.
+        # The first worker has all steps until the other one is there, too.
         late = report["history"][len(report["history"]) // 2:]
         self.assertGreater(sum(point["shares"][0] for point in late), sum(point["shares"][1] for point in late))
 

@@ -1,5 +1,6 @@
-"""Jobs whose model is cut into stages: what is chosen and shown, a stage that is stuck is named by those beside it, meshes that
-cannot be. What they learn, and that others go on with it: tests/golden, test_mesh.py and test_killed_worker.py."""
+"""Jobs whose model is cut into stages: choices and their display, a stuck stage that its neighbours name, and
+impossible meshes. For their results, and for others that go on with them: tests/golden, test_mesh.py and
+test_killed_worker.py."""
 
 import json
 import os

@@ -37,7 +37,7 @@ class Profile(FaultTest):
             self.assertEqual(names.count("bimetal::update"), 2 * 3)  # gradients are inspected, then used
             self.assertIn("aten::addmm", names)
             self.assertTrue([e for e in mine if e["cat"] == "fabric" and e["name"] == "all_reduce"])
-            # What happens in a step lies within it.
+            # Events of a step are within it.
             steps = [e for e in mine if e["name"].startswith("step ")]
             for event in mine:
                 if event["cat"] == "operation":

@@ -1,7 +1,8 @@
 """A rank is killed before all ranks have met: the others end at once, on its machine and on others, and say which it was.
 
-cluster.join_timeout_s is longer than the test's patience: whoever waits for the dead rank in vain fails the test. On one
-machine the launcher would end the others in any case, after a while: that they have done so by themselves is in their log.
+cluster.join_timeout_s is longer than the test's patience: a rank that waits for the dead one in vain fails the test. On
+one machine the launcher would end the others in any case, after a while: that they have done so by themselves is in
+their log.
 """
 
 import os

@@ -1,6 +1,7 @@
 """A parameter server is killed while the job starts: with a copy of what it keeps the job goes on, without it ends at once.
 
-cluster.join_timeout_s is longer than the test's patience: whoever waits for the dead server in vain fails the test.
+cluster.join_timeout_s is longer than the test's patience: a process that waits for the dead server in vain fails the
+test.
 """
 
 import os

@@ -78,7 +78,7 @@ class SharedData(DataElsewhere):
     # ---- faults while the data is sent -------------------------------------------------------------
 
     def assert_no_half(self):
-        """What a killed process leaves may lie aside, but never under the data set's name."""
+        """Leftovers of a killed process may be beside the data set, but never under its name."""
         self.assertEqual([p.name for p in self.in_cache() if not p.name.startswith(".")], [])
 
     def test_no_room_to_keep_it(self):

@@ -20,7 +20,7 @@ OTHER_VERSION = 99
 
 
 class Stranger:
-    """A server that reads of a message what never changes and answers with `answer`, whoever calls."""
+    """A server that reads only the part of a message that never changes, and gives every client `answer`."""
 
     def __init__(self, test, answer):
         self.answer = answer

@@ -55,7 +55,7 @@ class Superseded(TwoMachines):
                 shutil.rmtree(self.checkpoints)
 
     def test_a_server_that_slept_while_it_saved_does_not_put_that_into_place(self):
-        """Where hosts have folders of their own, nobody's later checkpoint is there to tell it."""
+        """If hosts have folders of their own, nobody's later checkpoint is there to tell it."""
         elsewhere = self.folder / "elsewhere"
         elsewhere.mkdir()
         kept = self.folder / "kept"

@@ -99,7 +99,7 @@ class Zero(ExactJob):
                                              "train__clip_norm": 0, **settings})
 
     def test_of_a_step_that_backward_has_begun_to_apply_nothing_is_saved(self):
-        # Whichever part of a step the others are in when it is killed.
+        # The others may be in any part of a step when it is killed.
         job = self.train(self.update_in_backward("checkpoints", checkpoint__every_steps=1, checkpoint__keep=2),
                          "--set", "train.steps=5000")
         self.wait_for_a_told_checkpoint(job)

@@ -167,7 +167,7 @@ class Rank {
     mailbox_.on_payload(peer, header);
   }
 
-  /// What the mesh and the group's core would do.
+  /// Acts as the mesh and the group's core would.
   void settle() {
     for (;;) {
       if (entered_ && listener_->failed && !given_up_) {

@@ -1,6 +1,6 @@
 // In the place of net/tcp/dial.cpp, whose coroutines clang 14 cannot compile with
-// AddressSanitizer ("Cannot represent a difference across sections"). What net/token.cpp asks it
-// for, no target does.
+// AddressSanitizer ("Cannot represent a difference across sections"). No target needs what
+// net/token.cpp asks it for.
 
 #include "bimetal/base/error.h"
 #include "bimetal/net/tcp/dial.h"

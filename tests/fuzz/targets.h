@@ -1,9 +1,9 @@
 #pragma once
-// What is fuzzed: each of these takes any bytes as a peer might send them. It returns when they
-// have been refused or taken as they should be; whatever else happens is for the sanitizers, and
-// abort() for a broken promise. libfuzzer_main.cpp makes a libFuzzer program of each;
-// replay_test.cpp runs the corpus through all of them with any compiler. Those of file_targets.cpp
-// read files and stand on libtorch, with which libFuzzer cannot search: they are replayed alone.
+// The fuzz targets: each takes any bytes as a peer might send them. It returns when they have been
+// refused or taken as they should be. The sanitizers find anything else, and a broken promise ends
+// in abort(). libfuzzer_main.cpp makes a libFuzzer program of each; replay_test.cpp runs the corpus
+// through all of them with any compiler. Those of file_targets.cpp read files and stand on
+// libtorch, with which libFuzzer cannot search: they are replayed alone.
 
 #include <cstddef>
 #include <cstdlib>

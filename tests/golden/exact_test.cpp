@@ -1,6 +1,6 @@
-// The product's first promise: whoever computes, however a global batch is shared out, and wherever
-// states, gradients and parameters are kept, the training is the one that a single device would
-// have done.
+// The product's first promise: the training is the one that a single device would have done. It
+// does not matter who computes, how a global batch is shared out, and where states, gradients and
+// parameters are kept.
 
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/nn.h>
@@ -78,7 +78,7 @@ TEST(Exactness, LimitsDropoutAndOptimizersShow) {
   EXPECT_GT(largest_difference(of("LlamaDropoutClipped").parameters, of("Llama").parameters), 1e-4);
 }
 
-// What is compared with is torch's own mean, over samples and over tokens.
+// The reference is torch's own mean, over samples and over tokens.
 TEST(Exactness, MeansAreTorchsOwn) {
   const std::vector<std::int64_t> samples = {3, 60, 2, 199};
   for (const auto learns : {Learns::images, Learns::tokens}) {

@@ -56,7 +56,7 @@ const std::vector<Shape>& shapes() {
   return all;
 }
 
-/// What takes many ranks: tensors in three parts, or replicas in shards on three stages.
+/// Meshes that take many ranks: tensors in three parts, or replicas in shards on three stages.
 const std::vector<Shape>& large_shapes() {
   static const std::vector<Shape> all = {
       {"TwoByThreeLevel1", 2, {3, 1, 2}, Kind::one_f_one_b, {{17, 7}}, 4, 1, 1, {3, 1}},

@@ -137,7 +137,7 @@ TEST(ServerTraining, TensorsOfOneHostGoThroughMemory) {
   EXPECT_LE(largest_difference(shared.parameters(), connected.parameters()), 1e-12);
 }
 
-/// What a worker gets to see of the parameters, piece by piece.
+/// The parameters as a worker sees them, piece by piece.
 Rounding pulled_by(comm::Scheme scheme, const ShardPlan& plan) {
   return [scheme, plan](const std::vector<torch::Tensor>& parameters) {
     for (const auto& piece : plan.pieces) {
@@ -184,7 +184,8 @@ TEST(ServerTraining, ShortenedPullsRoundForTheGradientAlone) {
   }
 }
 
-// Of topk an eighth, and of each matrix a product of rank 2: error feedback makes up for the rest.
+// With topk an eighth, and for each matrix a product of rank 2: error feedback makes up for the
+// rest.
 TEST(ServerTraining, ShortenedPushesLearn) {
   const auto data = ImageTask(torch::kFloat32);
   const auto alone = train_plainly(data, one_device({.dtype = torch::kFloat32}));

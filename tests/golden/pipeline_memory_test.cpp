@@ -1,5 +1,5 @@
-// A rank of a pipeline that runs out of memory, wherever in a step and whoever computes with it,
-// makes all take smaller micro-batches, and what is learnt stays the same.
+// If a rank of a pipeline runs out of memory, at any point of a step and in any company, all ranks
+// take smaller micro-batches, and the training's result stays the same.
 
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/optim.h>
@@ -46,7 +46,7 @@ TrainingPlan narrow_plan(Learns learns, std::int64_t cut, std::vector<double> te
           .micro_batches = 2};
 }
 
-/// Gradients then go with word of whether there are any, also to who has sent nothing.
+/// Gradients then go with word of whether there are any, also to stages that have sent nothing.
 void add_of_uneven_parts(std::vector<Narrow>& rows, const std::string& name,
                          const parallel::PartWeights& parts) {
   auto plan = narrow_plan(Learns::gpt2, 2);

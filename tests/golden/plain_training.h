@@ -46,7 +46,7 @@ TrainingResult train_plainly(const task::Task& task, const PlainTraining& how);
 torch::Tensor mean_loss(const task::Task& task, const task::Model& model, std::int64_t epoch,
                         std::span<const std::int64_t> samples);
 
-/// Of all samples, with these parameters.
+/// The loss of all samples, with these parameters.
 double loss_with(const std::vector<torch::Tensor>& parameters, const task::Task& task);
 
 /// Within a tensor, relative to the largest value of `expected`'s.

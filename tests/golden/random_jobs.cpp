@@ -245,11 +245,11 @@ bool is_possible(const Phase& phase) {
   return phase.ranks <= most_ranks && job::is_possible(job, workers);
 }
 
-/// Of sums in float64; in float32; of what ranks send each other with 8 to 11 digits, the rest of
-/// it with the next step.
+/// The tolerance for sums in float64, for sums in float32, and for data that ranks send each other
+/// with 8 to 11 bits and the rest of it with the next step.
 constexpr double kExact = 1e-12, kSingle = 1e-3, kShort = 5e-2;
 
-/// What gradients, parameters and activations are summed and sent in.
+/// Draws the types in which gradients, parameters and activations are summed and sent.
 void draw_sums(Dice& dice, RandomJob& job) {
   job.tolerance = kExact;
   if (dice.chance(70)) return;

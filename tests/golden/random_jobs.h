@@ -12,7 +12,7 @@
 
 namespace bimetal::golden {
 
-/// What they all train on: 72 images, and documents of 417 tokens in all.
+/// The data that all of them train on: 72 images, and documents of 417 tokens in all.
 class RandomData {
  public:
   RandomData();

@@ -39,7 +39,7 @@ void print(std::ostream& out, const Phase& phase, const job::JobConfig& beside) 
   }
 }
 
-/// What is not as job files have it, and who trains.
+/// The settings that differ from the defaults of job files, and the ranks that train.
 std::string text_of(const RandomJob& job) {
   std::ostringstream out;
   out << "BIMETAL_SEED=" << job.seed << "\n  ";
@@ -59,7 +59,7 @@ class ServersAndWorkers {
     job_.servers.weigh = false;  // all links are alike
   }
 
-  /// What server 0 has told.
+  /// Returns server 0's record.
   train::test::Recorder run() {
     std::vector<std::thread> threads;
     const int servers = job::server_processes(phase_.job.servers);

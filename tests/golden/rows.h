@@ -1,6 +1,6 @@
 #pragma once
-// The table of golden trainings: what is trained × by whom. Whoever brings a new way of training
-// adds rows here, or a column to exact_test.cpp.
+// The table of golden trainings: models × ranks. A new way of training gets rows here, or a column
+// in exact_test.cpp.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 
 namespace bimetal::golden {
 
-/// What is trained, whoever does it.
+/// The training, whichever ranks do it.
 struct Learnt {
   std::string name;
   TrainingPlan plan;
@@ -22,7 +22,7 @@ struct Learnt {
   bool in_shards = true;
 };
 
-/// By whom.
+/// The ranks that train.
 struct Ranks {
   std::string name;
   std::vector<std::vector<std::int64_t>> shares;  ///< as TrainingPlan has them
@@ -36,7 +36,7 @@ void PrintTo(const Ranks& shown, std::ostream* out);
 
 /// Every model and optimizer, and every technique that must not show in the result.
 const std::vector<Learnt>& learnt();
-/// Of models whose tensors can be in parts.
+/// Trainings of models whose tensors can be in parts.
 const std::vector<Learnt>& learnt_in_parts();
 /// Those whose states or parameters are kept elsewhere, or twice: of shards alone.
 const std::vector<Learnt>& learnt_offloaded();
@@ -52,13 +52,13 @@ enum class Cuts {
 /// TrainingPlan::cuts into as many pieces as its stages and chunks are.
 std::vector<std::int64_t> cuts_of(const TrainingPlan& plan, Cuts cuts);
 
-/// What one device makes of it, computed once for each name.
+/// One device's result of it, computed once for each name.
 const TrainingResult& alone(const Learnt& what);
 
 /// That it has come to the same, to 1e-12: parameters and the loss of each step.
 void expect_same(const TrainingResult& result, const TrainingResult& expected);
 
-/// Of a row of what is trained and by whom: both names.
+/// The name of a row of training and ranks: both names.
 template <typename Row>
 std::string row_name(const ::testing::TestParamInfo<Row>& info) {
   return std::get<0>(info.param).name + "By" + std::get<1>(info.param).name;

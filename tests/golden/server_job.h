@@ -70,7 +70,7 @@ inline MakeOptimizer optimizer_of(bool adam) {
   };
 }
 
-/// What such a job computes, by one device.
+/// The same job computed by one device.
 inline PlainTraining one_device(const ServerCase& shown) {
   return {.optimizer = optimizer_of(shown.adam),
           .steps = job_steps,
@@ -79,7 +79,7 @@ inline PlainTraining one_device(const ServerCase& shown) {
           .limits = shown.limits};
 }
 
-/// Of samples by number, in an epoch.
+/// The loss of samples by number, in an epoch.
 inline torch::Tensor loss_sum(const task::Task& task, const task::Segments& segments,
                               std::int64_t epoch, std::span<const std::int64_t> samples) {
   const task::DrawScope scope(task::Draws::of(seed, epoch, samples));
@@ -189,8 +189,7 @@ class ServerJob {
       const std::scoped_lock lock(drawing);
       model = make_start(task_, seed + 100 + static_cast<std::uint64_t>(worker), case_.dtype);
     }
-    // Whoever comes first has all samples of a step, may be taken for slow, and gets no more of
-    // them.
+    // The first worker has all samples of a step, may be taken for slow, and gets no more of them.
     if (worker == 1 && case_.lost_after >= 0) first_done_.get_future().wait_for(seconds(60));
     Client client(options, plan_, model.parameters(), Deadline::after(seconds(20)));
     RemoteGradients gradients(client, model.parameters());

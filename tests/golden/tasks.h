@@ -1,5 +1,5 @@
 #pragma once
-// What the golden trainings learn: small, made for the test, and hard enough to move every
+// The tasks of the golden trainings: small, made for the test, and hard enough to move every
 // parameter.
 
 #include <memory>

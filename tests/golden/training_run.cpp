@@ -104,7 +104,7 @@ comm::Group replicas_of(const TrainingPlan& plan, comm::Group world) {
   return mine;
 }
 
-// Of each set of tensor ranks, which stand beside each other, the tensors that theirs are parts of.
+// For each set of tensor ranks, which stand beside each other: the tensors that they have parts of.
 std::vector<std::vector<torch::Tensor>> joined(
     const TrainingPlan& plan, const std::vector<std::vector<torch::Tensor>>& by_rank) {
   const auto model = make_start(*make_task(plan), seed, plan.dtype);

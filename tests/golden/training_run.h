@@ -36,8 +36,9 @@ struct TrainingPlan {
   std::int64_t blocks = 2;  ///< likewise
   torch::ScalarType dtype = torch::kFloat64;
   Optimizer optimizer = Optimizer::sgd_momentum;
-  /// Samples per rank of each step, used in turn; all of one sum, the global batch. Of tokens:
-  /// parts of its weight. Its width is the world size, or of tensor ranks the number of replicas.
+  /// Samples per rank of each step, used in turn; all of one sum, the global batch. For tokens:
+  /// parts of its weight. Its width is the world size or, with tensor ranks, the number of
+  /// replicas.
   std::vector<std::vector<std::int64_t>> shares = {};
   int steps = training_steps;
   std::int64_t micro_batch = 1000;  ///< samples per backward pass at most
@@ -75,7 +76,7 @@ struct TrainingPlan {
 parallel::MeshShape shape_of(const TrainingPlan& plan);
 parallel::PartWeights part_weights_of(const TrainingPlan& plan);
 
-/// What `rank` has of what ranks have in turn.
+/// The value of `rank`, if ranks have the values in turn.
 template <typename Value>
 const Value& of_rank(const std::vector<Value>& in_turn, int rank) {
   return in_turn.at(static_cast<std::size_t>(rank) % in_turn.size());
@@ -86,12 +87,12 @@ const Value& of_rank(const std::vector<Value>& in_turn, int rank) {
 /// elsewhere and have to be brought there.
 TrainingResult train(const TrainingPlan& plan);
 
-/// The whole model's tensors, of what each rank has at the end, in that order and undefined where
-/// it has nothing. What several ranks have must be the same on all of them.
+/// The whole model's tensors, from those of each rank at the end, in that order and undefined where
+/// it has none. Tensors of several ranks must be the same on all of them.
 std::vector<torch::Tensor> put_together(const TrainingPlan& plan,
                                         const std::vector<std::vector<torch::Tensor>>& by_rank);
 
-/// What such a plan learns.
+/// The task of such a plan.
 std::unique_ptr<task::Task> make_task(const TrainingPlan& plan);
 
 /// The same by one device that does nothing of train/ and parallel/: of a plan it takes what is

@@ -24,7 +24,7 @@ class CleanEnvironment:
         self.folder.mkdir()
         venv.create(self.place, with_pip=False)
         self.packages, = self.place.glob("lib/python*/site-packages")
-        # What torch needs lies beside it, and where another environment is on the tests' way, in that.
+        # torch's needs are beside it or, if another environment is on the tests' way, in that one.
         places = dict.fromkeys([*(path for path in sys.path if path.endswith("site-packages")), str(pathlib.Path(torch.__file__).parents[1])])
         (self.packages / "torch_of_the_tests.pth").write_text("".join(f"{place}\n" for place in places))
         if extra:

@@ -136,7 +136,7 @@ class Program(unittest.TestCase):
         self.assertEqual(sum(worker["samples"] for worker in report["workers"]), 4 * 250)
 
     def test_from_pip_to_the_end_of_the_demo(self):
-        """What somebody sees first, but for torch's download."""
+        """The first things that a user sees, except for torch's download."""
         begun = time.monotonic()
         fresh = CleanEnvironment(type(self), wheel("bimetal-*-manylinux2014_x86_64.whl"), self.wheel)
         done = fresh.run("bimetal", "demo", "--quick", seconds=DEMO_SECONDS)

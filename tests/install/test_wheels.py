@@ -130,7 +130,7 @@ class Installed(unittest.TestCase):
             self.assertEqual(sorted(done.stdout.splitlines()), [f"[{rank}] {readme.BATCHES}" for rank in range(2)])
 
     def test_launch_shared_by_a_code(self):
-        """Of this machine's own two users, each with an environment in which nothing but the wheel is."""
+        """Two users of this machine, each with an environment that has only the wheel."""
         other = CleanEnvironment(type(self), wheel_for("manylinux2014_x86_64"))
         for one in (self.installed, other):
             (one.folder / "first.py").write_text(FIRST)

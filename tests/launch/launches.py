@@ -1,4 +1,4 @@
-"""What the tests of `bimetal launch` share: the harness of tests/fault, and ranks on any host."""
+"""Shared by the tests of `bimetal launch`: the harness of tests/fault, and ranks on any host."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ from harness import BIMETAL, FaultTest, free_port, variable_of, wait_until  # no
 OTHER_VERSION = os.environ.get("OTHER_VERSION") or str(
     harness.REPOSITORY / "build" / "tests" / "launch" / "bimetal_of_another_version")
 
-# What each rank says of itself, and then does.
+# A rank's line about itself, and its work afterwards.
 SHOW = "echo rank $RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE node $NODE_RANK at $MASTER_ADDR:$MASTER_PORT"
 WAIT = "echo ready; sleep 600 & wait"
 WAIT_FOR_SIGNALS = "echo ready; while :; do sleep 0.1; done"
@@ -59,7 +59,7 @@ class LaunchTest(FaultTest):
 
 
 def lines_of_ranks(job):
-    """What each rank has printed, without its prefix."""
+    """The lines that each rank has printed, without its prefix."""
     found = {}
     for rank, text in re.findall(r"^\[(\d+)\] (.*)$", job.out, re.MULTILINE):
         found.setdefault(int(rank), []).append(text)

@@ -46,7 +46,7 @@ def environment(**changes):
 
 
 class Run:
-    """mpirun in the background. Whatever is left when the block ends is killed."""
+    """mpirun in the background. Processes that are left when the block ends are killed."""
 
     def __init__(self, family, ranks, program, **changes):
         self.process = subprocess.Popen(command(family, ranks, program), env=environment(**changes),
@@ -54,7 +54,7 @@ class Run:
                                         text=True, start_new_session=True)
         self.lines = []
         self.pids = {}
-        # A run that hangs ends here, and with it whoever reads its output.
+        # A run that hangs ends here, and so does the thread that reads its output.
         self.limit = threading.Timer(PATIENCE_S, self.process.kill)
         self.limit.start()
 

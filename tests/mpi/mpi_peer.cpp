@@ -1,12 +1,11 @@
-// mpi_peer WHAT: one rank of a job that mpirun has started; what the tests of the MPI transport
-// run. It says "rank R is process P" first, and ends with a line that begins "rank R:".
+// mpi_peer WHAT: one rank of a job that mpirun has started; the tests of the MPI transport run it.
+// It says "rank R is process P" first, and ends with a line that begins "rank R:".
 //
 // check   every collective against the plain reference, on two meshes at once and in a subgroup;
-//         messages far ahead of their receiver, and from whoever sends first
-// differ  the ranks disagree about a call, and are told
-// work    reduces until it is killed
-// stop    the last rank stops itself in the middle of the work: the others must say so in time
-// idle    waits for two seconds of nothing, and tells which part of a core that took
+//         messages far ahead of their receiver, and from any rank differ the ranks disagree about a
+// call, and are told work reduces until it is killed stop the last rank stops itself in the middle
+// of the work: the others must say so in time idle waits for two seconds of nothing, and tells
+// which part of a core that took
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -112,7 +111,7 @@ class Check {
     group.barrier().wait();
   }
 
-  // Of all others, before and after rank 0 asks for them, each with what its sender has put in.
+  // Messages of all others, before and after rank 0 asks for them, each with its sender's contents.
   void from_anybody(comm::Group group) {
     constexpr int kEach = 20;
     const int messages = rank_ == 0 ? kEach * (group.size() - 1) : kEach;

@@ -17,7 +17,8 @@ class CutLinks(JobOnHosts):
             job.done()
         return json.loads((self.folder / "run.json").read_text())["mesh"]["begins"]
 
-    # Of the CNN's units the first takes least and gives most, the second takes most, the third gives least.
+    # Among the CNN's units the first takes least time and gives most output, the second takes most time, the third
+    # gives least output.
     def test_a_slow_link_is_crossed_where_little_is_sent(self):
         job_file = self.write_job(model__name="cnn", mesh__stages=2, mesh__micro_batches=4, train__steps=1,
                                   fabric__transport="tcp")

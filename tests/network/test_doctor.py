@@ -56,7 +56,7 @@ class Doctors(unittest.TestCase):
         return process.communicate(timeout=SECONDS)[0]
 
     def both(self, wait=60):
-        """What the one that listens says, and the one that calls it."""
+        """The output of the doctor that listens, and of the one that calls it."""
         address = f"10.77.0.1:{PORT}"
         words = ["--token-file", self.token, "--wait", wait]
         listens = self.doctor(0, "--listen", address, *words)
@@ -70,7 +70,7 @@ class Doctors(unittest.TestCase):
             self.assertRegex(text, r"link: .* Mbit/s from here")
 
     def type_on(self, host, command):
-        """As its owner does, who is root here."""
+        """As the host's owner does, who is root here."""
         command = re.sub(r"\bsudo ", "", command)
         done = subprocess.run([*self.hosts[host].command(), "sh", "-c", command], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, command + done.stderr)
@@ -143,7 +143,7 @@ class Doctors(unittest.TestCase):
                            "iptables -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT")
 
     def open_firewall(self, host, advice, peer):
-        """What is told is of the first tool that this machine has; the rule that stops packets here is of iptables."""
+        """The advice is for the first tool that this machine has. The rule that stops packets here is of iptables."""
         if not advice.startswith("sudo iptables"):
             advice = f"iptables -I INPUT -p tcp -s {peer} -j ACCEPT"
         self.type_on(host, advice.replace("IPV4.OF.THAT.ONE", peer))

@@ -84,7 +84,7 @@ class RandomEvents(JobOnHosts, ExactJob, TextJob):
         return any(re.search(rf"(lost|left): .*\(process {pid}\)", job.out[known:]) for job, known in self.witnesses)
 
     def goes(self, victim, pid):
-        """The others have seen that it is not there any more. Where either side may go on, events may come in between."""
+        """The others have seen that it is not there any more. If either side may go on, events may come in between."""
         self.first_stayed = self.first_stayed and victim.host != 0
         if self.either:
             return

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A host whose name server never answers: whoever waits for a name ends in time, and at once on Ctrl-C."""
+"""A host whose name server never answers: a process that waits for a name ends in time, and at once on Ctrl-C."""
 
 import pathlib
 import shutil

@@ -11,7 +11,7 @@ import harness
 import responders
 from test_share import WRONG, OnTwoHosts, OnTwoHostsThatSee
 
-# What a rank says of itself; then it takes part in a sum, or does what its first argument asks of one of them.
+# A rank's line about itself. Then it takes part in a sum, or does what its first argument asks of one of them.
 SCRIPT = """
 import os, pathlib, sys, time
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

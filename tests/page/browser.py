@@ -66,12 +66,12 @@ class Browser:
         self.wait(lambda: text in self.text(selector), f"'{text}' in {selector}")
 
     def complaints(self):
-        """What the browser has to say of script, style and what was refused."""
+        """The browser's complaints about script, style and refused requests."""
         return [entry["message"] for entry in self.driver.get_log("browser") if "ERR_CONNECTION_REFUSED" not in entry["message"]
                 and "ERR_INCOMPLETE_CHUNKED" not in entry["message"] and "ERR_CONNECTION_RESET" not in entry["message"]]
 
     def inaccessible(self):
-        """What axe-core finds fault with, as text; nothing where it is not there."""
+        """The faults that axe-core finds, as text; nothing if it is not there."""
         script = pathlib.Path(os.environ.get("BIMETAL_AXE", "nowhere"))
         if not script.is_file():
             print("axe-core is not there: accessibility is not checked")
@@ -82,7 +82,7 @@ class Browser:
             "rule => rule.nodes.slice(0, 3).map(node => `${rule.id}: ${node.html.slice(0, 200)} ${node.failureSummary}`))))")
 
     def overflow(self):
-        """By how many pixels the page is wider than the window."""
+        """The number of pixels by which the page is wider than the window."""
         return self.run("return document.documentElement.scrollWidth - innerWidth")
 
     def picture(self, path, selector=None):

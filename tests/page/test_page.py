@@ -147,7 +147,7 @@ class Page(TwoMachines):
         browser.wait(lambda: "saved in" in browser.text("#events") and "lost:" not in browser.text("#events"), "what is searched")
         browser.all("#search")[0].clear()
         browser.run("document.getElementById('search').dispatchEvent(new Event('input'))")
-        # What can be pressed has a name, and the headings are in order.
+        # Every button has a name, and the headings are in order.
         unnamed = browser.run("return [...document.querySelectorAll('button')].filter(b => !b.textContent && !b.ariaLabel).length")
         self.assertEqual(unnamed, 0)
         self.assertEqual(browser.run("return [...document.querySelectorAll('h1,h2')].map(h => h.tagName).join('')"), "H1" + 6 * "H2")
@@ -196,7 +196,7 @@ class Page(TwoMachines):
         guest.wait()
 
     def look_into_logs(self):
-        """Of each of three ranks, and of one alone where that is searched; what is urgent comes first."""
+        """The logs of three ranks, and of one alone where they are searched; urgent lines come first."""
         browser = self.browser
         for rank in range(3):
             browser.wait_for_text("#events", f"rank {rank} on ")

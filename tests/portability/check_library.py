@@ -16,7 +16,7 @@ from oldest_system import check_glibc, check_macos
 HEADER = pathlib.Path(__file__).parents[2] / "src" / "bimetal" / "capi" / "bimetal_c.h"
 # Every Mach-O library has the first two; C++ wants one new and delete in a process, so that these are never hidden there.
 OF_EVERY_MACHO = re.compile(r"_mh_dylib_header|__dso_handle|_Z(na|nw|da|dl)\w*")
-# Of the C interface: file, processor.
+# For the C interface: file, processor.
 SYSTEMS = {
     "manylinux-x86_64": ("libbimetal_core.so", 62),
     "manylinux-aarch64": ("libbimetal_core.so", 183),

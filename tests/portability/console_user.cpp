@@ -1,5 +1,5 @@
-// console_user PROGRAM ARGUMENTS…: whoever sits before a console of Windows. It runs the program in
-// a console of its own, presses Ctrl-C there for each line of standard input, and ends as the
+// console_user PROGRAM ARGUMENTS…: acts as a user before a console of Windows. It runs the program
+// in a console of its own, presses Ctrl-C there for each line of standard input, and ends as the
 // program does: with its status, or 128 + N where signal N stands for its end.
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 #pragma once
-// What libtorch's CUDA headers name of CUDA's libraries for mathematics, which Bimetal does not use:
-// their packages would be a gigabyte, for these lines. The rest of CUDA's headers are NVIDIA's own
-// (vendor_nccl.sh).
+// The types of CUDA's libraries for mathematics that libtorch's CUDA headers name. Bimetal does not
+// use them: their packages would be a gigabyte, for these lines. The rest of CUDA's headers are
+// NVIDIA's own (vendor_nccl.sh).
 
 using cublasHandle_t = struct cublasContext*;
 using cublasLtHandle_t = struct cublasLtContext*;

@@ -203,7 +203,7 @@ int check_mismatch(comm::Group group, const OnWrong& wrong) {
       group.recv({}, rank, kThrough).wait();
     }
     group.all_reduce(comm::buffer(data)).wait();
-    group.barrier().wait();  // who had only to send learns of it in its next call
+    group.barrier().wait();  // a rank that had only to send learns of it in its next call
     wrong("ranks reduced unequal counts and were not told");
   } catch (const Error& error) {
     if (error.code() != ErrorCode::CallMismatch)

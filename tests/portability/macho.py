@@ -1,4 +1,4 @@
-"""What check_program.py and check_library.py read of a file for macOS (Mach-O, 64 bits, little-endian)."""
+"""For check_program.py and check_library.py: reads a file for macOS (Mach-O, 64 bits, little-endian)."""
 
 import struct
 
@@ -29,5 +29,5 @@ def read(data, kind):
 
 
 def text_in(command):
-    """Of LOAD_DYLIB and RPATH, which say at which offset it begins."""
+    """The text in LOAD_DYLIB and RPATH, which say at which offset it begins."""
     return command[struct.unpack_from("<I", command, 8)[0]:].split(b"\0")[0].decode()

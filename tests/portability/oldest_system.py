@@ -11,14 +11,14 @@ _MACOS = (11, 0)
 
 
 def check_glibc(data):
-    """Of an ELF file. NotThat where it asks for a newer one."""
+    """Checks an ELF file. NotThat if it asks for a newer one."""
     newest = max(((int(a), int(b)) for a, b in re.findall(rb"GLIBC_(\d+)\.(\d+)", data)), default=(0, 0))
     if newest > _GLIBC:
         raise NotThat(f"it needs glibc {newest[0]}.{newest[1]}")
 
 
 def check_macos(commands):
-    """Of a Mach-O file's load commands. NotThat where they name a newer one, or none."""
+    """Checks a Mach-O file's load commands. NotThat if they name a newer one, or none."""
     bodies = [body for command, body in commands if command == macho.BUILD_VERSION]
     if not bodies:
         raise NotThat("it does not say which macOS it needs")

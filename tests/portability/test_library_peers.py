@@ -3,7 +3,7 @@
 encryption, a lost rank, and one in Python.
 
 The programs come from the environment: CAPI_PEER (this system), CAPI_PEER_WINDOWS (run by the Wine of WINE_FOLDER),
-CAPI_PEER_ARM64 (run by qemu); CAPI_PYTHON is a Python that has the package and torch. What is not there is skipped.
+CAPI_PEER_ARM64 (run by qemu); CAPI_PYTHON is a Python that has the package and torch. Missing ones are skipped.
 """
 
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What of the program lies in the wheels, for Linux on both processors and for Windows: `bench` between them, and `top` of a job
-that runs.
+"""The parts of the program in the wheels, for Linux on both processors and for Windows: `bench` between them, and `top`
+of a job that runs.
 
 Programs: BIMETAL_LITE, BIMETAL_LITE_ARM64 and BIMETAL_LITE_WINDOWS (each of a wheel), the second run by qemu, the last by the Wine
 of WINE_FOLDER; BIMETAL (else build/bimetal), whose job is watched.

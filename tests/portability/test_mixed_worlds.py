@@ -3,8 +3,7 @@
 against the plain reference, a call on which the ranks disagree, the loss of a rank, and a stranger.
 
 The programs come from the environment: FABRIC_PEER (this system), FABRIC_PEER_WINDOWS (run by the Wine
-of WINE_FOLDER), FABRIC_PEER_ARM64 (run by qemu). What is not there is skipped by name:
-scripts/portability.sh.
+of WINE_FOLDER), FABRIC_PEER_ARM64 (run by qemu). Missing ones are skipped by name: scripts/portability.sh.
 """
 
 import json

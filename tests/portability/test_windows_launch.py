@@ -56,7 +56,7 @@ class WindowsLaunch(unittest.TestCase):
         return peer
 
     def launch(self, *arguments, ranks=2, options=(), rank=RANK, before=(USER,)):
-        """Where somebody may press Ctrl-C; with nobody `before` it, the peer is the launcher itself."""
+        """In a console in which somebody may press Ctrl-C. With nobody `before` it, the peer is the launcher itself."""
         place = ["-n", str(ranks)] if ranks else []
         return self.peer([*WINE, *before, LAUNCHER.program, "launch", *place, *options, "--", rank, *arguments])
 

@@ -116,7 +116,7 @@ def loss_of(model, batch):
 
 
 def alone(name):
-    """What one process learns."""
+    """One process's result."""
     return learnt(make(name), batches(name))
 
 

@@ -1,5 +1,5 @@
-// What test_huggingface.py compares transformers with: the logits of a Hugging Face folder's model
-// for some tokens, and the folder that we write of it.
+// The values that test_huggingface.py compares transformers with: the logits of a Hugging Face
+// folder's model for some tokens, and the folder that we write of it.
 //
 //   huggingface_logits FOLDER TOKENS.safetensors LOGITS.safetensors WRITTEN_FOLDER
 

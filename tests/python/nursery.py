@@ -118,8 +118,8 @@ def prepare(count, file):
 
 
 def ask(rank, file, environment, output):
-    """Of a rank that is prepared: `file` run by a process of its own, with these variables alone, what it prints into `output`;
-    its begin() waits for it. None where only a new interpreter will do."""
+    """Asks for a prepared rank: `file` run by a process of its own, with only these variables and its output in
+    `output`. Its begin() waits for it. None if only a new interpreter will do."""
     nursery = _nurseries.get(rank)
     return nursery.ask(file, environment, output) if nursery and nursery.can_be(environment) else None
 

@@ -59,7 +59,7 @@ class Plain(nn.Module):
 PLAN = {"blocks.*.qkv": "columns:qkv", "blocks.*.out": "rows", "*.attention.inner": "count", "*.attention.norm": "inside",
         "*.mlp.both": "columns:pair", "*.mlp.down": "rows", "*.mlp.factor": "inside"}
 
-# Of a model that has no preset, whose rows stand in other modules than the columns before them.
+# For a model without a preset, whose rows are in other modules than the columns before them.
 BERT = {"*.attention.self.query": "columns:heads", "*.attention.self.key": "columns:heads", "*.attention.self.value": "columns:heads",
         "*.attention.output.dense": "rows:heads", "*.self.all_head_size": "count", "*.intermediate.dense": "columns=5",
         "*layer.?.output.dense": "rows=5"}
@@ -103,7 +103,8 @@ def batches(name):
 
 
 def learn_in_parts(name, changed, loss_of, **options):
-    """Steps as chains.learnt() makes them. What was cut, and what rank 0 knows: losses, norms, and both states."""
+    """Steps as chains.learnt() makes them. Returns the parts that were cut, and rank 0's losses, norms, and both
+    states."""
     model = make(name, **changed)
     if dist.get_rank() > 0:  # rank 0's count
         with torch.no_grad():
@@ -134,7 +135,7 @@ class InParts(unittest.TestCase):
     references = {}
 
     def reference(self, name, changed):
-        """What one process learns."""
+        """One process's result."""
         key = (name, *changed.items())
         if key not in self.references:
             model = make(name, **changed)

@@ -17,12 +17,12 @@ GLOO_AT_ITS_END = "terminate called without an active exception"
 
 
 def run(script, *arguments, count=2, timeout=240, without=()):
-    """What rank 0 of `count` ranks of examples/SCRIPT, or of a file by its whole path, has printed."""
+    """The output of rank 0 of `count` ranks of examples/SCRIPT, or of a file by its whole path."""
     return outputs(script, *arguments, count=count, timeout=timeout, without=without)[0]
 
 
 def outputs(script, *arguments, count=2, timeout=240, without=()):
-    """What each rank has printed; AssertionError with all of it if one fails."""
+    """The output of each rank; AssertionError with all of it if one fails."""
     path = EXAMPLES / script
     command = [sys.executable, str(path), *map(str, arguments)]
     if without:
@@ -38,7 +38,8 @@ def outputs(script, *arguments, count=2, timeout=240, without=()):
 
 
 def install_entry_point(folder):
-    """What pip writes down beside the package, by which torch knows the back end's name. Returns what to look in."""
+    """Writes pip's notes beside the package, by which torch knows the back end's name. Returns the folder to look
+    in."""
     written = pathlib.Path(folder, "bimetal-0.dist-info")
     written.mkdir()
     entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["torch.backends"]

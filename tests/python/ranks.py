@@ -24,7 +24,7 @@ ARGUMENTS = "BIMETAL_TEST_ARGUMENTS"
 RESULT = "BIMETAL_TEST_RESULT"
 LEAVE = "BIMETAL_TEST_LEAVE"  # end without destroy_process_group()
 
-# By which a launcher of torch's kind tells a rank what it is.
+# The variables by which a launcher of torch's kind tells a rank what it is.
 VARIABLES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
 
 
@@ -101,7 +101,7 @@ class Job:
             time.sleep(0.05)
 
     def output(self, rank):
-        """What it has printed; nothing before a forked rank has made its file."""
+        """Its output; nothing before a forked rank has made its file."""
         try:
             return self.outputs[rank].read_text(errors="replace")
         except FileNotFoundError:
@@ -111,7 +111,7 @@ class Job:
         return "\n".join(f"--- rank {rank}\n{self.output(rank)}" for rank in range(len(self.outputs)))
 
     def value(self, rank):
-        """What the rank's body returned."""
+        """The result of the rank's body."""
         return json.loads(self.results[rank].read_text())
 
 
@@ -124,7 +124,7 @@ def start(count, body, *arguments, backend="bimetal", environment=None, unset=()
 
 
 def on_ranks(count, body, *arguments, backend="bimetal", timeout=150, environment=None):
-    """What `body` returns on each rank (through JSON). AssertionError with all output if any rank fails."""
+    """The result of `body` on each rank (through JSON). AssertionError with all output if any rank fails."""
     with start(count, body, *arguments, backend=backend, environment=environment) as job:
         statuses = job.wait(timeout)
         if any(statuses):
@@ -133,7 +133,8 @@ def on_ranks(count, body, *arguments, backend="bimetal", timeout=150, environmen
 
 
 def several(count, calls, timeout=300):
-    """What each rank's bodies return, [(body, arguments…)…] one after the other in the same processes, whose start takes longer."""
+    """The results of each rank's bodies, [(body, arguments…)…] one after the other in the same processes, since
+    starting them takes longer."""
     return on_ranks(count, _bodies, calls[0][0].__globals__["__file__"], [(body.__name__, *arguments) for body, *arguments in calls],
                     timeout=timeout)
 
@@ -217,8 +218,8 @@ def main(names):
     body = os.environ[BODY]
     save((_bodies if body == _bodies.__name__ else names[body])(*arguments))
     if backend == "gloo" or old_gloo_is_there(torch, dist):
-        # What others' back end is compared with. Its threads may hold a callback of Python's still, which aborts
-        # a process whose interpreter ends meanwhile.
+        # The back end that others are compared with. Its threads may hold a callback of Python's still, which aborts a
+        # process whose interpreter ends meanwhile.
         dist.barrier()
         sys.stdout.flush()
         os._exit(0)

@@ -1,4 +1,5 @@
-"""What the tests of `bimetal tune` and `bimetal ensemble` share: real commands on a small job, and what they leave."""
+"""Shared by the tests of `bimetal tune` and `bimetal ensemble`: real commands on a small job, and the files that they
+leave."""
 
 import contextlib
 import io
@@ -34,7 +35,8 @@ class SearchTest(harness.FaultTest):
         return job, json.loads((self.folder / "report.json").read_text())
 
     def refused_by(self, main, *arguments, status=harness.INVALID_ARGUMENT):
-        """What a command says that begins nothing; in this process, since starting Python for each takes minutes."""
+        """The message of a command that begins nothing; in this process, since starting Python for each takes
+        minutes."""
         out, err = io.StringIO(), io.StringIO()
         with mock.patch.object(sys, "argv", ["bimetal", *map(str, arguments)]), \
                 mock.patch.dict(os.environ, BIMETAL_PROGRAM=harness.BIMETAL), \

@@ -1,6 +1,6 @@
-// Loaded before everything else into a rank: whoever makes a thread state of the interpreter holds
-// the lock over the list of them for a while, as a thread does that the system interrupts there.
-// (Where the interpreter is one file with its library, nothing is slowed down.)
+// Loaded before everything else into a rank: a thread that makes a thread state of the interpreter
+// holds the lock over the list of them for a while, as if the system interrupted it there. (Where
+// the interpreter is one file with its library, nothing is slowed down.)
 
 #include <dlfcn.h>
 #include <unistd.h>

@@ -188,7 +188,7 @@ class Doctors(unittest.TestCase):
             self.assertNotIn("Traceback", done.stderr)
 
     def two(self, *words):
-        """Of the one that calls and the one that listens."""
+        """The outputs of the doctor that calls and of the one that listens."""
         address = f"localhost:{ranks.free_port()}"
         listening = []
         listens = threading.Thread(target=lambda: listening.append(run("doctor", "--listen", address, *words)))

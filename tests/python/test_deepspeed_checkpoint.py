@@ -55,8 +55,8 @@ def second_epoch(folder, stage, weights, shards, offload=""):
 
 
 def killed_between_two_steps(folder):
-    """As where names cannot be swapped: the old one is aside, the new one not yet in its place. What a next save that fails
-    leaves of it, and one that does not."""
+    """As on a file system where names cannot be swapped: the old one is aside, the new one not yet in its place.
+    Returns the state after a next save that fails, and after one that does not."""
     engine = line_engine()
     engine.save_checkpoint(folder, "one", {"mark": 1})
     child = os.fork()

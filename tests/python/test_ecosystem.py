@@ -1,4 +1,4 @@
-"""What torch.distributed builds on process groups: meshes, checkpoints, groups of groups."""
+"""Uses of process groups by torch.distributed: meshes, checkpoints, groups of groups."""
 
 import datetime
 import os

@@ -191,7 +191,7 @@ def patient():
 
 
 def refusals():
-    """What cannot work is said before anything is trained."""
+    """Impossible settings are refused before anything is trained."""
     State, run = bimetal.elastic.State, bimetal.elastic.run  # noqa: N806 (a class)
     model = nn.Linear(2, 2)
 
@@ -251,7 +251,7 @@ def refusals():
 
 
 def packings():
-    """What is copied comes back as it was: types, keys, bits."""
+    """Copies come back as they were: types, keys, bits."""
     from bimetal.elastic.packing import Packed
     values = {"a": [1, 2.5, None, True, (3, "x")], 7: {"f": float("inf"), "tiny": 5e-324, 2: torch.tensor(3)},
               "c": collections.Counter({4: 2}), "t": [torch.randn(3, 2).bfloat16().T, torch.zeros(0, 4), torch.tensor([True, False])]}
@@ -279,7 +279,7 @@ def wait_for(job, rank, pattern, seconds=120):
 
 
 def ended(job, living, seconds=120):
-    """What the living have to say in the end."""
+    """The last reports of the living workers."""
     until = time.monotonic() + seconds
     for rank in living:
         try:

@@ -1,4 +1,4 @@
-"""What users see when something is wrong: a rank that dies, calls that differ, another torch."""
+"""The messages that users see when something is wrong: a rank that dies, calls that differ, another torch."""
 
 import datetime
 import os
@@ -175,7 +175,7 @@ class Failures(unittest.TestCase):
             self.assertEqual(ranks.on_ranks(2, sum_of_ones, environment={"BIMETAL_TOKEN_FILE": str(token)}), [2, 2])
 
     def started(self, **environment):
-        """What each of two ranks is told or gets, which nobody says are on one machine; and what each prints."""
+        """The error or the group of each of two ranks that nobody says are on one machine, and the output of each."""
         with ranks.start(2, init_told, backend=None, environment=environment, unset=["LOCAL_WORLD_SIZE"]) as job:
             self.assertEqual(job.wait(150), [0, 0], job.text())
             return [job.value(rank) for rank in range(2)], [job.output(rank) for rank in range(2)]

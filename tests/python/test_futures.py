@@ -20,7 +20,7 @@ SOON = datetime.timedelta(seconds=60)
 
 
 def sum_of(value, size):
-    """What all_reduce makes of value + rank."""
+    """The all_reduce of value + rank."""
     return value * size + size * (size - 1) // 2
 
 
@@ -91,7 +91,7 @@ def ways_to_wait():
     work.wait()
     assert future.done() and future.value()[0][0] == total and work.is_completed()
     assert reduced().get_future().wait()[0][0] == total
-    # Of another call: made before the future was asked for, so that it waits for no callback.
+    # A future of another call, made before this one's was asked for, so that it waits for no callback.
     early, late = reduced(), reduced()
     assert early.get_future().then(lambda f: late.wait()).wait() is True
     # Several works as one.

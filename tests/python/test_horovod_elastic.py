@@ -96,7 +96,7 @@ def sum_of_ones(go):
 
 
 def samples_of_an_epoch():
-    """What each rank sees of two epochs, by ElasticSampler and a loop that commits."""
+    """The samples that each rank sees in two epochs, by ElasticSampler and a loop that commits."""
     hvd.init()
     sampler = hvd.elastic.ElasticSampler(range(200), seed=3)
     seen = []
@@ -267,7 +267,7 @@ train(state)
 print(f"rank {hvd.rank()} of {hvd.size()} is through", flush=True)
 """
 
-# Of scripts whose ranks do one thing after the other's.
+# For scripts whose ranks act one after the other.
 IN_TURN = """
 import os, sys, time, traceback
 rank, folder = os.environ["RANK"], os.environ["HOROVOD_TEST_FOLDER"]

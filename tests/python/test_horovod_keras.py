@@ -132,7 +132,7 @@ def older_script(folder):
 
 
 def elastic_fit():
-    """fit() until 12 epochs are done, whoever is lost."""
+    """fit() until 12 epochs are done, whichever rank is lost."""
     hvd.init()
     model = network(hvd.rank())
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")

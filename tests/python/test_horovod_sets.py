@@ -107,7 +107,7 @@ def all_checks():
     check_process_sets()
     check_timeline()
     hvd.shutdown()
-    # Of init(); a set belongs to one world and can be added to the next.
+    # A set of init() belongs to one world and can be added to the next.
     first = hvd.ProcessSet([0])
     hvd.init(process_sets=[first])
     assert first.process_set_id == 1 and first.included() == (hvd.rank() == 0)

@@ -28,7 +28,7 @@ def sum_of_ranks():
 
 
 def sums_of_sets():
-    """Who meets after all have met: process sets, and the ranks once more."""
+    """Ranks that meet again after all have met: process sets, and the ranks once more."""
     hvd.init()
     sums = []
     for _ in range(2):

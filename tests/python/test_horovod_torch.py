@@ -172,7 +172,7 @@ def check_gradients_of_groups():
     rank, size = hvd.rank(), hvd.size()
 
     def gradients(grouped, single):
-        """Of a group, and of its tensors one by one."""
+        """The gradients of a group, and of its tensors one by one."""
         found = []
         for operation in (grouped, lambda given: [single(one) for one in given]):
             given = [torch.ones(size * (k + 1), 3, dtype=torch.float64, requires_grad=True) for k in range(3)]
@@ -275,7 +275,7 @@ def check_join():
         steps = 3 if rank == last else 1 + (rank % 2)
         for step in range(steps):
             taking_part = [r for r in range(size) if (3 if r == last else 1 + r % 2) > step]
-            # Whoever has joined counts as zeros; unnamed, so that the numbering must survive unlike counts.
+            # Ranks that have joined count as zeros. Unnamed, so that the numbering must survive unlike counts.
             got = hvd.allreduce(torch.full((5,), float(rank + 1)), op=hvd.Sum)
             assert got.tolist() == [float(sum(r + 1 for r in taking_part))] * 5, (got, taking_part)
             got = hvd.allreduce(torch.full((2,), float(rank + 1)), name="mean")

@@ -81,7 +81,7 @@ def join_with_unused_parameters():
 
 
 def beside_others():
-    """Of several back ends each has its devices' tensors."""
+    """Each of several back ends has its devices' tensors."""
     rank, size = dist.get_rank(), dist.get_world_size()
     dist.destroy_process_group()
     for asked, kind in (("cpu:bimetal,cuda:gloo", LibraryProcessGroup), ("cuda:bimetal,cpu:gloo", dist.ProcessGroupGloo)):

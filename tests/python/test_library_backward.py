@@ -122,7 +122,7 @@ def a_backward_that_is_interrupted():
 
 
 def a_backward_without_the_other_rank():
-    """Whoever waits for the buckets says so, with all that is known of it where Python does."""
+    """The thread that waits for the buckets says so, with everything that Python knows of the wait."""
     store, model = dist.distributed_c10d._get_default_store(), model_of()
     loss = loss_of(model, 0, slice(None))
     store.add("ready", 1)

@@ -1,5 +1,5 @@
 """Loops of many kinds under every way to train in Python, on two unlike ranks: the parameters are those of one process in float64,
-or it is an error that says what to do. What is expected is in the table REFUSED; there is no third outcome."""
+or it is an error that says what to do. The table REFUSED has the expected outcomes; there is no third one."""
 
 import dataclasses
 import os
@@ -26,7 +26,7 @@ DATA = TensorDataset(X, Y)
 
 
 class Out:
-    """Whose tensors nobody finds."""
+    """An object whose tensors nobody finds."""
 
     def __init__(self, logits):
         self.logits = logits
@@ -388,7 +388,7 @@ STRATEGIES = {"ddp": Ddp, **{f"zero{level}": at(Zero, level=level) for level in 
               "lightning": Lightning, "hf": HuggingFace}
 NEEDS = {"accelerate": "accelerate", "lightning": "lightning", "hf": "transformers"}
 
-# What the error says. All else is equal to one process.
+# A part of the error's text. All else is equal to one process.
 _CLIP, _FROZEN = "clip_grad_norm_(", "requires a gradient, but it was frozen"
 _BESIDE, _FROZEN_SINCE = "did not come from a call of the model that DDP wraps", " were frozen since DistributedDataParallel was made"
 _TWO, _NOT_THERE = "two models that DistributedDataParallel wraps", "is used while its values are not there"
@@ -436,7 +436,7 @@ def trained(kind, loop, folder):
 
 
 def outcomes(rows, folder):
-    """Of each strategy and loop the parameters, or what the error says."""
+    """For each strategy and loop the parameters, or the error's text."""
     warnings.simplefilter("ignore")
     found = []
     for strategy, name in rows:

@@ -90,7 +90,7 @@ class LostLauncher(unittest.TestCase):
                                      "--master-port", str(ranks.free_port()), "{file}"]))
 
     def test_bimetal_launch(self):
-        """Whose ranks are started beside threads of its own."""
+        """The launcher's ranks are started beside threads of its own."""
         self.assertTrue(self.killed([sys.executable, "-m", "bimetal.command", "launch", "-n", "2", sys.executable, "{file}"]))
 
 

@@ -95,7 +95,8 @@ def in_parts(sequence_parallel):
 
 
 def train_stages(run, parameters, first, last, source, group=None):
-    """Three steps; `first` and `last`: whether this rank has that stage; `source`: who has the last one, by its rank in the group."""
+    """Three steps; `first` and `last`: whether this rank has that stage; `source`: the group's rank that has the last
+    one."""
     optimizer = torch.optim.SGD(parameters.values(), 0.1, foreach=False)
     inputs, targets = make_batch()
     losses = []

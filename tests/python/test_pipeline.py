@@ -11,7 +11,7 @@ import bimetal
 
 
 def call(name, batch):
-    """What a module takes: nn.Sequential has no names."""
+    """The module's arguments: nn.Sequential has no names."""
     return ((batch["input_ids"],), {"labels": batch["labels"]}) if name == "sequence" else ((), batch)
 
 

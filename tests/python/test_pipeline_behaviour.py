@@ -173,7 +173,7 @@ def out_of_memory():
 
 
 def refusals():
-    """What cannot work ends with advice, on every rank."""
+    """Impossible settings end with advice, on every rank."""
     stages = bimetal.pipeline.stages
 
     refused(lambda: stages(make("pairs"), cuts=list(range(1, 8)), schedule="interleaved", chunks=4), "invalid_argument",
@@ -256,7 +256,7 @@ class Scaled(nn.Sequential):
 
 
 def own_keywords():
-    """What the module calls scale it gets by position; by name it would be ours."""
+    """The module's own argument `scale` goes by position; by name it would be ours."""
     torch.manual_seed(2)
     model = Scaled(nn.Linear(3, 4), nn.Linear(4, 2)).double()
     whole = copy.deepcopy(model)

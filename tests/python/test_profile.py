@@ -1,4 +1,4 @@
-"""What a profile of torch's says of this back end's calls: their names, and the shapes that went in or were asked for."""
+"""The calls of this back end in torch's profile: their names, and the shapes that went in or were asked for."""
 
 import unittest
 

@@ -19,7 +19,7 @@ from bimetal.tensor.plan import plan_for
 
 
 def learnt_before():
-    """What a whole module and its optimizer have learnt is cut, and known as it was."""
+    """The state of a whole module and its optimizer is cut, and known as it was."""
     model = make("plain")
     optimizer = make_optimizer(model)
     loss_of(model, batches("plain")[0]).backward()

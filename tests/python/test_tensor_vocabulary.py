@@ -19,7 +19,7 @@ TIED, UNTIED = {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
 
 
 def own_loss(model, batch):
-    """What the model makes of its labels; of a module without a loss what its output layer makes of its logits in parts."""
+    """The model's loss from its labels; for a module without a loss, its output layer's loss from logits in parts."""
     if not isinstance(model, Plain):
         return model(**batch).loss
     return model.head.cross_entropy(model(batch["input_ids"])[:, :-1], batch["labels"][:, 1:])
@@ -54,7 +54,7 @@ TRAININGS = {
 
 
 def outputs():
-    """What stands beside the loss, and the arguments of the loss itself."""
+    """The outputs beside the loss, and the arguments of the loss itself."""
     def same(found, expected):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -129,7 +129,7 @@ class Small(nn.Module):
 
 
 def padded():
-    """A row that is not learnt, on whichever rank it is; nothing else is cut."""
+    """A row that is not learnt, on any rank; nothing else is cut."""
     rows = {}
     for padding in (0, 9):
         torch.manual_seed(1)

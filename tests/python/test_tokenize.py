@@ -54,7 +54,7 @@ class Tokenizing(unittest.TestCase):
         return status, out.getvalue(), err.getvalue()
 
     def tokenized(self, *arguments):
-        """What lies in the train and the test file."""
+        """The contents of the train and the test file."""
         status, _, said = self.run_command(*arguments, "--out", self.out)
         self.assertEqual(status, 0, said)
         return read_tokens(self.out / "train.tokens"), read_tokens(self.out / "test.tokens")

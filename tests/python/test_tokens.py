@@ -30,7 +30,7 @@ def distributed(kind, hook, weights, micro_batch=None, by_tokens=False):
 
 class TokenExact(unittest.TestCase):
     def like_one_process(self, weights, *how, kind="own"):
-        """What the ranks saw in each step, after comparing what they learnt."""
+        """The samples that the ranks saw in each step, after comparing the parameters."""
         answers = ranks.on_ranks(len(weights), distributed, kind, "token_exact_hook", weights, *how, timeout=240)
         reference, whole, steps = alone(kind)
         for parameters, _, _, buckets in answers:

@@ -201,7 +201,7 @@ class Failing(SearchTest):
         os.kill(job.pid, signal.SIGKILL)
         job.wait()
         harness.wait_until(lambda: not self.processes(), "the end of its trials")
-        for scratch in self.temporary.iterdir():  # whoever was killed could not remove it
+        for scratch in self.temporary.iterdir():  # a killed process could not remove it
             shutil.rmtree(scratch)
 
 

@@ -122,7 +122,7 @@ def train(name, kind, level, shards, weights, options):
 
 
 def refusals():
-    """What cannot work ends with advice, at level 3 on every rank."""
+    """Impossible settings end with advice, at level 3 on every rank."""
     def refused(call, code, *fragments):
         error = ranks.raises(RuntimeError, call, *fragments)
         assert not isinstance(error, bimetal.Error) or error.code == code, error.code
@@ -191,7 +191,7 @@ def distance(found, reference):
                else torch.tensor(value).abs().max().item() for name, value in found.items() if name != "calls")
 
 
-# What is trained, by which optimizer, at which level, with which shares of the batch, and how.
+# The model, the optimizer, the level, the shares of the batch, and options.
 TRAININGS = [("mlp", "adamw", 1, [1, 2], {}), ("mlp", "sgd", 2, [1, 2], {"pieces": 3}), ("gpt2", "adamw", 2, [1, 0], {}),
              ("gpt2", "adamw", 3, [1, 3], {"pieces": 2, "recompute": "saved tensors"}),
              ("gpt2", "adamw", 3, [3, 1], {"recompute": "reentrant"})]

@@ -71,7 +71,7 @@ def save_for_ever(folder):
 
 
 def trouble_on_one_rank(folder):
-    """What both ranks say where rank 1 may write no more than a part, and that all goes on afterwards."""
+    """The errors of both ranks if rank 1 may write only a part; all goes on afterwards."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     engine = make_engine()
     fill(engine, 1)
@@ -165,7 +165,7 @@ def of_no_engine(folder):
 
 
 def what_does_not_go(folder):
-    """What both ranks say of saves and loads that fail."""
+    """The errors of both ranks for saves and loads that fail."""
     sharded = shard_by(torch.optim.SGD, momentum=0.9)
     sharded.save_checkpoint(f"{folder}/one")
 

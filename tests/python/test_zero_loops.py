@@ -17,7 +17,7 @@ Y = torch.randint(0, 3, (8,), generator=torch.Generator().manual_seed(2))
 
 
 class Out:
-    """Whose tensors nobody finds."""
+    """An object whose tensors nobody finds."""
 
     def __init__(self, logits):
         self.logits = logits
@@ -60,7 +60,7 @@ def two_forwards(step, x, y):
 
 
 def saliency(step, x, y):
-    """What autograd.grad has of inputs is this rank's own, and unweighed."""
+    """The gradients of inputs by autograd.grad are this rank's own, and unweighed."""
     inputs = x.clone().requires_grad_()
     (found,) = torch.autograd.grad(step.a(inputs).square().sum(), inputs)
     step(cross_entropy(step.a(found), y))
@@ -78,7 +78,7 @@ def frozen_later(step, x, y):
     step(cross_entropy(step.a(x), y))
 
 
-# Of each loop, what level 3 says where it cannot be.
+# For each loop, the words of level 3's refusal; empty if it works.
 LOOPS = {adversaries: "", distribution: "", recomputed_and_hidden: "", clamped: "", frozen_later: "", saliency: "",
          two_forwards: "not the last one"}
 
@@ -136,7 +136,7 @@ def all_loops(level):
 
 
 def refused(change, *fragments, level):
-    """What shard() cannot see to is an error of the step, before it."""
+    """Changes that shard() cannot handle are an error of the step, before it."""
     net = Net(0)
     net.net[2].bias.requires_grad_(False)
     optimizer = torch.optim.SGD(net.net[0].parameters(), lr=0.1)

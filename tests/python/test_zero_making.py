@@ -65,7 +65,8 @@ def resident(name="VmRSS"):
 
 
 def memory(shards, double=False):
-    """What making a model of 410 MB, or by conversion of 820, takes at most, what of it stays, and what shard() adds at most."""
+    """The memory of making a model of 410 MB, or by conversion of 820: the most, the part that stays, and the most that
+    shard() adds."""
     class Deep(nn.Module):
         def __init__(self):
             super().__init__()

@@ -1,4 +1,5 @@
-"""What the page of examples/textbook says of its programs, applied to them: as they were before, and as they are for unequal machines."""
+"""The changes that the page of examples/textbook makes to its programs, applied to them: as they were before, and as
+they are for unequal machines."""
 
 import pathlib
 import re

@@ -138,7 +138,7 @@ def own_adam(job):
     return points_task(layers, make_optimizer=lambda model: torch.optim.NAdam(model.parameters(), lr=0.02))
 
 
-# What is refused, or fails.
+# Tasks that are refused, or fail.
 
 def batch_norm(job):
     return points_task(lambda: layers(nn.BatchNorm1d(31)))

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""what_runs.py [--write]: what of the package runs where, by running each part of it: from a wheel alone, and with the
-torch library; the commands from that wheel, and with the program beside it. Prints the tables of docs/install.md, or writes them there. The
-package that is tested is the one of PYTHONPATH, the program BIMETAL's.
+"""what_runs.py [--write]: tells which part of the package runs where, by running each part: from a wheel alone, and
+with the torch library; the commands from that wheel, and with the program beside it. Prints the tables of
+docs/install.md, or writes them there. The package that is tested is the one of PYTHONPATH, the program BIMETAL's.
 
 Each call runs in a process of its own whose other packages are those that torch itself needs, so that what this machine has installed
-makes no difference. What needs a package more (Ray, TensorFlow) runs a second time with that, where it is installed; without it the
-table keeps what was found where it is.
+makes no difference. A call that needs another package (Ray, TensorFlow) runs a second time with that, if it is
+installed; without it the table keeps what was found where it is.
 """
 
 import importlib.metadata
@@ -63,7 +63,7 @@ PARTS = [
     Part("`bimetal.ray.Trainer`", 'import bimetal.ray; bimetal.ray.Trainer(lambda config: None, workers=["cpu"])', "ray"),
     Part("`bimetal.task.Task`, to test one", "import bimetal.task; assert bimetal.task.Task"),
 ]
-# Of the command `bimetal`: words that make it do as much as can be done alone.
+# For the command `bimetal`: words that make it do as much as can be done alone.
 COMMANDS = {
     "token": "", "doctor": "", "launch": "-n 1 -- true", "bench": "--help", "top": "--help", "machines": "",
     "train": "--help", "join": "--help", "plan": "--help", "serve": "--help", "demo": "--help", "devices": "--help",
@@ -114,7 +114,7 @@ def folder_of(packages, folder):
 
 
 def wheel_of(library, folder, programs=()):
-    """What a wheel holds, unpacked: what scripts/make_wheel.py puts into one."""
+    """The contents of a wheel, unpacked: the files that scripts/make_wheel.py puts into one."""
     sys.path[:0] = [str(ROOT / "cmake"), str(ROOT / "scripts")]
     import make_wheel
 
@@ -183,14 +183,14 @@ class Places:
         return result
 
     def command(self, name, with_program):
-        """What the command says of why it can't, or that it works."""
+        """The command's reason why it can't, or that it works."""
         done = self.start("wheel", "-m", "bimetal.command", name, *COMMANDS[name].split(), path=str(self._folder / "bin") if with_program else "")
         said = (done.stderr.strip().splitlines() or [done.stdout])[-1]
         return WORKS if done.returncode == 0 else said.removeprefix("bimetal: error: ").removeprefix("bimetal.ray: error: ")
 
 
 def kept(name, column):
-    """What the page says by now of a row that could not be run here."""
+    """The page's present entry for a row that could not be run here."""
     row = next((line for line in PAGE.read_text().splitlines() if line.startswith(f"| {name} |")), None)
     return row.strip("| ").split(" | ")[column] if row else "not run"
 

@@ -101,7 +101,7 @@ class OnCluster(unittest.TestCase):
         remove_temporary()
 
     def refused(self, code, words, *arguments, **options):
-        """What a trainer of these says, that does not begin."""
+        """The message of a trainer of these that does not begin."""
         import bimetal.ray
 
         with self.assertRaisesRegex(bimetal.Error, words) as failed:
@@ -150,7 +150,7 @@ RANKS = "bimetal-ray-"  # on the command line of each rank of a job file, and of
 
 
 def command_lines():
-    """Of each living process, by its id."""
+    """The command line of each living process, by its id."""
     found = {}
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -179,7 +179,7 @@ def trials():
 
 
 def until(condition, seconds=PATIENCE_S, what="it"):
-    """What a condition gives once it is true; AssertionError after so long."""
+    """The value of a condition once it is true; AssertionError after so long."""
     end = time.monotonic() + seconds
     while True:
         value = condition()

@@ -86,7 +86,7 @@ class HeadNode(Commands):
         return found.stdout.strip() == "held"
 
     def last_words(self, driver, events):
-        """Of a driver that ends by itself: all that it has told since, the last of which is why."""
+        """For a driver that ends by itself: all of its reports since, the last of which is the cause."""
         told = list(events)
         self.assertEqual(driver.wait(clusters.PATIENCE_S), 0, told)
         self.assertEqual(told[-1]["kind"], "over", told)

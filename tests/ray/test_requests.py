@@ -1,4 +1,4 @@
-"""What users write in ``workers=`` and ``target``, and what they are told when it is wrong. Needs no cluster."""
+"""Users' values of ``workers=`` and ``target``, and the messages when they are wrong. Needs no cluster."""
 
 import contextlib
 import importlib.util

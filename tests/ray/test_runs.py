@@ -34,7 +34,7 @@ class Runs(clusters.OnCluster):
         return program
 
     def output_of(self, program):
-        """What it has printed by its end."""
+        """Its output up to its end."""
         try:
             return program.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:

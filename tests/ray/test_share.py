@@ -33,7 +33,7 @@ class Share(Commands):
         self.be("first")
 
     def be(self, machine):
-        """What is started from now on is of that machine's user."""
+        """Processes started from now on are that machine's user's."""
         home = self.home / machine
         (home / ".config" / "bimetal").mkdir(parents=True, exist_ok=True)
         (home / ".config" / "bimetal" / "name").write_text(machine)

@@ -82,7 +82,7 @@ class OnACluster(clusters.OnCluster):
         return bimetal.ray.Trainer(*arguments, on_event=events.append, **options).fit(), events
 
     def test_checkpoints_that_come_through_ray_are_the_newest_of_their_folder(self):
-        """Where they are made they count from one; here a longer job has left some, by a clock that was ahead."""
+        """In their own folder they count from one; here a longer job has left some, by a clock that was ahead."""
         storage = clusters.TEMPORARY / "brought"
         options = {"storage": storage, "storage_shared": False}
         self.fit(clusters.job("long.toml", steps=48), [FAST], **options)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks that bytes are never executed: no source reads a file or a message by a way that can run what is in it.
 
-libtorch's archives and TorchScript hold code that loading runs, and so does Python's pickle. What processes send each
-other and what checkpoints hold is read as data: safetensors, JSON, the project's own messages (docs/checkpoints.md).
+libtorch's archives and TorchScript hold code that loading runs, and so does Python's pickle. Messages between processes
+and the contents of checkpoints are read as data: safetensors, JSON, the project's own messages (docs/checkpoints.md).
 
 Usage: check_data_only.py [ROOT]. Prints each offence as FILE:LINE: text; exits with 1 if there is any.
 """
@@ -23,7 +23,8 @@ REFUSED = re.compile(r"void load\(torch::serialize::InputArchive&\) final \{ ref
 FORBIDDEN = re.compile(r"(.*\.)?(pickle|cPickle|dill|cloudpickle|marshal|shelve|joblib)\.(load|loads|open|Unpickler)"
                        r"|torch\.jit\.load|torch\.package\.\w+|torch\.hub\.\w+|eval|exec|builtins\.(eval|exec)"
                        r"|yaml\.(load|unsafe_load|full_load)")
-# Where a keyword makes the difference: without it, or with another value, the call runs what it reads.
+# Calls in which a keyword makes the difference: without it, or with another value, the call runs the code that it
+# reads.
 SAFE_WITH = {"torch.load": ("weights_only", True), "numpy.load": ("allow_pickle", False)}
 
 
@@ -61,7 +62,7 @@ def python_offences(path: pathlib.Path):
 
 
 def imported_names(tree: ast.AST) -> dict[str, str]:
-    """What each name of a file stands for: {"np": "numpy", "loads": "pickle.loads"}."""
+    """The meaning of each name in a file: {"np": "numpy", "loads": "pickle.loads"}."""
     names = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -129,8 +129,8 @@ def file_offences(path: pathlib.Path, layer: str):
 
 
 def python_circles(package: pathlib.Path) -> Iterator[str]:
-    """Of modules, then of folders. Modules beside the package's __init__.py are a folder each; that file's
-    own imports, by which users reach the others, are none."""
+    """Circles of modules, then of folders. Modules beside the package's __init__.py are a folder each; that file's own
+    imports, by which users reach the others, are none."""
     files = {".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__"): path
              for path in package.rglob("*.py")}
     modules = {name: imports_of(name, path, files) - {name} for name, path in files.items() if name != package.name}

@@ -1,5 +1,5 @@
 #pragma once
-// What goes wrong in a call, as tests compare it.
+// The error of a call, as tests compare it.
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 
 namespace bimetal {
 
-/// What `call` throws, where that is an Error.
+/// The exception of `call`, if it is an Error.
 template <typename Call>
 std::optional<Error> error_of(Call&& call) {
   try {

@@ -29,7 +29,7 @@ class ForkedChild {
   ForkedChild(const ForkedChild&) = delete;
   ForkedChild& operator=(const ForkedChild&) = delete;
 
-  /// What it returned; -1 if a signal ended it.
+  /// Its exit status; -1 if a signal ended it.
   int wait() {
     int status = 0;
     waitpid(pid_, &status, 0);

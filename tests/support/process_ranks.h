@@ -22,11 +22,11 @@ struct RankOutcome {
   std::string message;
 };
 
-/// Forks the ranks; to be made while the process has one thread. Whatever still runs when it is
-/// destroyed is killed.
+/// Forks the ranks; to be made while the process has one thread. Ranks that still run when it is
+/// destroyed are killed.
 class ProcessRanks {
  public:
-  /// What a rank runs. `tell` sends a line to the test: see expect().
+  /// A rank's work. `tell` sends a line to the test: see expect().
   using Body = std::function<void(int rank, comm::Group group,
                                   const std::function<void(const std::string&)>& tell)>;
 

@@ -38,8 +38,7 @@
 namespace bimetal::testing {
 namespace {
 
-// Whose kernels libtorch itself does not bring. (Parameters cannot become PrivateUse1's by
-// set_data.)
+// A type without kernels in libtorch itself. (Parameters cannot become PrivateUse1's by set_data.)
 constexpr auto kType = c10::DeviceType::HPU;
 
 struct Copy {
@@ -48,7 +47,7 @@ struct Copy {
   std::function<void()> make;
 };
 
-/// Of the one device. Copies lie in a queue until something says that they have ended.
+/// The queue of the one device. Copies are in it until something says that they have ended.
 struct Queue {
   std::mutex mutex;
   std::deque<Copy> copies;
@@ -159,7 +158,7 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<kType> {
     const auto& behind = *static_cast<Event*>(event);
     if (stream.id() == kKernels) queue().kernels_wait(behind.ticket, behind.stream);
   }
-  /// Not at the first look: whoever takes it for granted reads too early.
+  /// Not at the first look: code that takes it for granted reads too early.
   bool queryEvent(void* event) const override {
     auto& seen = *static_cast<Event*>(event);
     if (queue().has_passed(seen.ticket)) return true;
@@ -218,7 +217,7 @@ struct Memory final : c10::DeviceAllocator {
     void* data;
     std::size_t bytes;
   };
-  /// Of the device's: by so many more, or less.
+  /// The device's bytes: so many more, or less.
   static void count(std::int64_t bytes);
   static void free_block(void* context) {
     const std::unique_ptr<Block> block(static_cast<Block*>(context));
@@ -366,7 +365,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_
     copy();
   } else if (out) {
     const std::scoped_lock lock(all.mutex);
-    // What is copied is what is there now: later kernels come later in the stream.
+    // The copy has the values of now: later kernels come later in the stream.
     all.copies.push_back(
         {++all.tickets, std::nullopt, [to, now = from.clone()] { to.copy_(now); }});
   } else if (const auto stream = Guard().current().id(); stream != Guard::kKernels) {

@@ -17,8 +17,8 @@ class SimulatedDevice {
   /// libtorch has it from then on, in this process.
   static torch::Device install();
 
-  /// What the host has waited for since the last call, in order and by any thread, as people read
-  /// it: "aten::_local_scalar_dense", "a copy to the host", "the device". Looking at an event is no
+  /// The host's waits since the last call, in order and by any thread, as people read them:
+  /// "aten::_local_scalar_dense", "a copy to the host", "the device". Looking at an event is no
   /// wait.
   static std::vector<std::string> take_waits();
 

@@ -1,4 +1,5 @@
-// What test_suites.py runs: suites that pass, and one of whose cases each ends in another way.
+// The suites that test_suites.py runs: suites that pass, and one whose cases each end in another
+// way.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -49,7 +50,7 @@ TEST(Early, Leaves) {
 }
 TEST(Early, IsNotReached) {}
 
-// What comes after a case.
+// The end of the process, after a case.
 TEST(AtExit, Crashes) {
   std::atexit([] { std::raise(SIGKILL); });
 }

@@ -29,7 +29,7 @@ class TcpProxy {
   TcpProxy(const TcpProxy&) = delete;
   TcpProxy& operator=(const TcpProxy&) = delete;
 
-  /// Where clients connect instead.
+  /// The address to which clients connect instead.
   const net::Endpoint& endpoint() const noexcept { return endpoint_; }
 
   void filter(Filter filter);

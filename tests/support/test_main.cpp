@@ -20,7 +20,8 @@
 
 namespace {
 
-// What a process of cases ends with. It may end with anything else, 0 too, when a case ends it.
+// The statuses with which a process of cases ends. It may end with any other, 0 too, when a case
+// ends it.
 constexpr int kFailed = 75;
 constexpr int kPassed = 76;
 constexpr int kSkipped = 77;
@@ -127,7 +128,8 @@ std::string misfortune(int status) {
   return "its process ended with " + std::to_string(code);
 }
 
-// What `be` ends with in a forked process, which is gone then with all that it has started.
+// Returns the status of `be` in a forked process, which is then gone with all processes that it has
+// started.
 template <typename Be>
 int forked(const std::string& name, Be be) {
   std::fflush(nullptr);

@@ -28,7 +28,7 @@ class Suites(unittest.TestCase):
             + f"include([==[{ROOT / 'cmake/TestSuites.cmake'}]==])\n")
 
     def run_suites(self, pattern: str, *options: str) -> str:
-        """What is printed, with a line "counted P F S" at its end."""
+        """The output, with a line "counted P F S" at its end."""
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CTEST_")}
         said = subprocess.run([sys.executable, ROOT / "scripts/run_tests.py", "all", self.tree, "--only", pattern, *(options or ["--once"])],
                               text=True, timeout=100, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -67,7 +67,7 @@ class Suites(unittest.TestCase):
         self.assertIn("counted 3 0 0", self.run_suites("^cases.AtExit$"))
 
     def test_nothing_outlives_a_case_or_the_program(self):
-        # What still holds the pipe lets communicate() wait.
+        # communicate() waits for processes that still hold the pipe.
         case = self.suite_alone("Long", BIMETAL_CASE_SECONDS="1")
         self.assertIn("cases: 1 passed, 1 failed, 0 skipped", case.communicate(timeout=60)[0])
         program = self.suite_alone("Long", BIMETAL_CASES="together", BIMETAL_CASE_SECONDS="90")
@@ -76,7 +76,7 @@ class Suites(unittest.TestCase):
         program.communicate(timeout=60)
 
     def test_cases_may_share_a_process(self):
-        # What was listed before does not stay.
+        # Entries that were listed before do not stay.
         self.assertIn("counted 33 0 0", self.run_suites("^cases.(Good|Many/Counted)$"))
         self.describe(together="TRUE")
         said = self.run_suites("^cases.(Good|Many/Counted)$")

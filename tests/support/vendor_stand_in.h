@@ -22,7 +22,7 @@
 
 namespace bimetal::testing {
 
-/// What an island asks of its vendor library, on tensors whose memory the host can read.
+/// An island's vendor library, on tensors whose memory the host can read.
 class StandIn final : public ::c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<::c10d::Work>;

@@ -72,7 +72,7 @@ def against(command: str, include: pathlib.Path) -> list[str]:
 
 
 def errors_of(folder: str, command: list[str]) -> str:
-    """What the compiler objects to; empty if nothing."""
+    """The compiler's objections; empty if there are none."""
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=COMPILE_SECONDS)
     except subprocess.TimeoutExpired:

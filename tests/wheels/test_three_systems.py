@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Linux, Windows and ARM64 Linux in one group from the very libraries of the wheels: encrypted, and with a member that is killed.
-Whatever else these libraries do is in tests/portability/test_library_peers.py, whose environment this takes.
+All else that these libraries do is tested in tests/portability/test_library_peers.py, whose environment this takes.
 """
 
 import pathlib

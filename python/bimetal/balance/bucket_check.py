@@ -1,4 +1,4 @@
-"""Whether DDP's buckets have the gradients of all that is trained: what is in none would stay each rank's own."""
+"""Whether DDP's buckets have the gradients of all trained parameters: others would stay each rank's own."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def require_all(model: nn.Module, there: set[int], where: str, ignored: Iterable
     """bimetal.Error ``unsupported`` for a parameter that is trained and not among those `there`, by their ids.
 
     Args:
-        where: what was given the model, for the message.
+        where: the class that was given the model, for the message.
         ignored: names of those that are nobody's business.
     """
     for name, parameter in model.named_parameters():

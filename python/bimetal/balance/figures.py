@@ -1,4 +1,4 @@
-"""What the ranks of a BalancedBatchSampler tell each other in every step."""
+"""The figures that the ranks of a BalancedBatchSampler exchange in every step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class RankFigures:
-    """Of one rank. For whoever watches the loop (``bimetal.monitor``): all but the first two, NaN where they are not known."""
+    """One rank's figures. All but the first two are for ``bimetal.monitor``, and NaN if they are not known."""
 
     work: float  # what its samples cost: their lengths, or 1 each
     seconds: float  # that it computed
@@ -25,7 +25,7 @@ class RankFigures:
 
 
 class Step:
-    """Whose figures are under way.
+    """A step whose figures are under way.
 
     Args:
         mine: this rank's.

@@ -15,8 +15,8 @@ def sample_exact_hook(sampler: BalancedBatchSampler, bucket: dist.GradBucket) ->
     """Makes DDP's gradients those of the mean loss over the samples of the whole global batch.
 
     DDP takes the mean over ranks, which is wrong as soon as ranks have unlike numbers of samples. With this
-    hook each rank's gradient of the mean over its own bᵢ samples counts bᵢ/B, and the sum over the ranks is
-    what one device would have computed from all B. A rank without samples contributes zeros.
+    hook each rank's gradient of the mean over its own bᵢ samples counts bᵢ/B, and the sum over the ranks equals the
+    gradient that one device would have computed from all B. A rank without samples contributes zeros.
 
     Register it with the sampler as its state, once, before the first backward::
 
@@ -52,8 +52,8 @@ def token_exact_hook(sampler: BalancedBatchSampler, bucket: dist.GradBucket) -> 
     is divided by N once both are there. Nothing waits for the counts by itself. A rank without tokens contributes
     zeros, and where no rank has any the gradients are zero.
 
-    Register it with the sampler as its state, once, before the first backward, and say before each backward what
-    the rank's loss was divided by::
+    Register it with the sampler as its state, once, before the first backward, and give before each backward the number
+    that divided the rank's loss::
 
         model.register_comm_hook(sampler, bimetal.token_exact_hook)
         ...
@@ -77,7 +77,7 @@ def token_exact_hook(sampler: BalancedBatchSampler, bucket: dist.GradBucket) -> 
         # With one dimension, so that half precisions are divided in float32 and rounded once.
         result.div_(total.clamp(min=1).to(torch.promote_types(result.dtype, torch.float32)))
         reduced = result if result is gradients else gradients.copy_(result)
-        # What collect_all makes knows of no device: whoever waits for it has its stream wait for nothing.
+        # The future of collect_all knows no device, so a thread that waits for it would not make its stream wait.
         synchronize_stream(reduced.device)
         return reduced
 
@@ -90,7 +90,7 @@ def _sum(sampler: BalancedBatchSampler, bucket: dist.GradBucket, gradients: torc
     if factor > 0:
         gradients.mul_(factor)
     else:
-        gradients.zero_()  # a product with 0 would keep what is not finite
+        gradients.zero_()  # a product with 0 would keep values that are not finite
     last = bucket.is_last()
     if last:
         sampler.stop_clock(gradients.device)

@@ -1,5 +1,5 @@
-"""A DataLoader of a program's own with the batches of a BalancedBatchSampler: what the front ends for Accelerate and
-Lightning share."""
+"""A DataLoader of a program's own with the batches of a BalancedBatchSampler: shared by the front ends for Accelerate
+and Lightning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def is_for_training(loader: DataLoader) -> bool:
 
 
 def refuse_unknown_options(options: dict[str, Any], name: str) -> None:
-    """Raises ValueError for options of the sampler that the loader says, or nobody knows. `name`: what the user gave them to."""
+    """Raises ValueError for options of the sampler that the loader says, or nobody knows. `name`: the call that the
+    user gave them to."""
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise ValueError(f"{name} has {', '.join(unknown)}: what it takes is {', '.join(_OPTIONS)}. Batches, and how many are drawn "
@@ -30,12 +31,12 @@ def refuse_unknown_options(options: dict[str, Any], name: str) -> None:
 
 def balanced_loader(loader: DataLoader, kind: type[DataLoader] = DataLoader, *, ahead: int = 0, accumulate: int = 1,
                     more: dict[str, Any] | None = None, **options: Any) -> DataLoader:
-    """Its dataset in global batches of ``batch_size`` times ranks samples, of which each rank gets its share.
+    """Its dataset in global batches of ``batch_size`` times ranks samples, with a share of each for every rank.
 
     Args:
         loader: made by ``DataLoader(dataset, batch_size=…, shuffle=True)``, of this rank alone.
         kind: of the new one.
-        ahead: batches that whoever uses it draws beyond those of its workers.
+        ahead: batches that its user draws beyond those of its workers.
         accumulate, options: for the BalancedBatchSampler, which is the new one's ``batch_sampler``.
         more: further arguments for ``kind``.
 

@@ -1,4 +1,4 @@
-"""Finds out where a mean over samples is taken for what is a mean over tokens."""
+"""Finds losses that are means over tokens but are treated as means over samples."""
 
 import sys
 import warnings

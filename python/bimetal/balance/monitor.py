@@ -1,4 +1,4 @@
-"""What a loop over a BalancedBatchSampler shows of itself, as a job of the program does: docs/monitoring.md."""
+"""Shows the progress of a loop over a BalancedBatchSampler, as a job of the program does: docs/monitoring.md."""
 
 from __future__ import annotations
 
@@ -49,16 +49,17 @@ def monitor(sampler: BalancedBatchSampler, *, loss: Callable[[], Any], epochs: i
 
     Args:
         sampler: the one that the loop's DataLoader draws from.
-        loss: tells this rank's loss of the step under way, a number or a tensor of one; asked when its gradients are exchanged. What
-            is shown is the mean over the global batch. With ``accumulate`` it is what ``weigh`` is given.
-        epochs: that the loop runs in all; None: what is left is told of each epoch by itself.
+        loss: tells this rank's loss of the step under way, a number or a tensor of one; asked when its gradients are
+            exchanged. The mean over the global batch is shown. With ``accumulate`` it is the loss that ``weigh`` is
+            given.
+        epochs: the number that the loop runs in all; None: the time left is that of the present epoch.
         listen: HOST:PORT of the pages, on rank 0; port 0 takes a free one, which is printed; None: no pages. Beyond loopback only with
             a token (BIMETAL_TOKEN_FILE or BIMETAL_TOKEN), and for those who have it.
         tensorboard: the folder of the scalars, on rank 0's machine; None: none are written.
         progress: False leaves out the line, for loops that have one of their own.
         run: a folder of this run alone, on rank 0's machine: its ``training.json`` is what `bimetal runs` and the page's runs list, with
             those of the other folders beside it; None: there is no record.
-        settings: what this run has been given (learning rate, width, …), for that record: text, numbers, truths, lists of them.
+        settings: this run's settings (learning rate, width, …), for that record: text, numbers, truths, lists of them.
 
     Raises:
         bimetal.Error: ``unauthorized`` for an address beyond loopback without a token; ``system`` for a port in use, or a folder that
@@ -83,14 +84,14 @@ def page(sampler: BalancedBatchSampler, *, loss: Callable[[], Any], epochs: int 
 
 
 class Monitor:
-    """What ``bimetal.monitor`` makes. It ends with the process, or by ``close``, or as a context."""
+    """The monitor that ``bimetal.monitor`` makes. It ends with the process, or by ``close``, or as a context."""
 
     def __init__(self, sampler: BalancedBatchSampler, loss: Callable[[], Any], epochs: int | None, listen: str, tensorboard: str,
                  progress: bool, run: str, settings: Mapping[str, Any]) -> None:
         self._sampler = sampler
         self._loss = loss
         self._epochs = epochs
-        self._losses: list[tuple[Any, float]] = []  # of the step under way, and what each counts
+        self._losses: list[tuple[Any, float]] = []  # of the step under way, with the weight of each
         self._place = ""  # this rank's, once it has told the others
         self._places: dict[int, tuple[str, str]] = {}
         self._asked = -math.inf
@@ -102,7 +103,7 @@ class Monitor:
         self._log = RankLog()
         self._said = 0  # how often this rank has left lines for rank 0
         self._heard: dict[int, int] = {}  # of how many of these rank 0 knows
-        self._mean = (-1, 0.0, 0.0)  # an epoch, the sum of its losses so far, and what they count
+        self._mean = (-1, 0.0, 0.0)  # an epoch, the sum of its losses so far, and their weight
         self._sent_before = self._bytes_sent()
         if sampler.rank == 0:
             require_torch_library("bimetal.monitor() on rank 0")
@@ -118,11 +119,12 @@ class Monitor:
 
     @property
     def address(self) -> str:
-        """Where the pages are, with the real port; empty on other ranks than 0, and where there are none."""
+        """The address of the pages, with the real port; empty on ranks other than 0, and if there are none."""
         return self._core.address if self._core else ""
 
     def link(self) -> str:
-        """Where a browser opens the page, once; another one each time, which ends those before. Empty likewise."""
+        """The link by which a browser opens the page, once. It is another one each time, which ends those before. Empty
+        likewise."""
         return self._core.link() if self._core else ""
 
     def evaluated(self, loss: float = math.nan, *, data: str = "test", **metrics: float) -> None:
@@ -140,7 +142,8 @@ class Monitor:
             self._line.say(self._core.evaluated(self._epoch, float(loss), [(name, float(value)) for name, value in metrics.items()], data))
 
     def close(self) -> None:
-        """Ends the pages, and writes what is left for TensorBoard and the record: the run is done. The loop may go on without it."""
+        """Ends the pages, and writes the rest for TensorBoard and the record: the run is done. The loop may go on
+        without it."""
         self._end(None)
 
     def _end(self, failure: type[BaseException] | None) -> None:
@@ -165,20 +168,21 @@ class Monitor:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
         self._end(kind)
 
-    # What follows is the sampler's.
+    # The methods below are for the sampler.
 
     def begin(self) -> None:
-        """Of an epoch: time counts from here on."""
+        """Begins an epoch: time counts from here on."""
         self._trains = True
         self._show_step_after_a_pause()
 
     def add_loss(self, loss: Any, weight: float) -> None:
-        """Of a batch of the step under way."""
+        """Adds the loss of a batch of the step under way."""
         if weight > 0:
             self._losses.append((loss.detach() if isinstance(loss, torch.Tensor) else loss, weight))
 
     def figures(self, weight: float, device: str) -> Iterator[float]:
-        """This rank's, for rank 0: sum of the losses, what they count, bytes sent, and how often it has left lines.
+        """This rank's figures, for rank 0: sum of the losses, their weight, bytes sent, and how often it has left
+        lines.
 
         Args:
             weight: of the loss, unless ``add_loss`` has had all of them.
@@ -194,7 +198,7 @@ class Monitor:
         yield self._leave_lines()
 
     def step_ends(self, step: Step, last: bool) -> None:
-        """The step's figures are under way. last: of the epoch."""
+        """The step's figures are under way. last: whether it is the epoch's last."""
         if self._core is None:
             return
         self._show_step()
@@ -214,7 +218,7 @@ class Monitor:
         self._show_step()
 
     def _show_step(self) -> None:
-        """The one before, of which all figures have come, or come soon: its gradients have."""
+        """Shows the step before. All its figures have come, or come soon: its gradients have."""
         step, self._step = self._step, None
         if step is None:
             return
@@ -226,7 +230,7 @@ class Monitor:
         total = sum(figures.loss for figures in ranks)
         of, before, weight = self._mean if self._mean[0] == step.epoch else (step.epoch, 0.0, 0.0)
         self._mean = (of, before + total, weight + counted)
-        with contextlib.suppress(RuntimeError):  # what the store cannot tell ends no training
+        with contextlib.suppress(RuntimeError):  # an error of the store ends no training
             self._set_places(len(ranks))
             self._hear([int(figures.said) for figures in ranks])
         line = self._core.step((step.epoch, epochs), (done, epochs * steps), sampler.work_of_step(),
@@ -239,7 +243,7 @@ class Monitor:
             self._line.show(line)
 
     def _leave_lines(self) -> float:
-        """Of this rank's log, for rank 0, which hears of them by the step's figures."""
+        """Leaves this rank's new log lines for rank 0, which hears of them by the step's figures."""
         if self._core is None and dist.is_initialized() and (lines := self._log.take_due()):
             with contextlib.suppress(RuntimeError):
                 dist.distributed_c10d._get_default_store().set(_log_key(dist.get_rank(), self._said), json.dumps(lines))

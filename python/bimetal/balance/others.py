@@ -1,4 +1,4 @@
-"""What a BalancedBatchSampler must know of others who use it, or wait in its loop."""
+"""A BalancedBatchSampler's knowledge of others that use it, or wait in its loop."""
 
 from __future__ import annotations
 

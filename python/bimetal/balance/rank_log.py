@@ -1,4 +1,5 @@
-"""What a rank of a loop says beside its figures: what it prints, and Python's warnings. progress/rank_log.h is the same of a job's rank."""
+"""The log of a rank of a loop, beside its figures: its output, and Python's warnings. progress/rank_log.h is the same
+for a job's rank."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class RankLog:
         self._hand_loggers(self._streams, self._heard)
 
     def close(self) -> None:
-        """What has been put in the place of these streams since then stays."""
+        """Streams that others have put in the place of these since then stay."""
         for name, heard in self._heard.items():
             if getattr(sys, name) is heard:
                 setattr(sys, name, self._streams[name])

@@ -26,7 +26,7 @@ from bimetal.balance.others import fsdp_is_there, refuse_to_be_skipped
 @dataclass(frozen=True)
 class _Batch:
     counts: list[int]  # samples of each rank
-    work: list[int]  # what they cost: their lengths, or 1 each
+    work: list[int]  # their cost: their lengths, or 1 each
     at: tuple[int, int]  # epoch and sample that it began with
     batches: int  # drawn for the optimizer's step, this one included
     samples: int  # of all of these, over all ranks
@@ -98,7 +98,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._began = 0.0  # computing, in seconds of _clock()
         self._stopped: float | None = None  # computing: until restart_clock
         self._waited = math.nan  # seconds so far for others' gradients; not known of a loop that has no clock
-        self._seconds = 0.0  # what the step under way took
+        self._seconds = 0.0  # of the step under way
         self._device = ""  # that it computed on, where that is known
         self.watch: Any = None  # bimetal.monitor's
         self._tokens: int | None = None  # of the batch under way, this rank's
@@ -115,7 +115,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         refuse_to_be_skipped(sys._getframe(1))
         step_check.loop_begins()
         self._learn(len(self._figures))
-        self._go_to(*self._next_epoch)  # without what a loop that was left early had drawn ahead
+        self._go_to(*self._next_epoch)  # without batches drawn ahead by a loop that was left early
         iteration, drawn = self._iteration, 0
         self._next_epoch = (self._next_epoch[0] + 1, 0)
         self._finished = self._learnt = 0
@@ -138,7 +138,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
     @property
     def shares(self) -> list[int]:
         """Samples of each rank in the next full global batch; the sum is ``global_batch``. With ``lengths`` tokens of
-        each rank; the sum is what a global batch has on average."""
+        each rank; the sum is a global batch's average."""
         return self._balancer.shares
 
     @property
@@ -165,8 +165,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
             loss = sampler.weigh(criterion(model(inputs), targets)) / accumulate
 
-        The sum of a step's gradients is then that of the mean over all of its samples. Where ``set_tokens`` or
-        ``count_tokens`` has said what the loss was divided by, for ``token_exact_hook``, it is over all of its tokens.
+        The sum of a step's gradients is then that of the mean over all of its samples. With ``set_tokens`` or
+        ``count_tokens``, for ``token_exact_hook``, it is the mean over all of its tokens.
         """
         batch, weight = self._batch_under_way(), self.weight
         if self.accumulate == 1 or self._weighed == batch.batches:
@@ -183,7 +183,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     @property
     def tokens(self) -> int:
-        """What ``set_tokens`` or ``count_tokens`` said of the step under way; 0 for a rank without samples."""
+        """The tokens that ``set_tokens`` or ``count_tokens`` gave for the step under way; 0 for a rank without
+        samples."""
         if self.weight == 0:
             return 0
         if self._tokens is None:
@@ -192,10 +193,11 @@ class BalancedBatchSampler(Sampler[list[int]]):
         return self._tokens
 
     def set_tokens(self, tokens: int) -> None:
-        """For ``token_exact_hook``: what this rank's loss of the step under way is divided by, before its backward.
+        """For ``token_exact_hook``: the number that divides this rank's loss of the step under way. Call it before the
+        loss's backward.
 
         Args:
-            tokens: of this rank alone, at least 0. Where the step is computed in micro-batches, of all of them.
+            tokens: of this rank alone, at least 0. If the step is computed in micro-batches: the tokens of all of them.
         """
         if int(tokens) < 0:
             raise ValueError(f"a batch cannot have {int(tokens)} tokens")
@@ -224,10 +226,10 @@ class BalancedBatchSampler(Sampler[list[int]]):
         return self._next_epoch[0]
 
     def set_epoch(self, epoch: int, batches: int | None = None) -> None:
-        """The epoch that the next iteration runs; without it they count up from 0. What a loop has under way is given up.
+        """The epoch that the next iteration runs; without it they count up from 0. A step under way is given up.
 
         Args:
-            epoch: at least 0. Where it is the epoch that ``load_state_dict`` has brought, the place in it stays.
+            epoch: at least 0. If it is the epoch that ``load_state_dict`` has brought, the place in it stays.
             batches: global batches of the epoch that are over; None: none, or those that were loaded.
         """
         if batches is not None:
@@ -247,7 +249,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._tokens = self._weighed_tokens = None
 
     def state_dict(self) -> dict[str, int]:
-        """Where a checkpoint made now goes on: with the oldest batch that is not finished."""
+        """The place from which a checkpoint made now goes on: the oldest batch that is not finished."""
         if self._under_way:
             epoch, offset = self._under_way[0].at
         elif 0 < self._sampler.remaining < self.size:
@@ -257,7 +259,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         return {"epoch": epoch, "offset": offset}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """The next iteration goes on there. The number of ranks may be another one. What a loop has under way is given up."""
+        """The next iteration goes on there. The number of ranks may be another one. A step under way is given up."""
         self._go_to(state["epoch"], state["offset"])
 
     def require_elastic(self) -> None:
@@ -271,8 +273,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
             raise error("bimetal.monitor() watches a world that stays as it is: leave it out", "unsupported")
 
     def regroup(self) -> None:
-        """For bimetal.elastic: the default group is another one now. The place stays, to the sample, and so does what has been measured
-        of ranks that have stayed. Collective."""
+        """For bimetal.elastic: the default group is another one now. The place stays, to the sample, and so do
+        measurements of ranks that have stayed. Collective."""
         place = self.state_dict()
         rates = [torch.zeros(1, dtype=torch.float64) for _ in range(dist.get_world_size())]
         dist.all_gather(rates, torch.tensor([self._balancer.alone_rate(self.rank)], dtype=torch.float64))
@@ -312,7 +314,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self._bucket_check(bucket, self._iteration)
 
     def gradient_weight(self, tokens: bool = False) -> float:
-        """For the hook: what this rank's gradients count in the sum over the ranks."""
+        """For the hook: the weight of this rank's gradients in the sum over the ranks."""
         if self.accumulate == 1:
             return self.tokens if tokens else self.weight
         batches = self._under_way[0].batches if self._under_way else 1
@@ -346,7 +348,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             self._waited, self._stopped = waited + self._began - self._stopped, None
 
     def leave_out(self, waits: Callable[[], float]) -> None:
-        """For what waits for others while it computes: `waits` tells how many seconds it has done so."""
+        """For parts of the computation that wait for other ranks: `waits` tells how many seconds they have done so."""
         self._waits = waits
 
     def _clock(self) -> float:
@@ -368,16 +370,16 @@ class BalancedBatchSampler(Sampler[list[int]]):
             self.watch.step_ends(step, last=step.end == self.size)
 
     def _loss_weight(self, batch: _Batch) -> float:
-        """What this rank's loss of the batch counts in the mean over all ranks'."""
+        """The weight of this rank's loss of the batch in the mean over all ranks."""
         mine = batch.counts[self.rank]
         return float(self._tokens if mine and self._tokens is not None else mine)
 
     def work_of_step(self) -> int:
-        """What a step costs on average: samples, or tokens with ``lengths``."""
+        """The average work of a step: samples, or tokens with ``lengths``."""
         return self._sampler.mean_weight(self.global_batch) * self.accumulate
 
     def alone_rate(self, rank: int) -> float:
-        """Of that per second, what the rank would do by itself; 0 where it is not known."""
+        """The work per second that the rank would do by itself; 0 if it is not known."""
         return self._balancer.alone_rate(rank)
 
     def _batch_under_way(self) -> _Batch:

@@ -1,7 +1,8 @@
 """Whether an optimizer steps before the gradients of its batch have been exchanged: they would be each rank's own.
 
-DDP tells nobody of a backward that exchanges nothing, or not all: of a loss beside the model's ``forward``, or with a parameter that was
-frozen after DDP was made, whose bucket waits for it. So it is the optimizer's step that is looked at, before it changes anything.
+DDP tells nobody of a backward that exchanges nothing, or only a part: from a loss beside the model's ``forward``, or
+with a parameter that was frozen after DDP was made, whose bucket waits for it. So the optimizer's step is checked,
+before it changes anything.
 """
 
 from __future__ import annotations

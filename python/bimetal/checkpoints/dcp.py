@@ -46,7 +46,7 @@ def write(saved: Whole, target: pathlib.Path) -> None:
 
 
 def read(folder: pathlib.Path, seed: int, kind: str = "") -> Whole:
-    """Unpickles: only of those whom one trusts.
+    """Unpickles: only for folders that you trust.
 
     Args:
         seed: of a job that is to go on, where the folder does not tell.
@@ -74,7 +74,7 @@ def read(folder: pathlib.Path, seed: int, kind: str = "") -> Whole:
 
 
 def _read_all(folder: pathlib.Path) -> dict[Path, Any]:
-    """Every leaf of what was saved, by its path; tensors whole, on the CPU."""
+    """Every leaf of the saved state, by its path; tensors whole, on the CPU."""
     reader = dcp.FileSystemReader(folder)
     metadata = reader.read_metadata()
     flat: dict[str, Any] = {
@@ -88,7 +88,7 @@ def _read_all(folder: pathlib.Path) -> dict[Path, Any]:
 
 
 def _split(values: dict[Path, Any]) -> tuple[dict[str, dict[str, torch.Tensor]], list[dict[str, Any]], dict[Path, Any]]:
-    """What the optimizer has learnt, by parameter and field; its groups; and all else. Both forms of
+    """The optimizer's state, by parameter and field; its groups; and all else. Both forms of
     ``get_optimizer_state_dict`` are known: nested, and flat with dots."""
     learnt: dict[str, dict[str, torch.Tensor]] = {}
     groups: dict[int, dict[str, Any]] = {}
@@ -148,7 +148,7 @@ def _set(group: dict[str, Any], path: Path, value: Any) -> None:
 
 
 def _below(path: Path, keys: tuple[str, ...]) -> Path | None:
-    """What follows the first of the keys; None where there is none, or nothing follows."""
+    """The rest of the path behind the first of the keys; None if there is none, or nothing follows."""
     for index, part in enumerate(path[:-1]):
         if part in keys:
             return path[index + 1:]
@@ -156,7 +156,7 @@ def _below(path: Path, keys: tuple[str, ...]) -> Path | None:
 
 
 def _model_root(paths: Iterable[Path]) -> bool:
-    """Whether the model's tensors lie below a key of their own. Of a bare ``model.state_dict()`` all do not."""
+    """Whether the model's tensors are below a key of their own. In a bare ``model.state_dict()`` none are."""
     return any(_below(path, _MODELS) is not None for path in paths)
 
 
@@ -190,7 +190,7 @@ def _as_torch(field: str, value: torch.Tensor) -> torch.Tensor:
 
 
 class _quietly(warnings.catch_warnings):
-    """Without torch's words about what is meant: one process, and no groups of it."""
+    """Without torch's warnings on intended use: one process, and no groups."""
 
     def __enter__(self) -> Any:
         entered = super().__enter__()

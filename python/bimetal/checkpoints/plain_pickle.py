@@ -27,7 +27,7 @@ def load(file: pathlib.Path) -> Any:
 
     Raises:
         bimetal.Error: ``unsupported`` with a torch that cannot say what a file holds.
-        Exception: OSError, and whatever else torch raises of what is no such file.
+        Exception: OSError, and torch's other exceptions for a file of another kind.
     """
     if not hasattr(torch.serialization, "get_unsafe_globals_in_checkpoint"):
         raise error(f"torch {torch.__version__} cannot say what is in {file} without running it: pip install 'torch>=2.6'", "unsupported")

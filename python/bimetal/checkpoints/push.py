@@ -14,13 +14,13 @@ def push(folder: pathlib.Path, repo: str, private: bool) -> tuple[str, list[str]
     """Makes the repository where there is none yet, and commits the folder's files in one go.
 
     Args:
-        repo: USER/NAME, or NAME for who is logged in.
+        repo: USER/NAME, or NAME for the user who is logged in.
         private: of a repository that is new.
 
     Returns: where it is now, and the files that were brought.
 
     Raises:
-        bimetal.Error: ``unsupported`` without the library, ``invalid_argument`` for what is no name of a repository,
+        bimetal.Error: ``unsupported`` without the library, ``invalid_argument`` for an invalid name of a repository,
             ``unauthorized`` where the hub lets nobody in, ``peer_lost`` where none answers.
     """
     hub = _library()
@@ -64,7 +64,7 @@ def _additions(hub: Any, folder: pathlib.Path, files: list[str], card: bytes | N
 
 
 def _card(folder: pathlib.Path, repo: str) -> bytes:
-    """What a hub shows first. One that is there already is its owner's."""
+    """The text that a hub shows first. One that is there already is its owner's."""
     transformers = (folder / "config.json").is_file()
     kind = "library_name: transformers\npipeline_tag: text-generation\n" if transformers else "library_name: pytorch\n"
     use = (f'AutoModelForCausalLM.from_pretrained("{repo}")' if transformers else

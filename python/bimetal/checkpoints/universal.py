@@ -52,7 +52,7 @@ def write(saved: Whole, target: pathlib.Path) -> None:
 
 
 def read(folder: pathlib.Path, seed: int, kind: str = "") -> Whole:
-    """Executes nothing that came with it.
+    """Executes nothing from the folder.
 
     Args:
         folder: a checkpoint, or a folder with ``latest_universal``.
@@ -113,7 +113,7 @@ def _write_parameter(folder: pathlib.Path, value: torch.Tensor, fields: dict[str
 
 
 def _facts(saved: Whole, parameters: list[str]) -> dict[str, Any]:
-    """What engines expect of the files beside the parameters."""
+    """The facts that engines expect in the files beside the parameters."""
     shapes = {name: saved.model[name].shape for name in parameters}
     batch = saved.training.get("state", {}).get("global_batch", 0)
     return {"buffer_names": [name for name in saved.model if name not in shapes], "optimizer": None,
@@ -130,7 +130,7 @@ def _tensor(file: pathlib.Path) -> torch.Tensor:
 
 
 def _with_step(fields: dict[str, torch.Tensor], shared: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Of stage 3 there is one count for all parameters."""
+    """Stage 3 has one count for all parameters."""
     counts = [fields.get(_STEP), *(state.get(_STEP) for state in shared.get("optimizer_state_dict", {}).get("state", {}).values())]
     count = next((count for count in counts if count is not None), None)
     return fields if count is None else {**fields, _STEP: torch.as_tensor(count).long().reshape(())}
@@ -151,12 +151,12 @@ def _from_model_files(path: pathlib.Path, parameters: dict[str, torch.Tensor]) -
 
 
 def _shaped(values: torch.Tensor, shape: Any) -> torch.Tensor:
-    """Without what was added so that every rank had as much."""
+    """The values without the padding that made every rank's part equal."""
     return values.reshape(-1)[:torch.Size(shape).numel()].clone().view(shape)
 
 
 def _groups(stored: list[dict[str, Any]], found: Whole) -> list[dict[str, Any]]:
-    """Names of parameters are in no universal checkpoint: of several groups nobody can tell which has which."""
+    """Names of parameters are in no universal checkpoint: with several groups nobody can tell which has which."""
     if len(stored) != 1 or not found.optimizer:
         return []
     known = found.torch_groups()[0]

@@ -28,10 +28,10 @@ class Whole:
     """
     Attributes:
         model: parameters and buffers, on the CPU, by name.
-        optimizer: what it has learnt of each parameter, by field; ``step`` is an int64 scalar.
+        optimizer: its state of each parameter, by field; ``step`` is an int64 scalar.
         kind: "adam", "adamw", "sgd", … as in state.json; "none": there is none.
         groups: hyper-parameters of each parameter group, with the names of its ``params``.
-        training: what state.json says else, so that a job goes on from where it was: ``state``, ``model``, ``loop``, ….
+        training: the rest of state.json, so that a job goes on from where it was: ``state``, ``model``, ``loop``, ….
     """
 
     model: dict[str, torch.Tensor]
@@ -99,7 +99,7 @@ def write(whole: Whole, target: pathlib.Path) -> None:
 
 
 def new_training(whole: Whole, seed: int) -> dict[str, Any]:
-    """What state.json says of a training that has come from elsewhere: it is at the beginning of its data."""
+    """The state.json of a training that has come from elsewhere: it is at the beginning of its data."""
     generator = base64.b64encode(bytes(torch.get_rng_state().tolist())).decode()
     state = {"step": whole.step, "epoch": 0, "offset": 0, "seed": seed, "global_batch": 0, "shares": [], "term": 0,
              "torch_rng": generator}
@@ -149,7 +149,7 @@ def _read_tensors(path: pathlib.Path, manifest: dict[str, Any], part: str) -> di
 
 
 def _place(whole: torch.Tensor, offset: list[int], size: list[int]) -> torch.Tensor:
-    """Where a slice lies: a box, or a range of the elements in row-major order."""
+    """The place of a slice: a box, or a range of the elements in row-major order."""
     if len(offset) == whole.dim():
         for dimension, (begin, length) in enumerate(zip(offset, size, strict=True)):
             whole = whole.narrow(dimension, begin, length)

@@ -1,6 +1,6 @@
-"""bimetal: what needs no torch of its own. `bimetal token` makes a job's secret, `bimetal doctor` looks for what may keep
-machines from working together, `bimetal launch` starts ranks, `bimetal bench` measures the links between them, and `bimetal top`
-watches a job. What else there is, is the program's."""
+"""bimetal: the commands that need no torch of their own. `bimetal token` makes a job's secret, `bimetal doctor` looks
+for what may keep machines from working together, `bimetal launch` starts ranks, `bimetal bench` measures the links
+between them, and `bimetal top` watches a job. All other commands are the program's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bimetal doctor: what may keep machines from working together, and what to type about it."""
+"""bimetal doctor: finds causes that may keep machines from working together, and says what to type."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def facts() -> dict[str, str]:
-    """Of this machine, for the other to compare."""
+    """Facts on this machine, for the other to compare."""
     return {"bimetal": _build.VERSION, "core": lib.release().decode(), "torch": str(torch.__version__),
             "python": platform.python_version(), "system": f"{platform.system()} on {platform.machine()}",
             "devices": ", ".join(devices())}
@@ -84,7 +84,7 @@ def addresses() -> list[tuple[str, str]]:
 
 
 def local(found: Findings) -> list[str]:
-    """Tells what is here; what is wrong with it."""
+    """Tells the facts on this machine, and returns its faults."""
     mine, torch_library = facts(), _torch_check.fits()
     found.tell(f"bimetal {mine['bimetal']} ({'with' if torch_library else 'without'} its torch library), torch {mine['torch']}, Python {mine['python']}, {mine['system']}",
                bimetal=mine["bimetal"], torch_library=torch_library, torch=mine["torch"], python=mine["python"], system=mine["system"])
@@ -129,7 +129,7 @@ def mtu_of(interface: str) -> int | None:
         return None
     import fcntl  # which Windows has not
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unconnected:
-        try:  # a struct ifreq: the name, and what is answered
+        try:  # a struct ifreq: the name, and the answer
             answer = fcntl.ioctl(unconnected, _ASKS_FOR_MTU[sys.platform], struct.pack("16s24x", interface.encode()))
         except OSError:
             return None

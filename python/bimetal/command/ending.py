@@ -1,4 +1,4 @@
-"""How a command ends: what it prints of an error, and its status (docs/errors.md)."""
+"""How a command ends: its error message, and its status (docs/errors.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bimetal._errors import EXIT_STATUSES, INTERRUPTED, Error
 
 
 def status_of(command: Callable[[], int]) -> int:
-    """Of the process whose work is ``command``, which returns one itself where nothing is wrong."""
+    """The exit status of the process whose work is ``command``, which returns one itself if nothing is wrong."""
     try:
         return command()
     except (Error, OSError) as problem:

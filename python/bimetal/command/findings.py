@@ -1,4 +1,4 @@
-"""What a doctor finds: told line by line, or as one JSON object at the end."""
+"""A doctor's findings: told line by line, or as one JSON object at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Findings:
         self._notes: list[str] = []
 
     def tell(self, line: str, **facts: Any) -> None:
-        """A line for people, and what it says by name."""
+        """A line for people, and its facts by name."""
         self.facts |= facts
         if not self._as_json:
             print(line, flush=True)
@@ -29,7 +29,7 @@ class Findings:
         self.tell(line)
 
     def ask(self, line: str) -> None:
-        """What people are to do now, while this one waits."""
+        """Tells people what to do now, while this process waits."""
         print(line, flush=True, file=sys.stderr if self._as_json else sys.stdout)
 
     def end(self, problems: list[str]) -> None:

@@ -1,5 +1,5 @@
-"""What of the program needs no torch: bimetal_lite, which lies in the wheels beside the library, or in a build folder. It starts
-the ranks of `bimetal launch`, too."""
+"""The part of the program that needs no torch: bimetal_lite, which is in the wheels beside the library, or in a build
+folder. It starts the ranks of `bimetal launch`, too."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What a doctor sees of this machine's network that keeps others away: a VPN in their way, WSL2's NAT, a Wi-Fi that keeps its guests
-apart. Each is told with what to type. What Linux tells by files is read there; macOS and Windows are not asked for routes."""
+"""Faults of this machine's network that keep others away: a VPN in their way, WSL2's NAT, a Wi-Fi that keeps its guests
+apart. Each is told with the command to type. On Linux the facts are read from files; macOS and Windows are not asked
+for routes."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ ANYWHERE = ("198.51.100.1", _DISCARD)  # of no machine (RFC 5737): asks for the 
 
 
 def of_this_machine(own: Iterable[tuple[str, str]]) -> list[str]:
-    """What is wrong with it. Args: own: (address, interface) of what others could reach."""
+    """The network's faults. Args: own: (address, interface) of each address that others could reach."""
     if sys.platform != "linux":
         return []
     own = list(own)
@@ -39,7 +40,8 @@ def of_this_machine(own: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def wsl_nat() -> str:
-    """Of a Linux within Windows whose address is Windows' own affair; empty elsewhere, and where its network is mirrored."""
+    """For a Linux within Windows whose network goes through Windows' NAT; empty elsewhere, and if the network is
+    mirrored."""
     if "WSL_DISTRO_NAME" not in os.environ:
         return ""
     mode = "nat"  # the default; versions before 2.0 know no other and do not tell

@@ -23,7 +23,7 @@ _PYTHONS = ("data", "ensemble", "ray", "tune")
 
 
 def run(words: list[str]) -> int:
-    """The program, or what is Python's, takes this process's place.
+    """The program, or Python's command, takes this process's place.
 
     Raises:
         bimetal.Error: ``unsupported``, where the program is not installed, or not there for this system, or is for another
@@ -48,7 +48,7 @@ def find(wanted: str = "this is a command of the program") -> pathlib.Path:
     """The program of the wheel, else the one that PATH has.
 
     Args:
-        wanted: what it is needed for, for the message.
+        wanted: the reason why it is needed, for the message.
 
     Raises:
         bimetal.Error: ``unsupported``, as ``run``.
@@ -77,7 +77,7 @@ def is_here(find: Callable[[], object] = find) -> bool:
 
 
 def for_jobs() -> str:
-    """What BIMETAL_PROGRAM names, else as ``find``, else that of the build folder that this package lies in.
+    """The program that BIMETAL_PROGRAM names, else as ``find``, else that of the build folder with this package.
 
     Raises:
         bimetal.Error: ``unsupported``, if there is none.
@@ -97,7 +97,7 @@ def for_jobs() -> str:
 
 
 def launcher() -> str:
-    """What has `launch`: as ``for_jobs``, or where there is none what this wheel has."""
+    """The program for `launch`: as ``for_jobs`` or, if there is none, this wheel's."""
     return for_jobs() if is_here(for_jobs) or not lite.is_here() else str(lite.PROGRAM)
 
 

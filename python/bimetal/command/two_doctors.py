@@ -1,7 +1,7 @@
-"""What two machines find out about each other: versions, clocks, whether either reaches the other, how fast the link is.
+"""The checks that two machines make together: versions, clocks, whether either reaches the other, how fast the link is.
 
-They meet in a store that one of them serves, then as a group of two. What lets either through the other's firewall
-is said, and not done.
+They meet in a store that one of them serves, then as a group of two. They tell how to let either through the other's
+firewall, but do not do it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _NOBODY = ("timeout", "system", "peer_lost")  # what calling an address that nob
 
 
 def examine(mine: dict[str, str], address: str, listens: bool, seconds: float, own: list[tuple[str, str]], found: Findings) -> list[str]:
-    """Tells what it finds; what is wrong. Args: mine: what the other is told of this machine; own: its addresses, each with its
-    interface."""
+    """Tells its findings, and returns the faults. Args: mine: the facts on this machine for the other; own: its
+    addresses, each with its interface."""
     if not (os.environ.get("BIMETAL_TOKEN_FILE") or os.environ.get("BIMETAL_TOKEN")) and not is_loopback(address):
         raise error("two machines need one secret: make it by `bimetal token FILE`, copy it, and name it on both with "
                     "--token-file", "unauthorized")
@@ -70,7 +70,7 @@ def _leave(store: _Store, listens: bool) -> None:
 
 
 def is_loopback(address: str) -> bool:
-    """Of HOST:PORT."""
+    """Whether HOST:PORT is on loopback."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -79,7 +79,7 @@ def is_loopback(address: str) -> bool:
 
 
 def address_of(host: str) -> str:
-    """Of a name or an address, in square brackets or not: firewalls take no names."""
+    """The address of a name or an address, in square brackets or not: firewalls take no names."""
     found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     return str(found[0][4][0])
 
@@ -126,7 +126,7 @@ def _compare(store: _Store, mine: dict[str, str], rank: int, found: Findings) ->
 
 
 def _clocks_apart(store: _Store, rank: int) -> float:
-    """Seconds, exact to half of what a question and its answer take."""
+    """The difference in seconds, exact to half the time of a question and its answer."""
     if rank == 0:
         store.get("clock/question")
         store.set("clock/answer", repr(time.time()))
@@ -207,8 +207,8 @@ SYSTEM_TOOLS = ":/usr/sbin:/sbin"  # where they are, whether or not this user lo
 
 
 def way_through(peer: str, platform: str = sys.platform) -> str:
-    """What to type on this machine so that ranks on `peer`, an address, reach those here: they listen at ports that the system
-    chooses, so that it is the peer or the program that has to be let in."""
+    """The command to type on this machine so that ranks on `peer`, an address, reach those here. Ranks listen at ports
+    that the system chooses, so the peer or the program has to be let in."""
     if platform == "win32":
         python = getattr(sys, "_base_executable", "") or sys.executable  # a venv's only starts it
         return (f"New-NetFirewallRule -DisplayName Bimetal -Direction Inbound -Action Allow -Protocol TCP -Profile Private "

@@ -108,7 +108,7 @@ class Request:
     out: pathlib.Path
     test_fraction: float = 0.0
     separator: str = ""
-    json: bool = False  # what has been done is told as JSON
+    json: bool = False  # the result is told as JSON
 
 
 @dataclasses.dataclass
@@ -121,7 +121,7 @@ class _Piece:
 
 
 def tokenize(request: Request) -> int:
-    """Does it, tells what it has done, and returns an exit status. bimetal.Error names the file that it cannot take."""
+    """Tokenizes, tells the result, and returns an exit status. bimetal.Error names the file that it cannot take."""
     command.require_new(request.out)
     tokenizer = tokenizers.load(request.tokenizer)
     sizes = [_size_of(file) for file in request.files]
@@ -183,7 +183,7 @@ def _write_all(request: Request, tokenizer: Tokenizer, train: TokenFileWriter, t
 
 def _pieces_of(file: pathlib.Path, test_fraction: float, train: TokenFileWriter,
                test: TokenFileWriter) -> Iterator[_Piece]:
-    """A document: first what is trained on, then what is tested with, cut at the end of a line."""
+    """A document: first the part for training, then the part for testing, cut at the end of a line."""
     with open(file, "rb") as text:
         size = os.fstat(text.fileno()).st_size
         text.seek(size - int(size * test_fraction))
@@ -210,7 +210,7 @@ def _pieces_between(file: pathlib.Path, text: BinaryIO, writer: TokenFileWriter,
 
 
 def _rest_of_character(piece: bytes, following: bytes) -> bytes:
-    """What of the bytes behind a piece goes on with a character of UTF-8 that begins in it."""
+    """The bytes behind a piece that belong to a character of UTF-8 that begins in it."""
     if piece.endswith(b"\n"):
         return b""
     count = 0

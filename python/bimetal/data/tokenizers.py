@@ -1,4 +1,4 @@
-"""What turns text into tokens and back: each byte for itself, or a tokenizer of Hugging Face's library."""
+"""Turns text into tokens and back: each byte for itself, or by a tokenizer of Hugging Face's library."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Tokenizer(Protocol):
         """The tokens of each text, with nothing added. UnicodeDecodeError for one that it cannot take."""
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """What cannot be decoded (half a character at the end) becomes U+FFFD."""
+        """Bytes that cannot be decoded (half a character at the end) become U+FFFD."""
 
     def description(self) -> str:
-        """What the file beside token files holds: load() makes the same of it."""
+        """The contents of the file beside token files: load() makes the same tokenizer of it."""
 
 
 class ByteTokenizer:
@@ -73,7 +73,7 @@ class HuggingFaceTokenizer:
 
 
 def load(name: str) -> Tokenizer:
-    """Of ``bytes``, a tokenizer.json, or a folder with one. bimetal.Error if it is none."""
+    """The tokenizer of ``bytes``, a tokenizer.json, or a folder with one. bimetal.Error if there is none."""
     if name == BYTES:
         return ByteTokenizer()
     path = pathlib.Path(name)

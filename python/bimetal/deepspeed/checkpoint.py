@@ -17,7 +17,7 @@ from bimetal.zero.checkpoint import Place, Wanted
 from bimetal.zero.optimizer import Piece
 from bimetal.zero.slices import Kept
 
-Engine = Any  # bimetal.deepspeed's, which calls what is here
+Engine = Any  # bimetal.deepspeed's, which calls the functions here
 _STATE, _LATEST = "state.json", "latest"
 _COUNTS = ("global_steps", "micro_steps", "skipped_steps")
 
@@ -73,7 +73,7 @@ def _together(engine: Engine) -> Place | None:
 
 
 def _find(root: pathlib.Path, tag: str | None) -> str:
-    """Where the checkpoint is that is meant; "" where there is none."""
+    """The path of the checkpoint that is meant; "" if there is none."""
     if tag is None:
         if not (root / _LATEST).exists():
             return ""

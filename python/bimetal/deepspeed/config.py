@@ -14,18 +14,18 @@ from bimetal._errors import error
 
 
 class Config:
-    """What a configuration says.
+    """The settings of a configuration.
 
     Args:
         source: the configuration as a dict, or the path of its file.
         ranks: of the job.
-        learning_rate: of the optimizer that the script has made; where the configuration names none, it counts.
+        learning_rate: of the optimizer that the script has made; it counts if the configuration names none.
         tell: whether this rank warns of keys without effect.
         total_steps: of the training, for a schedule whose ``total_num_steps`` is "auto"; None: not known.
 
     Raises:
-        bimetal.Error: ``invalid_argument`` for what cannot be read, ``unsupported`` for what a loop in Python cannot
-            do.
+        bimetal.Error: ``invalid_argument`` for a configuration that cannot be read, ``unsupported`` for settings that a
+            loop in Python cannot follow.
     """
 
     def __init__(self, source: dict[str, Any] | str | os.PathLike, ranks: int, learning_rate: float, tell: bool,

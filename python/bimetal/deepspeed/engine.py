@@ -26,7 +26,7 @@ _TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class DeepSpeedEngine(nn.Module):
-    """What ``initialize`` returns. A step is ``gradient_accumulation_steps`` times forward, backward, step.
+    """The engine that ``initialize`` returns. A step is ``gradient_accumulation_steps`` times forward, backward, step.
 
     The gradients of a step are those of the mean of its micro-batches' losses, each the mean over the samples of all
     ranks, whatever their shares are. Losses that are means over tokens are weighed by these: those of Hugging Face's
@@ -125,8 +125,8 @@ class DeepSpeedEngine(nn.Module):
         return (self.micro_steps + 1) % self.config.accumulation == 0
 
     def summed_gradients(self) -> dict[str, torch.Tensor]:
-        """For checkpoints, at stage 0: what the step under way has of all ranks, by the parameter's name; empty between
-        steps. Collective."""
+        """For checkpoints, at stage 0: the gradients of the step under way, of all ranks, by the parameter's name;
+        empty between steps. Collective."""
         if self.micro_steps % self.config.accumulation == 0:
             return {}
         gradients = {name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
@@ -137,7 +137,8 @@ class DeepSpeedEngine(nn.Module):
         return gradients
 
     def take_gradients(self, pieces: list[Piece], gradients: list[torch.Tensor | None]) -> None:
-        """The other way round, of what this rank keeps: at stage 0 rank 0 goes on with them, later each with its part."""
+        """The other way round, for this rank's pieces: at stage 0 rank 0 goes on with them, at later stages each rank
+        with its part."""
         self.zero_grad()
         if self.shards is not None:
             self.shards.take_up(gradients)
@@ -160,7 +161,7 @@ class DeepSpeedEngine(nn.Module):
 
         Args:
             tag: None is "global_stepN".
-            client_state: what the script wants to find again; it must go through JSON.
+            client_state: the values that the script wants to find again; it must go through JSON.
         """
         return checkpoint.save(self, save_dir, tag or f"global_step{self.global_steps}", client_state or {})
 
@@ -190,7 +191,7 @@ class DeepSpeedEngine(nn.Module):
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def get_global_grad_norm(self) -> float | None:
-        """Of the last step's gradients, before clipping; None unless they are clipped or scaled."""
+        """The norm of the last step's gradients, before clipping; None unless they are clipped or scaled."""
         return self._norm
 
     @property
@@ -202,7 +203,7 @@ class DeepSpeedEngine(nn.Module):
         return torch.autocast(self.device.type, dtype=precision, enabled=precision is not None)
 
     def _weight(self) -> float:
-        """What a mean over this rank's part of the micro-batch counts in the mean over all of it."""
+        """The weight of a mean over this rank's part of the micro-batch in the mean over all of it."""
         share = 1 / self._ranks if self.sampler is None else self.sampler.weight
         if self._tokens is None:
             return share
@@ -220,7 +221,7 @@ class DeepSpeedEngine(nn.Module):
                         "parameters (requires_grad_(False)) meanwhile, or train both as one module", "unsupported")
 
     def _sum(self, _: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """DDP's hook. Losses have been weighed, so that the sum over the ranks is what is wanted."""
+        """DDP's hook. Losses have been weighed, so that the sum over the ranks is the gradient."""
         gradients, last = bucket.buffer(), bucket.is_last()
         if bucket.index() == 0:
             self._in_buckets.clear()
@@ -229,7 +230,7 @@ class DeepSpeedEngine(nn.Module):
             require_all(self.module, self._in_buckets, "deepspeed.initialize()")
         self._summed = True
         if self._idle:
-            gradients.zero_()  # a product with 0 would keep what is not finite
+            gradients.zero_()  # a product with 0 would keep values that are not finite
         if last and self.sampler is not None:
             self.sampler.stop_clock(self.device)
         summed = dist.all_reduce(gradients, async_op=True).get_future()
@@ -270,7 +271,7 @@ class DeepSpeedEngine(nn.Module):
         self._idle = True
 
     def _gradients(self) -> list[torch.Tensor]:
-        """Of the step, summed: this rank's pieces, or all."""
+        """The summed gradients of the step: this rank's pieces, or all."""
         if self.shards is not None:
             return self.shards.finish()
         return [parameter.grad for group in self.optimizer.param_groups for parameter in group["params"]

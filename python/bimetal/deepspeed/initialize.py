@@ -1,4 +1,4 @@
-"""From a model and a configuration to what a training loop needs."""
+"""Makes the objects of a training loop from a model and a configuration."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def initialize(args: argparse.Namespace | None = None, model: nn.Module | None =
         dist_init_required: False: leave the process group alone.
         seed: of the order of samples.
         balance, weights: as ``BalancedBatchSampler``'s.
-        shards: at ZeRO's stages 1 to 3, what each rank keeps: as ``bimetal.zero.shard``'s.
+        shards: at ZeRO's stages 1 to 3, each rank's part: as ``bimetal.zero.shard``'s.
         total_steps: of the training, where the configuration's ``total_num_steps`` is "auto".
 
     Returns:

@@ -24,7 +24,7 @@ _ADVICE = Advice(
 
 
 class EngineShards:
-    """What the engine needs of a model in shards.
+    """The engine's view of a model in shards.
 
     Args:
         optimizer: of whole parameters; afterwards it has this rank's pieces.
@@ -41,7 +41,7 @@ class EngineShards:
                                   weigh=lambda: 1.0 if counts() else 0.0)
         self.sharded.advice = _ADVICE
         self._ranks = dist.get_world_size()
-        self._carried: dict[str, torch.Tensor] = {}  # by piece: of the step under way, summed before
+        self._carried: dict[str, torch.Tensor] = {}  # by piece: the sums of the step under way so far
 
     @contextlib.contextmanager
     def backward(self, boundary: bool) -> Iterator[None]:
@@ -50,7 +50,7 @@ class EngineShards:
             yield
 
     def finish(self) -> list[torch.Tensor]:
-        """The step's gradients, summed, of this rank's pieces."""
+        """The step's summed gradients of this rank's pieces."""
         self._take_up()
         gradients = []
         for piece in self.sharded.pieces:
@@ -62,17 +62,17 @@ class EngineShards:
         return gradients
 
     def norm(self, gradients: list[torch.Tensor]) -> float:
-        """Of all ranks' gradients, the same on each; not finite if any is not."""
+        """The norm of all ranks' gradients, the same on each; not finite if any is not."""
         norm = float(norm_over_ranks(gradients, None))
         return norm if math.isfinite(norm) else math.nan
 
     def carried(self) -> list[torch.Tensor | None]:
-        """For checkpoints: what the step under way has so far, of each piece; the step goes on. Collective."""
+        """For checkpoints: the gradients of the step under way so far, for each piece; the step goes on. Collective."""
         self._take_up()
         return [self._carried.get(_key(piece)) for piece in self.sharded.pieces]
 
     def take_up(self, gradients: list[torch.Tensor | None]) -> None:
-        """The step goes on with these, of each piece."""
+        """The step goes on with these gradients, one for each piece."""
         self._carried = {_key(piece): gradient for piece, gradient in zip(self.sharded.pieces, gradients, strict=True)
                          if gradient is not None}
 
@@ -80,7 +80,7 @@ class EngineShards:
         self._carried = {}
 
     def _take_up(self) -> None:
-        """Adds what passes have summed since to what was before."""
+        """Adds the sums of passes since then to the earlier ones."""
         self.sharded.finish()
         for piece in self.sharded.pieces:
             gradient, piece.tensor.grad = piece.tensor.grad, None

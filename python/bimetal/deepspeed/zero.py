@@ -24,10 +24,10 @@ def Init(module: nn.Module | None = None, data_parallel_group: dist.ProcessGroup
     ``bimetal.zero.made_in_shards`` does: each keeps its part, and ``initialize`` at stage 3 takes these. Collective.
 
     Args:
-        module: one that is there already is not taken: split what is made within.
+        module: a module that is there already is not taken: only modules made within are split.
         data_parallel_group: None is the default group, which is made where a launcher has started this process.
         enabled: False: nothing happens.
-        shards: what each rank keeps, as ``initialize``'s; they need not be the same.
+        shards: each rank's part, as ``initialize``'s; they need not be the same.
 
     DeepSpeed's other arguments (``config_dict_or_path``, ``remote_device``, ``dtype`` …) have no effect. Below stage 3
     ``initialize`` makes the model whole again.

@@ -1,5 +1,5 @@
-"""Models of FSDP2 in folders of torch.distributed.checkpoint. Imported where there is such a model: what it imports takes a
-while."""
+"""Models of FSDP2 in folders of torch.distributed.checkpoint. Imported only if there is such a model: its imports take
+a while."""
 
 from __future__ import annotations
 

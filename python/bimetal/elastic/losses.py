@@ -27,7 +27,8 @@ def loss_behind(exception: BaseException) -> Error | None:
 
 
 def forget(exception: BaseException) -> None:
-    """What the frames of the failed call keep: its DistributedDataParallel, with hooks on the parameters, and its tensors."""
+    """Frees the objects that the frames of the failed call keep: its DistributedDataParallel, with hooks on the
+    parameters, and its tensors."""
     for one in _chain(exception):
         traceback.clear_frames(one.__traceback__)
         one.__traceback__ = None

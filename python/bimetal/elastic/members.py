@@ -1,5 +1,5 @@
-"""Who belongs to a job, over losses and newcomers: what C++ jobs have (src/bimetal/membership), by the C interface. It agrees on
-ranks, and gives them a store to meet in; what they do there is the caller's."""
+"""The members of a job, over losses and newcomers: those of C++ jobs (src/bimetal/membership), by the C interface. They
+agree on ranks, and get a store to meet in. What they do there is up to the caller."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Epoch:
         return len(self.members)
 
     def machine(self, rank: int) -> str:
-        """By which ranks of one machine know that they are."""
+        """The text by which ranks of one machine know that they are."""
         return self.members[rank].door.rpartition(":")[0]
 
 
@@ -57,7 +57,7 @@ class Members:
     Args:
         towards: HOST:PORT of somebody whom the others reach, to listen at the address towards that one; None: BIMETAL_ADDRESS, or
             loopback.
-        job: what is trained: who has something else is refused.
+        job: the training's facts: newcomers with other facts are refused.
         least, most: members that an epoch needs, and beyond which newcomers wait; 0: any number.
         keeper: the machine that goes on where half of the members have lost the other half; "either": each half.
         patience: seconds for enough members to be there.
@@ -141,7 +141,7 @@ class Members:
         return Epoch(**told, **lists)
 
     def store(self, epoch: Epoch) -> dist.Store:
-        """Of that epoch alone, at its rank 0's door."""
+        """The store of that epoch alone, at its rank 0's door."""
         self._store = AskedStore(ServedStore(epoch.members[0].door))  # torch itself keeps nothing that is Python's
         return dist.PrefixStore(f"epoch/{epoch.epoch}/{epoch.members[0].id}", self._store)
 
@@ -170,7 +170,7 @@ class Members:
 
 
 class ServedStore:
-    """What a member's store says, as AskedStore asks."""
+    """Answers for a member's store, as AskedStore asks."""
 
     def __init__(self, door: str) -> None:
         self._handle = 0

@@ -1,4 +1,4 @@
-"""What a state keeps, as a text and tensors: for copies in memory, and for other ranks, without pickle."""
+"""A state's contents as a text and tensors: for copies in memory, and for other ranks, without pickle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Packed:
     """A copy of plain values and tensors, in host memory."""
 
     def __init__(self, value: Any, name: str, before: Packed | None = None) -> None:
-        """Args: name: of the value, for messages. before: a copy that is not needed any more, whose memory this one takes."""
+        """Args: name: the value's, for messages. before: a copy that is not needed any more, whose memory this one
+        takes."""
         found: list[torch.Tensor] = []
         self.text = json.dumps(_plain(value, name, found))
         self.tensors = []
@@ -34,7 +35,7 @@ class Packed:
                 room.copy_(tensor)
 
     def value(self) -> Any:
-        """What was packed. Tensors are copies, on the CPU."""
+        """The packed value. Tensors are copies, on the CPU."""
         tensors = iter(self.tensors)
         return _unpacked(json.loads(self.text), tensors)
 

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 _IN_VAIN = 3  # losses without anybody lost and without a commit, after which it is not one
 
 
-class Left(SystemExit):  # noqa: N818 (it is no error: who does not catch it ends with status 0)
+class Left(SystemExit):  # noqa: N818 (it is no error: a script that does not catch it ends with status 0)
     """``run`` raises it in a process that has left, after ``State.leave`` or SIGTERM, while the others go on."""
 
     def __init__(self) -> None:
@@ -96,7 +96,8 @@ def run(train: Callable[[State], Result], state: State, *, min_workers: int | No
 
 
 def doors() -> list[str]:
-    """Where workers of the run in this process can be joined: of them any is BIMETAL_DOOR for a newcomer. Empty outside of a run."""
+    """The addresses at which newcomers can join workers of the run in this process. Any of them is BIMETAL_DOOR for a
+    newcomer. Empty outside of a run."""
     return [member.door for member in _present.epoch.members] if _present is not None and _present.epoch is not None else []
 
 
@@ -183,7 +184,7 @@ class _Run:
         self._agree(waits=waits)
 
     def _agree(self, waits: bool = False, ends: bool = False) -> None:
-        """What each knows, all learn: raises _Change where this epoch is to end. Collective."""
+        """Shares each rank's news with all: raises _Change if this epoch is to end. Collective."""
         everyone = [torch.zeros(3, dtype=torch.int64, device="cpu") for _ in range(self.epoch.size)]
         dist.all_gather(everyone, torch.tensor([ends, waits, self.leaves], dtype=torch.int64, device="cpu"))
         told = [[bool(word) for word in one.tolist()] for one in everyone]
@@ -196,7 +197,8 @@ class _Run:
             raise _Change(leaving)
 
     def _may_be_one(self, loss: Error) -> bool:
-        """Whether this can still be of a lost worker: of those that come again and again nobody was lost."""
+        """Whether this can still follow from a lost worker: if the same workers come again and again, nobody was
+        lost."""
         again = self._state._commits == self._commits_then
         self._in_vain = self._in_vain + 1 if again and not self.epoch.lost and not self.epoch.came else 0
         self._commits_then = self._state._commits

@@ -1,4 +1,4 @@
-"""Models in shards, of which every rank has a part: what they were at a commit is in a folder of that commit."""
+"""Models in shards, of which every rank has a part: their state at a commit is in a folder of that commit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Shards:
         _fsdp().save(self._model, self._optimizer, path)
 
     def load(self, number: int) -> None:
-        """What was saved then, in this epoch's shards. Collective."""
+        """Loads the state saved then into this epoch's shards. Collective."""
         path = self._path(number)
         try:
             if not self._of_torch:
@@ -60,7 +60,7 @@ class Shards:
                         "state.keep(…, folder) needs one that all machines see", "invalid_argument") from failure
 
     def remove(self, numbers: list[int]) -> None:
-        """Of commits that nobody goes back to any more."""
+        """Removes commits that nobody goes back to any more."""
         if dist.get_rank() == 0:
             for number in numbers:
                 shutil.rmtree(self._path(number), ignore_errors=True)

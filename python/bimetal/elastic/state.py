@@ -1,4 +1,4 @@
-"""What a script trains, and the last of it that all ranks have in common."""
+"""The state that a script trains, and the last of it that all ranks have in common."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class State:
         self._run: Any = None  # while it is used
         self._shards: Shards | None = None  # of this epoch
         self._every = self._since = 0  # calls of commit(), where there are shards
-        self._beside: dict[str, Any] = {}  # what is kept with them
+        self._beside: dict[str, Any] = {}  # kept with them
         self._on_disk: list[int] = []  # commits whose shards are
         vars(self).update(parts)
 
@@ -57,10 +57,10 @@ class State:
         return max(self._commits, 0)
 
     def commit(self) -> None:
-        """What has been done so far counts. Collective: call it after an optimizer's step, on all ranks after the same ones.
+        """Makes the work so far count. Collective: call it after an optimizer's step, on all ranks after the same ones.
 
-        It copies all parts within host memory. What comes after the last commit is lost with a rank, and is made again: so each step
-        or every few. Whoever waits to come in, or wants to leave, does so here.
+        It copies all parts within host memory. If a rank is lost, steps after the last commit are lost and made again:
+        so commit after each step, or every few. Workers that wait to come in, or want to leave, do so here.
         """
         self._require_run("commit")
         if self._shards is None and self._on_disk:
@@ -89,7 +89,8 @@ class State:
                 sharded = bimetal.zero.shard(model, optimizer, level=3, sampler=state.sampler)
                 state.keep(sharded, "checkpoints/run", every=50)
 
-        No rank has all of it, so a commit writes it to the disk, each rank its part, and whoever is left reads the last one.
+        No rank has all of it, so a commit writes it to the disk, each rank its part, and the remaining ranks read the
+        last one.
 
         Args:
             model: what ``bimetal.zero.shard`` returns, with its optimizer; or a model of FSDP2's ``fully_shard``.
@@ -137,7 +138,7 @@ class State:
         return [int(one) for one in everyone]
 
     def _let_go(self) -> None:
-        """Of what is of the group that ends."""
+        """Frees everything of the group that ends."""
         self._shards, self._beside = None, {}
 
     def _parts(self) -> list[tuple[str, Any]]:
@@ -147,7 +148,7 @@ class State:
         return [part for _, part in self._parts() if isinstance(part, BalancedBatchSampler)]
 
     def _require_usable(self) -> None:
-        """What can be known beforehand of what would fail later."""
+        """Finds errors early that would show later."""
         modules = {name: part for name, part in self._parts() if isinstance(part, nn.Module)}
         mine = {id(parameter): name for name, module in modules.items() for parameter in module.parameters()}
         for thing in gc.get_objects():
@@ -163,7 +164,7 @@ class State:
         self._save()
 
     def _facts(self) -> str:
-        """What newcomers must have alike."""
+        """The facts that newcomers must have in common with the others."""
         facts = []
         for name, part in self._parts():
             facts.append(f"{name}: {type(part).__name__}")
@@ -179,7 +180,7 @@ class State:
                 for key, one in part.named_parameters()}
 
     def _require_whole(self) -> None:
-        """What a rank alone has of a model is lost with the rank."""
+        """Refuses a model of which one rank alone has a part: that part would be lost with the rank."""
         now = self._shapes()
         cut = next((name for name, shape in self._whole.items() if now.get(name) != shape), None)
         for name, part in self._parts():
@@ -216,7 +217,7 @@ class State:
                 setattr(self, name, value)
 
     def _forget_step(self) -> None:
-        """What a step under way has left behind."""
+        """Drops the leftovers of a step under way."""
         for _, part in self._parts():
             if isinstance(part, nn.Module):
                 part.zero_grad(set_to_none=True)

@@ -30,7 +30,7 @@ class World:
         self._hook: Any = None
 
     def found(self, job: str, **how: Any) -> tuple[Members, Epoch]:
-        """Of the group that is there, or that the environment names. Collective."""
+        """The members of the present group, or of the one that the environment names. Collective."""
         if not dist.is_initialized():
             if "RANK" in os.environ:
                 dist.init_process_group(BACKEND, timeout=self._timeout)
@@ -47,7 +47,7 @@ class World:
         return members, epoch
 
     def newcomer(self, door: str, job: str, **how: Any) -> Members:
-        """For join(). What a launcher has said of ranks is not so."""
+        """For join(). A launcher's settings of ranks do not hold for it."""
         if dist.is_initialized():
             raise error("a process with BIMETAL_DOOR gets its process group from the workers that it joins: leave out init_process_group",
                         "invalid_argument")
@@ -69,12 +69,12 @@ class World:
         members.settle()
 
     def abort(self) -> None:
-        """Whoever waits for this rank gets an error. The group is still to be destroyed."""
+        """Threads that wait for this rank get an error. The group is still to be destroyed."""
         if dist.is_initialized():
             dist.group.WORLD.abort()
 
     def end(self) -> None:
-        """Of all groups."""
+        """Ends all groups."""
         if dist.is_initialized():
             dist.destroy_process_group()
 

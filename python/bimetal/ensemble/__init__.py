@@ -1,1 +1,1 @@
-"""Independent models trained in parallel, and what they predict together: ``bimetal ensemble``, docs/tuning.md."""
+"""Independent models trained in parallel, and their joint predictions: ``bimetal ensemble``, docs/tuning.md."""

@@ -78,7 +78,7 @@ def _train(arguments: argparse.Namespace, job: Job, folder: pathlib.Path, host: 
         pool.work_through(source)
     finally:
         screen.clear()
-        # What is there can be used, also after Ctrl-C.
+        # Members that are there can be used, even after Ctrl-C.
         kept = members.write(job, folder, source.all, arguments.bagging) if any(
             member.state == "done" for member in source.all) else None
     if kept is None:

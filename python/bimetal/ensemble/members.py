@@ -1,5 +1,5 @@
-"""The members of an ensemble, as a Source of runs, the folder that they are kept in, and what they say together on the test set:
-one `bimetal evaluate`, on the fastest device."""
+"""The members of an ensemble, as a Source of runs, the folder that they are kept in, and their joint figures on the
+test set: one `bimetal evaluate`, on the fastest device."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Members:
 
 @dataclass(frozen=True)
 class Kept:
-    """An ensemble in a folder: what is needed to predict with it.
+    """An ensemble in a folder: the facts needed to predict with it.
 
     Attributes:
         job: the job file's name within the folder.
@@ -118,7 +118,7 @@ class Kept:
     members: list[str]
 
     def checkpoints(self) -> list[str]:
-        """Of the members, relative to the folder: the best ones where they are kept."""
+        """The members' checkpoints, relative to the folder: the best ones if they are kept."""
         found = []
         for member in self.members:
             best = self.folder / member / "checkpoints" / saved.BEST
@@ -214,7 +214,7 @@ class _Evaluation:
 
 
 def copy_predictions(kept: Kept, target: pathlib.Path) -> None:
-    """Where the user wants them."""
+    """Copies the predictions to the place that the user wants."""
     try:
         target.write_bytes((kept.folder / PREDICTIONS).read_bytes())
     except OSError as bad:

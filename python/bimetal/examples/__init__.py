@@ -12,13 +12,13 @@ _ENDINGS = (".toml", ".py", ".sh", ".sbatch", ".json", ".cpp", ".txt", ".md", ".
 
 
 def names() -> list[str]:
-    """Of all examples, as paths below FOLDER."""
+    """The names of all examples, as paths below FOLDER."""
     return sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*")
                   if path.suffix in _ENDINGS and "__pycache__" not in path.parts)
 
 
 def summary(name: str) -> str:
-    """The first sentence of what an example says of itself."""
+    """The first sentence of an example's description of itself."""
     text = (FOLDER / name).read_text(encoding="utf-8")
     if name.endswith(".json"):
         return ""

@@ -1,4 +1,4 @@
-"""What is different in an Accelerator whose ranks have unequal work."""
+"""An Accelerator for ranks with unequal work."""
 
 # Annotations are not postponed: DDP looks at a hook's.
 import os
@@ -81,7 +81,7 @@ class BalancedAccelerator:
 
 
 def _common_seed() -> int:
-    """Of ``accelerate.utils.set_seed`` on rank 0, as the order of samples is the same on all ranks."""
+    """The seed of ``accelerate.utils.set_seed`` on rank 0, as the order of samples is the same on all ranks."""
     seed = [torch.initial_seed()]
     dist.broadcast_object_list(seed)
     return seed[0]

@@ -1,4 +1,4 @@
-"""What a Trainer's loss is the mean of, found out by computing it."""
+"""Finds out, by computing it, what a Trainer's loss is the mean of."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_NEAR = 1e-4  # relative, of what is computed in float32 or better
+_NEAR = 1e-4  # relative, for values computed in float32 or better
 _NEAR_IN_HALF = 2e-2
 _TRIED = 256  # samples at most, among which some with labels are looked for
 _ADVICE = "Give the Trainer a compute_loss_func(outputs, labels, num_items_in_batch) that divides all of the loss by this number"
 
-# Of a batch: how many things a loss that is a mean averages over.
+# For a batch: the number of things that a loss which is a mean averages over.
 Weight = Callable[[Mapping[str, Any]], int]
 
 
@@ -85,7 +85,8 @@ def find_loss_kind(model: torch.nn.Module, batch: Mapping[str, Any], loss_of: Ca
 
 
 def on_all_ranks(find: Callable[[], Weight | None]) -> Weight | None:
-    """What all ranks have found. Collective. Raises ValueError on each of them where one could not find it, or they differ."""
+    """The common finding of all ranks. Collective. Raises ValueError on all of them if one could not find it, or if
+    they differ."""
     error, weight = None, None
     try:
         weight = find()
@@ -137,7 +138,7 @@ def _are_of_tokens(batch: Mapping[str, Any]) -> bool:
 
 
 def _every_second_masked(labels: torch.Tensor) -> torch.Tensor:
-    """Of the labels that count; the first of each row counts still."""
+    """The same labels with every second one masked among those that count; the first of each row still counts."""
     order = (labels != -100).long().cumsum(-1)
     return labels.masked_fill(order % 2 == 0, -100)
 

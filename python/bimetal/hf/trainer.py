@@ -1,4 +1,4 @@
-"""What is different in a Trainer whose ranks have unequal work."""
+"""A Trainer for ranks with unequal work."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _MASK = "attention_mask"
 
 
 class Pieces(dict[str, torch.Tensor]):
-    """What the Trainer takes for one batch. As a mapping it has all tokens, and their mask, flat: what counting them takes.
+    """The object that the Trainer takes for one batch. As a mapping it has all tokens, and their mask, flat, to count
+    them.
 
     Attributes:
-        parts: what the collate function made of each micro-batch.
+        parts: the collate function's result for each micro-batch.
     """
 
     def __init__(self, parts: list[dict[str, Any]], tokens: str) -> None:
@@ -39,7 +40,7 @@ class Pieces(dict[str, torch.Tensor]):
         self.parts = parts
 
     def pin_memory(self) -> Pieces:
-        """DataLoader asks for it; what it knows of mappings would leave out the parts."""
+        """DataLoader asks for it; its own way with mappings would leave out the parts."""
         for tensors in (self, *self.parts):
             tensors.update(pinned({**tensors}))
         return self
@@ -152,7 +153,7 @@ class Balanced:
                           pin_memory=self.args.dataloader_pin_memory, **(of_workers if workers else {}))
 
     def get_batch_samples(self, epoch_iterator: Iterator[Pieces], num_batches: int, *device: Any) -> tuple[list[Pieces], Any]:
-        """The one batch of a step, and what all of its micro-batches' losses are divided by."""
+        """The one batch of a step, and the number that divides all of its micro-batches' losses."""
         batch = next(epoch_iterator, None)
         if batch is None:
             return super().get_batch_samples(iter(()), num_batches, *device)
@@ -164,7 +165,7 @@ class Balanced:
 
     def training_step(self, model: torch.nn.Module, inputs: Pieces,
                       num_items_in_batch: Any = None) -> torch.Tensor:
-        """Of the rank's whole part. The Trainer logs the mean over ranks of what this gives: the loss over all their tokens."""
+        """The loss of the rank's whole part. The Trainer logs its mean over ranks: the loss over all their tokens."""
         assert self.sampler is not None
         if not self._tried:
             self._try_loss()
@@ -203,7 +204,7 @@ class Balanced:
         return (result[0] * self._factor, *result[1:]) if isinstance(result, tuple) else result * self._factor
 
     def _items(self, parts: list[Any], num_items_in_batch: Any) -> tuple[Any, list[float | None]]:
-        """What this rank's gradients count by, and what each micro-batch's loss is multiplied by."""
+        """The weight of this rank's gradients, and the factor of each micro-batch's loss."""
         if self._mean_over is None:
             return num_items_in_batch, [None] * len(parts)
         weights = [self._mean_over(part) for part in parts]
@@ -228,8 +229,8 @@ class Balanced:
 
     @contextlib.contextmanager
     def _by_itself(self) -> Iterator[None]:
-        """Ranks have unlike numbers of micro-batches, so that nothing in one may wait for the others. What SFTTrainer gathers
-        in them for its log (entropy, accuracy, tokens) is then of this rank alone."""
+        """Ranks have unlike numbers of micro-batches, so that nothing in one may wait for the others. Figures that
+        SFTTrainer gathers in them for its log (entropy, accuracy, tokens) are then this rank's alone."""
         own = {name: (lambda value, *_, **__: value) for name in ("gather", "gather_for_metrics", "reduce")}
         vars(self.accelerator).update(own)  # before the methods of its class
         try:

@@ -15,7 +15,7 @@ from bimetal.library.shares import Balancer, EpochSampler
 __all__ = ["Balancer", "EpochSampler", "LibraryProcessGroup", "bytes_sent", "close_all", "device", "end_with_launcher",
            "flight_recorder", "make_backend", "pass_warnings_on", "set_error_class", "transport", "usable_cores"]
 
-# torch.compile goes around what it cannot trace: calls of the core by their addresses.
+# torch.compile goes around calls that it cannot trace: calls of the core by their addresses.
 for _name, _method in list(vars(LibraryProcessGroup).items()):
     if inspect.isfunction(_method) and (_name[0] != "_" or _name.endswith("_base")):
         setattr(LibraryProcessGroup, _name, torch._disable_dynamo(_method))
@@ -26,8 +26,8 @@ _WORKER = re.compile(r"(auto|cpu|cuda|mps|xpu)(?::(\d+))?(?:[:,](\w+=[^,]+(?:,\w
 
 
 def device(spec: str, local_rank: int) -> str:
-    """The name of a device for "auto", "cpu", "mps", "cuda", "cuda:1" and their like. What else a worker is told, as in
-    "cpu:threads=2", says nothing of that."""
+    """The name of a device for "auto", "cpu", "mps", "cuda", "cuda:1" and their like. A worker's further settings, as
+    in "cpu:threads=2", do not matter here."""
     known = _WORKER.fullmatch(spec)
     if known is None:
         raise error(f"'{spec}' names no device: write auto, cpu, cuda, cuda:1, mps or xpu", "invalid_argument")

@@ -48,7 +48,7 @@ def _asked_of_torch() -> dict[str, str]:
 
 
 class _Beside(LibraryProcessGroup):
-    """Of several back ends: ``others`` has the tensors on ``devices``. Barriers are Bimetal's."""
+    """One of several back ends: ``others`` has the tensors on ``devices``. Barriers are Bimetal's."""
 
     others: dist.ProcessGroup
     devices: frozenset[str]

@@ -1,5 +1,5 @@
-"""What ranks tell each other through torch's store alone: where a rank of a group stands in a group of some of its ranks
-(ProcessGroup.split_group), and a barrier, so that a rank that does not come breaks nothing."""
+"""Agreement of ranks through torch's store alone: the place of a rank of a group in a group of some of its ranks
+(ProcessGroup.split_group), and a barrier. So a rank that does not come breaks nothing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Splitting:
         self._made: collections.Counter[tuple[str, str]] = collections.Counter()
 
     def place(self, ranks: Sequence[int], timeout: datetime.timedelta, name: str | None) -> Any:
-        """What torch would say of the new group (_DistributedBackendOptions): its ranks are in the order of this one's.
-        None where this rank is none of them."""
+        """The options that torch would make for the new group (_DistributedBackendOptions): its ranks are in the order
+        of this one's. None if this rank is none of them."""
         members, size = sorted({int(rank) for rank in ranks}), self._group.group_size
         if not members or len(members) != len(ranks) or members[0] < 0 or members[-1] >= size:
             raise error(f"ranks {list(ranks)} make no group: some of 0 to {size - 1} are needed, each of them once",

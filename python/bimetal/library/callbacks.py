@@ -30,9 +30,10 @@ def only_computes(callback: Callable[[Any], Any]) -> bool:
 
 
 class Failed:
-    """What a future has in the place of results that failed to come. Of such futures torch tells Python alone. Its reducer, in
-    C++, looks for tensors in what it finds, by pickling that, and takes the first one unseen: it is told here. So does a future
-    of a device's tensors when it is completed, which would keep of an error no more than its text: it finds none."""
+    """A future's value in the place of results that failed to come. Torch tells only Python of such futures. Its
+    reducer, in C++, looks for tensors in the value, by pickling it, and takes the first one unseen: it is told here. A
+    future of a device's tensors does so, too, when it is completed. It would keep no more than an error's text: it
+    finds none."""
 
     def __init__(self, problem: BaseException, completes: bool) -> None:
         self._problem, self._completes = problem, completes
@@ -55,7 +56,7 @@ class OrderedFuture(torch.futures.Future):
         self._devices = devices
 
     def finish(self) -> None:
-        """Until it is done, without raising what it failed with."""
+        """Waits until it is done, without raising its error."""
         if super().done():
             return
         if running.here():
@@ -83,7 +84,7 @@ class OrderedFuture(torch.futures.Future):
             self.finish()
             try:
                 after.set_result(super(OrderedFuture, self).then(callback).wait())
-            except Exception as problem:  # noqa: BLE001 (whoever waits gets it)
+            except Exception as problem:  # noqa: BLE001 (the waiting thread gets it)
                 after.fail(problem)
         running.add(run)
         if self._devices:
@@ -108,7 +109,7 @@ class OrderedFuture(torch.futures.Future):
             over.wait()
 
     def _at_once(self) -> bool:
-        """Within a callback, of what can be waited for there: all ranks come here in the same order, too."""
+        """Within a callback, for work that can be waited for there: all ranks come here in the same order, too."""
         if not running.here():
             return False
         self.finish()

@@ -27,15 +27,15 @@ class TemporaryFolder:
         check(lib.folder_move(self._handle))
 
     def remove(self) -> None:
-        """With all that is in it, unless it has been moved. Of a process forked off: nothing."""
+        """Removes the folder with everything in it, unless it has been moved. In a forked process it does nothing."""
         handle, self._handle = self._handle, 0
         if handle:
             lib.folder_free(handle)
 
 
 def remove_leftovers(folder: str | os.PathLike[str], name: str | None = None) -> None:
-    """Removes what killed processes left in `folder` of such targets: of those whose names differ from `name` in their numbers
-    alone (``step-00000001``, ``step-20``), or of all."""
+    """Removes the leftovers of killed processes for such targets in `folder`: for those whose names differ from `name`
+    only in their numbers (``step-00000001``, ``step-20``), or for all."""
     check(lib.remove_leftovers(os.fsencode(folder), None if name is None else os.fsencode(name)))
 
 

@@ -44,7 +44,7 @@ class MemberOptions(ctypes.Structure):
 
 _P, _I, _L, _S = c_void_p, c_int32, c_int64, c_char_p
 
-# What each function gives back, and takes: bimetal_c.h has their meaning.
+# The result and the arguments of each function: bimetal_c.h has their meaning.
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "abi_version": (_I, []), "release": (_S, []), "error_name": (_S, [_I]), "error_text": (_S, []),
     "error_rank": (_I, []), "set_log": (_I, [_S, _P, _P]),
@@ -128,7 +128,7 @@ def error(text: str, code: str, rank: int | None = None) -> Exception:
 
 
 def failure(status: int) -> Exception:
-    """What a function that returned `status` in this thread has to say."""
+    """The exception for a function that returned `status` in this thread."""
     rank = lib.error_rank()
     return error(lib.error_text().decode(errors="replace"), lib.error_name(status).decode(),
                  None if rank < 0 else rank)

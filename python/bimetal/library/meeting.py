@@ -1,4 +1,4 @@
-"""From what torch says of a new process group to one whose ranks are connected."""
+"""Makes a process group with connected ranks from torch's options for a new one."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from bimetal.library.tensors import (
 )
 from bimetal.library.works import OVER, LibraryWork, SeveralWorks, look_at
 
-# What begins one of the core's calls: given the group, the timeout in milliseconds and a place for the work.
+# Begins one of the core's calls: given the group, the timeout in milliseconds and a place for the work.
 _Begin = Callable[[int, int, Any], int]
 
 
@@ -116,13 +116,13 @@ class LibraryProcessGroup(dist.ProcessGroup):
         return self._meet(place) if place else None
 
     def abort(self) -> None:
-        """Ends what is in flight, here and on the other ranks."""
+        """Ends the calls in flight, here and on the other ranks."""
         if self._of_callbacks is not None:
             self._of_callbacks.abort()
         check(lib.group_abort(self._handle, b"the process group was aborted"))
 
     def shutdown(self) -> None:
-        """Orderly end: waits for what is in flight."""
+        """Orderly end: waits for calls in flight."""
         self.close(30.0)
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
@@ -167,7 +167,7 @@ class LibraryProcessGroup(dist.ProcessGroup):
         return self._start("all_reduce", host, [tensor], [self._reducing(host, tensor, opts)], opts)
 
     def _all_reduce_plainly(self, tensor: torch.Tensor, kind: int, number: int, opts: Any) -> LibraryWork:
-        """As _begin() does it, where a short call would take less time than to make what others need."""
+        """As _begin() does it, if a short call takes less time than to prepare the others' inputs."""
         if self._pending:
             look_at(self._pending)
         place, work = c_void_p(), None
@@ -392,7 +392,8 @@ class LibraryProcessGroup(dist.ProcessGroup):
             raise
         over: torch.futures.Future[None] = torch.futures.Future()
         torch.ops.profiler._call_end_callbacks_on_jit_fut(event, over)
-        work.when_over(lambda: over.set_result(None))  # while the profiler is there still: who waits may end it then
+        work.when_over(lambda: over.set_result(None))  # while the profiler is still there: the waiting thread may end
+                                                       # it then
         return work
 
     def _begin(self, host: HostTensors, outputs: list[torch.Tensor], calls: Sequence[_Begin], opts: Any, message: bool) -> LibraryWork:

@@ -15,7 +15,7 @@ from bimetal.library.tensors import Bits, HostTensors, Reduction, Use, element_o
 
 
 class BitwiseReduction:
-    """`root`: who gets the result, or None for all ranks."""
+    """`root`: the rank that gets the result, or None for all ranks."""
 
     def __init__(self, host: HostTensors, tensor: torch.Tensor, bits: Bits, rank: int, size: int,
                  root: int | None = None) -> None:
@@ -49,7 +49,7 @@ class BitwiseReduction:
 
 
 class SparseReduction:
-    """Every rank gathers what the others have and adds it up in the order of the ranks."""
+    """Every rank gathers the others' values and adds them up in the order of the ranks."""
 
     def __init__(self, tensor: torch.Tensor, op: Any, ranks: int) -> None:
         reduction = reduction_of(op, tensor.dtype)

@@ -39,7 +39,7 @@ class Bits(NamedTuple):
 
 
 class Use(enum.Enum):
-    """What a call does with a tensor."""
+    """A call's use of a tensor."""
 
     READ = 0  # its values go out; it stays as it is
     WRITE = 1  # it takes the result, its old values don't matter
@@ -71,13 +71,13 @@ class HostTensors:
     __slots__ = ("_held", "_last", "_results", "inputs")
 
     def __init__(self, held: Sequence[torch.Tensor] = ()) -> None:
-        self.inputs: list[torch.Tensor] = []  # what the call reads
+        self.inputs: list[torch.Tensor] = []  # read by the call
         self._held = list(held)
         self._results: list[tuple[torch.Tensor, torch.Tensor]] = []  # from, to
         self._last: list[Callable[[], None]] = []
 
     def afterwards(self, action: Callable[[], None]) -> None:
-        """After the call, before results are handed back. What it refers to is kept as long as the memory."""
+        """After the call, before results are handed back. Objects that it refers to are kept as long as the memory."""
         self._last.append(action)
 
     def lend(self, tensor: torch.Tensor, use: Use) -> torch.Tensor:
@@ -146,14 +146,14 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _wait_for_all_of(tensors: Sequence[torch.Tensor]) -> None:
-    """Whatever still uses their memory comes before the call: on any stream, since hooks of torch's (powerSGD_hook) begin some in
-    callbacks' streams, which wait for no other."""
+    """Any use of their memory that is under way comes before the call, on any stream: torch's hooks (powerSGD_hook)
+    begin some calls in callbacks' streams, which wait for no other."""
     for device in {tensor.device for tensor in tensors}:
         synchronize(device)
 
 
 def _host_memory(shape: Sequence[int], of: torch.Tensor) -> torch.Tensor:
-    """For values of that tensor's type: what a card copies at once, where it is one and the system grants that."""
+    """For values of that tensor's type: page-locked memory if it is a card's and the system grants that."""
     if of.device.type == "cuda":
         with contextlib.suppress(RuntimeError):
             return torch.empty(shape, dtype=of.dtype, pin_memory=True)
@@ -174,7 +174,7 @@ def _check_alike(parts: Sequence[torch.Tensor]) -> None:
 
 
 class Reduction:
-    """A reduction for tensors of one type: what the core is to do, and what comes before it.
+    """A reduction for tensors of one type: the core's part, and the work before it.
 
     Where ``bits`` are set, the core has no such reduction, and ``number`` is none of its own.
     """

@@ -27,7 +27,8 @@ from bimetal.library.callbacks import OrderedFuture, OwnThread, running
 from bimetal.library.interface import OK, PENDING, at_once, check, error, failure, lib, made
 from bimetal.library.tensors import HostTensors
 
-# Of torch's function that calls the engine, and of the one that knows what the engine is at; a torch without them: never.
+# The code of torch's function that calls the engine, and the function that knows the engine's present node. A torch
+# without them: never.
 _engines = getattr(getattr(torch.autograd.graph, "_engine_run_backward", None), "__code__", None)
 _present_node = getattr(torch._C, "_current_autograd_node", None)
 
@@ -113,7 +114,7 @@ class LibraryWork(dist.Work):
         return self._calls
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
-        """True once it is done; raises what it failed with. Its future is done then, too."""
+        """True once it is done; raises its error. Its future is done then, too."""
         limit = timeout.total_seconds() if timeout is not None else 0.0
         if not self.is_completed() and not self.finish(time.monotonic() + limit if limit > 0 else None):
             raise error(f"waited in vain for {limit} s; the call itself goes on", "timeout")
@@ -159,7 +160,7 @@ class LibraryWork(dist.Work):
         self.wait()
 
     def _source_rank(self) -> int:
-        """Of a receive from anybody that is done: its sender's rank in the group."""
+        """For a receive from any rank that is done: its sender's rank in the group."""
         sender = lib.work_sender(self._calls[0]) if len(self._calls) == 1 and self.is_success() else -1
         if sender < 0:
             raise error("only a receive from any rank that is done knows its sender", "invalid_argument")
@@ -206,7 +207,7 @@ class LibraryWork(dist.Work):
             try:
                 if self._host is not None and self._error is None:
                     self._host.hand_back()
-            except Exception as problem:  # noqa: BLE001 (whoever waits gets it)
+            except Exception as problem:  # noqa: BLE001 (the waiting thread gets it)
                 self._error = problem
             self._host = None
             if self._future is not None:
@@ -214,7 +215,7 @@ class LibraryWork(dist.Work):
             if self._last is not None:
                 self._last()
                 self._last = None
-            self._ended = True  # whoever sees that finds the future done
+            self._ended = True  # a thread that sees that finds the future done
         self._pending.pop(id(self), None)
 
     def _settle(self, future: LibraryFuture) -> None:
@@ -255,7 +256,7 @@ OVER = _Over(HostTensors(), [], {}, [])
 
 
 class LibraryFuture(OrderedFuture):
-    """Of a work."""
+    """The future of a work."""
 
     def __init__(self, work: LibraryWork, devices: list[torch.device]) -> None:
         super().__init__(devices)

@@ -1,4 +1,4 @@
-"""What of a module is a chain of blocks, what lies before and behind them, and what each unit takes on this rank's device."""
+"""Finds a module's chain of blocks and the parts before and behind it, and measures each unit on this rank's device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ADVICE = ("name the ModuleList or Sequential whose children the module's forwar
 
 @dataclasses.dataclass
 class Unit:
-    """What is never cut: a block, or all that lies before or behind the blocks."""
+    """A part that is never cut: a block, or everything before or behind the blocks."""
 
     name: str
     modules: list[nn.Module]
@@ -32,7 +32,7 @@ class Unit:
 
 @dataclasses.dataclass
 class Piece:
-    """Consecutive units: blocks [begin, end), and what lies before and behind."""
+    """Consecutive units: blocks [begin, end), and the parts before and behind."""
 
     begin: int
     end: int
@@ -80,7 +80,7 @@ def _named_list(module: nn.Module, name: str) -> tuple[str, nn.Module]:
 
 
 def _largest_list(module: nn.Module) -> tuple[str, nn.Module]:
-    """Of the outermost lists the one with the most parameters."""
+    """Among the outermost lists, the one with the most parameters."""
     lists = [(sum(parameter.numel() for parameter in found.parameters()), path, found)
              for path, found in _outermost(module, "")]
     lists = [found for found in lists if found[0] > 0]
@@ -123,7 +123,8 @@ _SECONDS = 0.8  # in which a device that is granted a part of a processor has us
 
 
 def unit_seconds(chain: Chain, loss_of: Callable[[], torch.Tensor]) -> list[float]:
-    """Forward and backward of each unit of the whole module: means over passes. What they leave in gradients is removed.
+    """Forward and backward of each unit of the whole module: means over passes. The gradients that they leave are
+    removed.
 
     Args:
         loss_of: calls the module; its backward is measured, too.
@@ -148,7 +149,7 @@ def unit_seconds(chain: Chain, loss_of: Callable[[], torch.Tensor]) -> list[floa
 
 
 class _Clock:
-    """When blocks are called, and when the gradients of what goes between them arrive."""
+    """When blocks are called, and when the gradients of the activations between them arrive."""
 
     def __init__(self, chain: Chain, device: torch.device):
         self._chain, self._device = chain, device

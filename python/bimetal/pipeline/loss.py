@@ -1,4 +1,4 @@
-"""What a batch is learnt by: sums over micro-batches, and what divides them."""
+"""The loss of a batch: sums over micro-batches, and the number that divides them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def causal_weight(labels: torch.Tensor) -> int:
 
 
 def mark_in_graph() -> int:
-    """Behind what this thread has computed so far with gradients."""
+    """Adds a mark behind this thread's computations so far with gradients."""
     return (torch.zeros((), requires_grad=True) + 0).grad_fn._sequence_nr()
 
 
 def require_of_outputs(loss: torch.Tensor, mark: int) -> None:
-    """bimetal.Error ``unsupported`` where what was computed behind the mark, the loss, uses parameters by itself."""
+    """bimetal.Error ``unsupported`` if the computation behind the mark, which is the loss, uses parameters by
+    itself."""
     waiting, known = [loss.grad_fn], set()
     while waiting:
         node = waiting.pop()
@@ -53,7 +54,7 @@ def require_of_outputs(loss: torch.Tensor, mark: int) -> None:
 
 
 class Batch:
-    """What one call of the module is given, and how it is cut into micro-batches.
+    """The arguments of one call of the module, and how they are cut into micro-batches.
 
     Attributes: args, kwargs, targets; samples: the length of the first tensor.
     """
@@ -71,7 +72,7 @@ class Batch:
         return _C.micro_batch_sizes(self.samples, count)
 
     def digest(self) -> int:
-        """By which batches can be told apart."""
+        """A digest that tells batches apart."""
         return digest_of({"args": self.args, "kwargs": self.kwargs, "targets": self.targets})
 
     def pieces(self, count: int) -> list[tuple[tuple, dict[str, Any], Any]]:
@@ -87,7 +88,8 @@ class Batch:
 
 
 def digest_of(given: Any) -> int:
-    """Of shapes, and of where numbers that are no fractions begin: enough to tell batches of a shuffled data set apart."""
+    """A digest of shapes, and of the first elements of tensors of whole numbers: enough to tell batches of a shuffled
+    data set apart."""
     crc = 0
     for name, value in _tensors("", given):
         begin = [] if value.is_floating_point() else value.detach().reshape(-1)[:_TOLD_APART].tolist()

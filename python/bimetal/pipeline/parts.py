@@ -27,7 +27,7 @@ class Whole(Piece):
 
 
 class Parts:
-    """Of a whole module, before it is cut. Tensors that belong to no unit are on every stage.
+    """The parts of a whole module, before it is cut. Tensors that belong to no unit are on every stage.
 
     Attributes: parameters and buffers of `stage`, by name, parameters that are not trained among the latter;
     tied: of each trained tensor that several stages have, it or None, and these stages.

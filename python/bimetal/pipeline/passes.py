@@ -1,8 +1,8 @@
-"""Lets a module's own forward run on a stage that has but some of its blocks.
+"""Lets a module's own forward run on a stage that has only some of its blocks.
 
-What the forward does beside calling blocks (masks, positions, embeddings of these) it does on every stage. Blocks of
-earlier stages are passed over; the last of them returns what the stage before has sent. Where the first block of a later
-stage is called, the forward ends. Modules before and behind the blocks that are elsewhere return numbers of the right
+On every stage the forward does all work beside calling blocks (masks, positions, embeddings of these). Blocks of
+earlier stages are passed over; the last of them returns what the stage before has sent. The forward ends when it calls
+the first block of a later stage. Modules before and behind the blocks that are elsewhere return numbers of the right
 shape, all of them NaN, so that it shows if any are used.
 """
 
@@ -39,7 +39,7 @@ class _Run:
     piece: Piece
     received: torch.Tensor | None
     gradients: bool  # are wanted
-    begun: bool = False  # what was received has been handed to the forward
+    begun: bool = False  # the received values have been handed to the forward
     output: torch.Tensor | None = None  # of the last own block
     version: int = 0
 
@@ -51,7 +51,8 @@ class Passes:
         own: which blocks are here.
         first, last: whether what lies before and behind them is.
 
-    Attributes: values: how many a block returns, 0 for a tensor alone. Who has run none yet is told by the stage before.
+    Attributes: values: how many a block returns, 0 for a tensor alone. The stage before tells a stage that has run none
+    yet.
     """
 
     def __init__(self, chain: Chain, own: set[int], first: bool, last: bool):
@@ -71,7 +72,7 @@ class Passes:
         chain.blocks = [block if index in own else None for index, block in enumerate(chain.blocks)]
 
     def forward(self, piece: Piece, received: torch.Tensor | None, call: Callable[[], Any]) -> Any:
-        """What the module returns where the piece is its end; else the tensor for the next stage.
+        """The module's result if the piece is its end; otherwise the tensor for the next stage.
 
         Args:
             received: from the stage before; None where the model begins.
@@ -160,7 +161,7 @@ class Passes:
             return _map(shapes, lambda tensor: _no_numbers(tensor, device))
 
     def _first_of(self, output: Any) -> torch.Tensor:
-        """What the next block gets of what a block returns."""
+        """The part of a block's output that the next block gets."""
         if isinstance(output, torch.Tensor):
             self.values = 0
         elif isinstance(output, (tuple, list)) and output and isinstance(output[0], torch.Tensor) and \
@@ -216,7 +217,7 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _no_numbers(like: torch.Tensor, device: torch.device | None) -> torch.Tensor:
-    """Of its shape and type, without memory of that size."""
+    """A tensor of its shape and type, without memory of that size."""
     value = float("nan") if like.is_floating_point() else 0
     return torch.full((), value, dtype=like.dtype, device=device or "cpu").expand(like.shape)
 

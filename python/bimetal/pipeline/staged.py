@@ -22,13 +22,13 @@ from bimetal.pipeline.passes import Passes
 from bimetal.zero import states
 from bimetal.zero.states import WholeStates
 
-_STAGED = "bimetal.pipeline.stages(…)"  # in messages: what it has returned
+_STAGED = "bimetal.pipeline.stages(…)"  # in messages: the call that has returned it
 _OURS = {"scale": "of the gradients", "targets": "what the loss is computed with"}
 
 
 @dataclasses.dataclass
 class Place:
-    """Who this rank is, and the units with which pieces begin."""
+    """This rank's place, and the units with which pieces begin."""
 
     stage: int
     stages: int
@@ -41,7 +41,7 @@ class Place:
 
 
 class Learning:
-    """From what a loop gives to batches and their loss."""
+    """Turns a loop's arguments into batches and their loss."""
 
     def __init__(self, loss_sum: Callable[[Any, Any], torch.Tensor], weight: Callable[[Any], int] | None):
         self.loss_sum, self._weight = loss_sum, weight
@@ -74,8 +74,8 @@ def _takes_cache(module: nn.Module) -> bool:
 
 
 class Staged(WholeStates):
-    """What ``stages`` returns. All ranks make the same calls; those of one replica with the same batch, of which each uses
-    what its stage needs (masks and positions are computed everywhere).
+    """The object that ``stages`` returns. All ranks make the same calls. Ranks of one replica call it with the same
+    batch, and each uses the part that its stage needs (masks and positions are computed everywhere).
 
     Attributes: module, of which this rank's blocks are there; group; stage, stages, replica, replicas; begins: the unit
     that each piece begins with; units: the names of all.
@@ -125,12 +125,12 @@ class Staged(WholeStates):
             refuse_states([], optimizer, _STAGED)
 
     def forward_backward(self, *args: Any, scale: float | None = None, **batch: Any) -> torch.Tensor:
-        """Forward and backward of a batch, in micro-batches. Collective. Where a stage has no memory for them, it is
-        repeated in twice as many, until they have one sample each; later batches have so many from the start.
+        """Forward and backward of a batch, in micro-batches. Collective. If a stage has no memory for them, the batch
+        is repeated in twice as many, until they have one sample each; later batches have so many from the start.
 
         Adds to the parameters' gradients, as ``backward()`` of the batch's mean loss does; with replicas it is the mean over
-        all of their batches. The arguments are what the module takes, and ``labels`` or ``targets``, which it does not
-        get; tensors with as many rows as the first one are cut, in tuples, lists and dicts, too. A module that has an
+        all of their batches. The arguments are the module's, and ``labels`` or ``targets``, which it does not get;
+        tensors with as many rows as the first one are cut, in tuples, lists and dicts, too. A module that has an
         argument called ``scale`` or ``targets`` gets it by position.
 
         Args:
@@ -161,7 +161,7 @@ class Staged(WholeStates):
                 for key, name in self._keys.items()} if self._gets(rank) else {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on with it, whole on every rank, of which each reads what its stage has. bimetal.Error ``invalid_argument``
+        """Goes on with it, whole on every rank, and each reads its stage's part. bimetal.Error ``invalid_argument``
         where names or shapes are not the module's; nothing is changed then."""
         states.require_same(self._shapes, state_dict)
         with torch.no_grad():
@@ -200,7 +200,7 @@ class Staged(WholeStates):
         return torch.tensor(loss, dtype=torch.float64)
 
     def _require_ours(self, args: tuple, given: list[str], ours: tuple[str, ...]) -> None:
-        """What we take by name is not what the module has under the same one."""
+        """Our keywords must not be the module's own."""
         signature = inspect.signature(self.module.forward)
         for name in ours:
             if name in given and name in signature.parameters and name not in signature.bind_partial(*args).arguments:
@@ -238,7 +238,8 @@ class Staged(WholeStates):
         return (batch.sizes(count), self._learning.weight(batch), batch.digest()), forward
 
     def _require_frozen(self) -> None:
-        """What was frozen is in no optimizer, and its gradient on no other stage. Within a forward, whose errors all stages hear of."""
+        """A parameter that was frozen is in no optimizer, and its gradient is on no other stage. Checked within a
+        forward, whose errors all stages hear of."""
         for name, parameter in self._frozen:
             if parameter.requires_grad:
                 raise error(f"parameter {name} requires a gradient, but it was frozen when stages() cut the module, and would never "

@@ -1,4 +1,4 @@
-"""What the commands that start runs have in common: options, where they run, how they end; and what people see meanwhile."""
+"""Shared by the commands that start runs: options, where they run, how they end, and what people see meanwhile."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def require_writable(report: pathlib.Path | None) -> None:
 
 
 def require_new(folder: pathlib.Path | None) -> None:
-    """bimetal.Error if something lies there already, which would get mixed up with what comes."""
+    """bimetal.Error if something lies there already, which would get mixed up with the new files."""
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Error(f"{folder} is not empty: name another folder", "invalid_argument")
 
@@ -209,7 +209,7 @@ class _Probes:
         self._begun = 0
 
     def waiting(self) -> list[float]:
-        # Of equal length on devices held for equally fast: each gets one at once.
+        # For runs of equal length on devices held for equally fast: each gets one at once.
         return [1.0] * (len(self.devices) - self._begun)
 
     def begin(self, index: int) -> Run:

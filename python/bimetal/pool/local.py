@@ -79,7 +79,7 @@ def default_workers() -> list[str]:
 
 
 def _resolved(worker: str) -> str:
-    """The worker with ``auto`` replaced by what it means here. bimetal.Error if there is no such device."""
+    """The worker with ``auto`` replaced by its meaning here. bimetal.Error if there is no such device."""
     device = core.device(worker, 0)
     kind, _, options = worker.partition(":")
     if kind != "auto":

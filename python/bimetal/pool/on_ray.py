@@ -215,7 +215,7 @@ _LOOK_SECONDS = 1.0  # a cancelled task notices it no later
 
 @dataclass
 class Parcel:
-    """What a task is given.
+    """The arguments of a task.
 
     Attributes:
         arguments: of the program, but ``--worker``.
@@ -233,7 +233,7 @@ class Parcel:
 
 
 def pack(folder: pathlib.Path, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
-    """The contents of files and folders; what is not there is left out."""
+    """The contents of files and folders; missing ones are left out."""
     found = []
     for name in names:
         path = folder / name

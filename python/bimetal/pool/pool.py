@@ -36,7 +36,7 @@ class Device:
 
 @dataclass
 class Run:
-    """What to run: ``bimetal ARGUMENTS --worker DEVICE`` in a folder of its own.
+    """A run: ``bimetal ARGUMENTS --worker DEVICE`` in a folder of its own.
 
     Attributes:
         name: unique among those that run at the same time.
@@ -81,7 +81,7 @@ class Outcome:
 
 @dataclass
 class Forecast:
-    """What is expected of a device.
+    """The forecast for a device.
 
     Attributes:
         samples_per_s: while it trains.
@@ -102,7 +102,7 @@ def choose(waiting: Sequence[float], devices: Sequence[Forecast]) -> list[tuple[
     """Pairs (index of a run, index of an idle device) to start now; other runs are better off waiting.
 
     Args:
-        waiting: samples of each run that could start. Of equally long ones the first comes first.
+        waiting: samples of each run that could start. Among equally long ones the first comes first.
         devices: all that there are, busy ones too.
     """
     plan = [Forecast(device.samples_per_s, device.free_in, device.overhead) for device in devices]
@@ -125,21 +125,21 @@ _LINES = 1000  # of a run's output that are kept
 
 
 class Host(Protocol):
-    """Where devices are. A context manager: nothing that it has started runs on when it is left."""
+    """A host of devices. A context manager: nothing that it has started runs on when it is left."""
 
     devices: Sequence[Device]
 
     def start(self, run: Run, device: Device) -> None: ...
 
     def hear(self, seconds: float) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Names of runs, and what happened to them: events of JobProcess, of which ``failed`` may say ``lost``."""
+        """Names of runs, and their events: events of JobProcess, of which ``failed`` may say ``lost``."""
 
     def stop(self, run: Run) -> None:
         """Asks a run to end soon; its end is heard of."""
 
 
 class Source(Protocol):
-    """What there is to run. Its methods are called on the thread of ``Pool.work_through``."""
+    """The source of runs. Its methods are called on the thread of ``Pool.work_through``."""
 
     def waiting(self) -> Sequence[float]:
         """The samples of each run that could start now."""
@@ -190,8 +190,8 @@ class Pool:
         self._overheads: list[float] = []
 
     def work_through(self, source: Source) -> None:
-        """Returns when nothing waits and nothing runs. Whatever is raised meanwhile (KeyboardInterrupt, too) stops the
-        runs first."""
+        """Returns when nothing waits and nothing runs. Any exception meanwhile (KeyboardInterrupt, too) stops the runs
+        first."""
         try:
             while True:
                 self._start(source)
@@ -212,7 +212,7 @@ class Pool:
             return
         chosen = choose([samples * self._scale for samples in waiting],
                                 [self._forecast(device) for device in self.devices])
-        # From the end: what is taken must not change the numbers of the others.
+        # From the end: taking one must not change the numbers of the others.
         for index, device in sorted(chosen, reverse=True):
             run = source.begin(index)
             self._host.start(run, self.devices[device])
@@ -227,7 +227,7 @@ class Pool:
         return Forecast(speed, free_in, overhead)
 
     def speed(self, device: Device) -> float:
-        """Samples per second; of a kind that was not measured yet what the others do on average."""
+        """Samples per second; for a kind that was not measured yet the others' average."""
         known = list(self.speeds.values())
         return self.speeds.get(device.kind) or (sum(known) / len(known) if known else 1.0)
 

@@ -81,7 +81,7 @@ def _labels(text: str) -> dict[str, str]:
 
 
 def _offered(arguments: argparse.Namespace) -> list[str]:
-    """Of `ray start`: what the node offers."""
+    """Arguments of `ray start`: the node's resources."""
     return run_node.common_arguments(arguments.num_cpus, arguments.object_store_mb, arguments.resources,
                                      arguments.labels)
 

@@ -1,4 +1,4 @@
-"""One try at a job: actors on resources set aside, their ranks and addresses, and what they say until the end."""
+"""One try at a job: actors on resources set aside, their ranks and addresses, and their reports until the end."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Attempt:
 
     @property
     def lead(self) -> int:
-        """Whose checkpoints and figures count: of the worker that is rank 0, or parameter server 0."""
+        """The rank whose checkpoints and figures count: the worker that is rank 0, or parameter server 0."""
         return self.workers if self.servers or not self.order else self.order[0]
 
     def number_of(self, rank: int) -> int | None:
@@ -179,13 +179,14 @@ class Attempt:
                 actor.stop.remote()
 
     def watch(self, stoppable: bool) -> Iterator[tuple[int, dict[str, Any]]]:
-        """What the ranks say, as (rank, event), until all have ended; may be called again where it was left.
+        """The ranks' reports, as (rank, event), until all have ended. May be called again after it was left.
 
         A worker that the others do without is an event of kind ``given_up``, a rank whose node is being ended one of kind
         ``leaving``: of all at once if that is the cluster's end. ``vacant`` is a place in which a new actor runs.
 
         Args:
-            stoppable: whether ``stop`` lets the ranks save; else the next checkpoint is waited for where a node leaves.
+            stoppable: whether ``stop`` lets the ranks save; otherwise it waits for the next checkpoint when a node
+                leaves.
 
         Raises:
             AttemptFailed: as soon as it is clear which rank has failed; ``in_order`` if all is saved and a node leaves.
@@ -218,7 +219,7 @@ class Attempt:
             yield from self._departing(stoppable)
             yield from self._filled()
             if self._served_until is None and self._ended and watched.open <= self._newcomers:
-                self._served_until = time.monotonic()  # who has come too late
+                self._served_until = time.monotonic()  # for latecomers
         if self._served_until is None and self._losses.fatal():
             raise self._failed(self._losses.open)
 
@@ -279,7 +280,7 @@ class Attempt:
             self._losses.elastic = bool(self._doors())
 
     def _doors(self, without: Collection[int] = ()) -> list[str]:
-        """Where living workers of an elastic job can be joined."""
+        """The addresses at which newcomers can join living workers of an elastic job."""
         there = self._watched.open if self._watched else ()
         asked = [self.actors[rank].door.remote() for rank in sorted(there) if rank not in without]
         doors = []
@@ -356,7 +357,7 @@ class Attempt:
         return Failure(rank, f"{self._name(rank)} was lost: {reason}", "peer_lost", rank, died=True)
 
     def _dead_nodes(self, ranks: Sequence[int]) -> frozenset[str]:
-        """Of those ranks' nodes the ones that don't answer, whether Ray has noticed or not."""
+        """Among those ranks' nodes, the ones that don't answer, whether Ray has noticed or not."""
         pings = {self.actors[rank].events.remote(0, 0.0): rank for rank in ranks}
         answered, silent = ray.wait(list(pings), num_returns=len(pings), timeout=_DEATH_SECONDS) if pings else ([], [])
         lost = [pings[ping] for ping in silent]
@@ -408,7 +409,7 @@ class Attempt:
         return facts
 
     def _started(self, rank: int, call: Any) -> dict[str, Any]:
-        """What an actor says of itself once its process runs; AttemptFailed if the cluster is over before that."""
+        """An actor's description of itself once its process runs; AttemptFailed if the cluster is over before that."""
         until = time.monotonic() + _START_SECONDS
         while True:
             try:
@@ -430,7 +431,7 @@ class Attempt:
         return error(f"{request.role} {request} could not start: {text}", "unsupported", rank)
 
     def _end(self) -> None:
-        """Whatever interrupts it, a second Ctrl-C say: no actor is left, and no resources are kept."""
+        """No actor is left and no resources are kept, even if something interrupts it, such as a second Ctrl-C."""
         self._news.look()
         try:
             self._dismiss([*self.actors, *self.vacancies.coming])

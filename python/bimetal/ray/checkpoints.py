@@ -15,7 +15,7 @@ _MARK = "bimetal-sees"
 
 
 class Checkpoints:
-    """Where a job's checkpoints are, and the newest of this run.
+    """The folder of a job's checkpoints, and the newest of this run.
 
     Ranks that see the folder (they run on the driver's machine, or it lies on a share) write and read it
     themselves. For others the files go through Ray, in pieces.
@@ -51,11 +51,12 @@ class Checkpoints:
             self._sees.update({rank: attempt.call(rank, "sees", str(mark), content) for rank in ranks})
 
     def folder_at_work(self, attempt: Attempt, rank: int, name: str) -> str:
-        """Where a rank writes checkpoints if it is the one that leads."""
+        """The folder in which a rank writes checkpoints if it leads."""
         return str(self.folder) if self.folder is not None and self._sees[rank] else _scratch(attempt, rank, name)
 
     def place(self, attempt: Attempt, ranks: Sequence[int]) -> list[str | None]:
-        """Brings what the job goes on from to these ranks, once per machine; the path that each finds it under."""
+        """Brings the checkpoint that the job goes on from to these ranks, once per machine; the path that each finds it
+        under."""
         source = self.newest or self._begin_with
         if source is None:
             return [None] * len(ranks)
@@ -64,7 +65,8 @@ class Checkpoints:
         for rank in ranks:
             node = attempt.facts[rank]["node"]
             if self._sees[rank]:
-                # Of a program's own folder the newest: one that has been announced may have given way meanwhile.
+                # For a program's own folder, its newest checkpoint: one that has been announced may have given way
+                # meanwhile.
                 paths.append(str(self.folder if self._is_jobs(source) else source.absolute()))
                 continue
             if node not in brought:
@@ -133,8 +135,8 @@ def _scratch(attempt: Attempt, rank: int, name: str) -> str:
 
 
 def newest_in(source: pathlib.Path, what: str) -> pathlib.Path:
-    """What ``resume=`` names: a checkpoint itself, or the last saved of a folder of them. bimetal.Error if there is
-    none, and those of ``saved.newest``."""
+    """The checkpoint that ``resume=`` names: a checkpoint itself, or the last saved of a folder of them. bimetal.Error
+    if there is none, and those of ``saved.newest``."""
     if not source.is_dir():
         raise error(f"{what}: there is no checkpoint {source}", "invalid_argument")
     return saved.newest(source) or source

@@ -1,5 +1,5 @@
-"""What a user asks of the cluster for each worker (``{"cuda": 1}``, ``{"num_cpus": 2}``, ``{"labels": {...}}``), what the cluster
-offers, what of the requests it can't fulfil, and setting it aside."""
+"""A user's requests to the cluster for each worker (``{"cuda": 1}``, ``{"num_cpus": 2}``, ``{"labels": {...}}``), the
+cluster's offer, the requests that it can't fulfil, and setting resources aside."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class WorkerRequest:
 
 
 def parse_all(workers: Iterable[Mapping[str, Any] | str]) -> list[WorkerRequest]:
-    """Requests in the order of ranks. Raises bimetal.Error (``invalid_argument``) that quotes what is wrong."""
+    """Requests in the order of ranks. Raises bimetal.Error (``invalid_argument``) that quotes the fault."""
     if isinstance(workers, (str, Mapping)):
         workers = [workers]
     if isinstance(workers, int):
@@ -108,7 +108,7 @@ HEAD = "node:__internal_head__"  # Ray's mark of the node that the cluster canno
 
 @dataclass(frozen=True)
 class Node:
-    """A living node: what it has in all, not what is free."""
+    """A living node: all of its resources, not only the free ones."""
 
     id: str
     name: str
@@ -174,8 +174,8 @@ def with_gpus(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> list[
 
 
 def connect(address: str = "auto") -> None:
-    """Connects to a cluster, unless that has been done: RAY_ADDRESS says to which, else the one of this machine. What
-    workers print comes by their mailboxes, and not by Ray among its own lines.
+    """Connects to a cluster, unless that has been done: RAY_ADDRESS says to which, else the one of this machine. The
+    workers' output comes by their mailboxes, and not by Ray among its own lines.
 
     Raises:
         bimetal.Error: ``system`` if there is none.
@@ -210,7 +210,7 @@ def placed(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> dict[int
 
 
 def what_is_missing(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) -> str:
-    """Why the requests don't all fit, by name, and what there is instead; empty if they do."""
+    """Why the requests don't all fit, by name, and the resources there are; empty if they do."""
     fitting = set(what_fits(requests, nodes))
     left = [request for index, request in enumerate(requests) if index not in fitting]
     if not left:
@@ -224,7 +224,7 @@ def what_is_missing(requests: Sequence[WorkerRequest], nodes: Sequence[Node]) ->
 
 
 def _listed(nodes: Sequence[Node]) -> list[str]:
-    """Each with what it offers; nodes of one machine by the beginning of their ids, too, by which Ray's own lists name
+    """Each with its resources; nodes of one machine by the beginning of their ids, too, by which Ray's own lists name
     them."""
     places = Counter(node.place for node in nodes)
     return [(f"{node.place[:-1]}, {node.id[:6]})" if places[node.place] > 1 else node.place) + f": {node.offer}"
@@ -272,7 +272,7 @@ def set_aside(requests: Sequence[WorkerRequest], without: Collection[str], secon
     group = placement_group([dict(request.resources) for request in requests], strategy="PACK",
                             bundle_label_selector=selectors if any(selectors) else None)
     until = time.monotonic() + seconds
-    try:  # Ctrl-C, too, gives back what may be set aside by then
+    try:  # Ctrl-C, too, gives back resources that may be set aside by then
         if group.wait(min(_SAY_AFTER, seconds)):
             return group
         tell(f"waiting up to {seconds:.0f} s for resources that others use: {_asked(requests)}; {_free()}")
@@ -290,7 +290,7 @@ def set_aside(requests: Sequence[WorkerRequest], without: Collection[str], secon
 
 
 def give_back(group: PlacementGroup, news: News) -> None:
-    """What has been set aside, where there still is somebody to give it back to."""
+    """Gives back the resources that were set aside, if there still is somebody to give them back to."""
     if news.answers:
         remove_placement_group(group)
 

@@ -1,7 +1,8 @@
-"""A cluster's head node as those see it who cannot do without it: drivers, and nodes that have joined.
+"""A cluster's head node, as seen by processes that need it: drivers, and nodes that have joined.
 
-Ray's own calls wait for a minute for a head node that is gone, and then end the process: what is here has deadlines
-and a connection of its own. It uses nothing of Bimetal, since a node's process (node.py) loads it by its path.
+Ray's own calls wait for a minute for a head node that is gone, and then end the process: the functions here have
+deadlines and a connection of their own. It uses nothing of Bimetal, since a node's process (node.py) loads it by its
+path.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def let_jobs_leave(address: str, seconds: float) -> None:
 
 
 class News:
-    """What becomes of the cluster, asked every half second while this context is open. For any thread to read.
+    """The state of the cluster, asked every half second while this context is open. Any thread may read it.
 
     Attributes:
         address: of the head node, HOST:PORT.
@@ -92,7 +93,7 @@ class News:
 
     @property
     def code(self) -> str:
-        """Of an error with that text."""
+        """The code of an error with that text."""
         return "aborted" if self.ended else "peer_lost"
 
     @property

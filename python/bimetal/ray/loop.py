@@ -1,4 +1,4 @@
-"""One rank of a train loop in Python, and what the loop calls: report() and get_checkpoint()."""
+"""One rank of a train loop in Python, and the functions for the loop: report() and get_checkpoint()."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from bimetal.runs.job_process import Mailbox
 
 @dataclass
 class LoopRun:
-    """What one rank's loop is run with.
+    """The arguments of one rank's loop.
 
     Attributes:
         function: of the user; takes the config, or nothing.
         config: for it.
         rank, world_size: of this process.
-        worker: what it runs on: ``cuda:0``, ``cpu:threads=2``.
+        worker: its device: ``cuda:0``, ``cpu:threads=2``.
         timeout: of the process group.
         store: where the ranks meet; None: this one comes later, to a job by bimetal.elastic.
         mailbox: where reports go.
@@ -81,7 +81,7 @@ class LoopRun:
         parameters = inspect.signature(self.function).parameters
         self.function(dict(self.config)) if parameters else self.function()
         if dist.is_initialized():
-            dist.barrier()  # nobody takes down what others still use, rank 0's store first of all
+            dist.barrier()  # nobody takes down objects that others still use, above all rank 0's store
             dist.destroy_process_group()
 
     def _set_threads(self) -> None:
@@ -121,7 +121,7 @@ def report(metrics: dict[str, Any], checkpoint_dir: str | os.PathLike[str] | Non
                     "invalid_argument", run.rank) from None
     if not isinstance(plain, dict):
         raise error("bimetal.ray.report: metrics must be a dictionary", "invalid_argument", run.rank)
-    # With bimetal.elastic ranks change, and who comes later has none yet.
+    # With bimetal.elastic ranks change, and a newcomer has none yet.
     leads = dist.get_rank() == 0 if dist.is_initialized() else run.rank == 0 and run.store is not None
     run.mailbox.put("report", metrics=plain, leads=leads)
     if checkpoint_dir is None or not leads:
@@ -200,7 +200,7 @@ class Printed(io.TextIOBase):
         return True
 
     def end(self) -> None:
-        """Passes on what has been begun."""
+        """Passes on everything that has begun."""
         with self._lock:
             if self._begun:
                 self._put(self._begun)

@@ -17,7 +17,8 @@ import threading
 import time
 from typing import Any
 
-LEFT = "bimetal.ray has left: "  # begins what a node says that leaves with its head node: ENDED or GONE, and why
+LEFT = "bimetal.ray has left: "  # begins the message of a node that leaves with its head node: ENDED or GONE, and the
+                                 # reason
 ENDED, GONE = "ended ", "gone "
 
 

@@ -1,4 +1,5 @@
-"""What the driver hears while a job runs, and what it has in the end: a result, or a failure, and whether another try can help."""
+"""The events that the driver hears while a job runs, and its outcome: a result, or a failure, and whether another try
+can help."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ class Event:
         kind: ``"line"`` (a line that a rank has printed), ``"progress"`` and ``"evaluated"`` (of a job
             file), ``"report"`` (a train loop's ``bimetal.ray.report``), ``"checkpoint"``, or ``"notice"``
             (of the Trainer itself: waiting, restarts, workers that the job goes on without).
-        rank: whose; None for notices, and for what the first parameter server says.
+        rank: whose; None for notices, and for events of the first parameter server.
         text: for people; empty where there is nothing to print.
-        metrics: numbers by name. Of ``progress``: epoch, epochs, step, steps, loss, samples_per_s, efficiency,
-            shares; of ``evaluated``: epoch, accuracy (0 to 1), loss; of ``report``: what was reported.
-        checkpoint: of ``checkpoint``: its folder on the driver's machine.
+        metrics: numbers by name. For ``progress``: epoch, epochs, step, steps, loss, samples_per_s, efficiency, shares;
+            for ``evaluated``: epoch, accuracy (0 to 1), loss; for ``report``: the reported metrics.
+        checkpoint: for ``checkpoint``: its folder on the driver's machine.
     """
 
     kind: str
@@ -93,14 +94,15 @@ class Result:
 
 
 def print_event(event: Event) -> None:
-    """What a Trainer does with events unless told otherwise: rank 0's and its own lines go to standard output."""
+    """A Trainer's handling of events unless told otherwise: rank 0's and its own lines go to standard output."""
     if event.text and event.rank in (None, 0):
         print(event.text, flush=True)
 
 
 __all__ = ["AttemptFailed", "Error", "Failure", "code_in", "error", "root_cause"]
 
-# What becomes of the other ranks when one is lost; and what the machine, not the program, may have caused.
+# Codes of failures that follow when another rank is lost, and codes of failures that the machine, not the program, may
+# have caused.
 _CONSEQUENCES = ("aborted", "peer_lost", "timeout")
 _WORTH_ANOTHER_TRY = (*_CONSEQUENCES, "system")
 
@@ -141,7 +143,7 @@ class AttemptFailed(Exception):
 
 
 def root_cause(failures: Sequence[Failure]) -> Failure:
-    """Which of several to tell the user: a rank that is gone, then an error of its own, then what follows from one."""
+    """Which of several to tell the user: a rank that is gone, then an error of its own, then a consequence of one."""
     def order(failure: Failure) -> tuple[bool, bool, int]:
         consequence = failure.code in _CONSEQUENCES and not failure.own
         return (not failure.died, consequence, _CONSEQUENCES.index(failure.code) if consequence else 0)

@@ -1,5 +1,5 @@
-"""Starts a Ray node on this machine, looks where it listens, and ends it with the command. Where a cluster is, for a program
-that uses it, and what keeps that from listening to everybody."""
+"""Starts a Ray node on this machine, looks where it listens, and ends it with the command. Tells a program that uses a
+cluster where it is, and keeps that program from listening to everybody."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FAILURE_SECONDS = 3.0  # in which `ray start` ends if one of its processes has 
 _STARTED = "Ray runtime started"
 _OTHER_SYSTEMS = ("darwin", "win32")
 _BIND_HERE = pathlib.Path(bimetal.__file__).parent / "ray" / "_bind_here.so"
-RESERVED = ("cpu", "cuda", "mps", "xpu", "CPU", "GPU")  # what a node offers by itself
+RESERVED = ("cpu", "cuda", "mps", "xpu", "CPU", "GPU")  # a node's own offers
 _DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
 CLUSTER_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
@@ -45,8 +45,8 @@ def device_tags() -> dict[str, int]:
 
 
 def loopback_address() -> str:
-    """Where a node listens that this machine alone shall reach: Ray goes from 127.0.0.1 over to the address of the
-    default route, but where it forms no clusters unless told to."""
+    """The address of a node that only this machine shall reach. Ray replaces 127.0.0.1 by the address of the default
+    route, except on systems where it forms no clusters unless told to."""
     return "127.0.0.1" if sys.platform in _OTHER_SYSTEMS else "127.0.0.2"
 
 
@@ -78,8 +78,8 @@ def require_own(host: str, port: int) -> None:
 
 
 def environment(address: str, token: pathlib.Path | None) -> dict[str, str]:
-    """Of the node's processes: token authentication on, no reports to Ray's makers, this package in reach, and nothing
-    listening but on that address."""
+    """The environment of the node's processes: token authentication on, no reports to Ray's makers, this package in
+    reach, and listening only on that address."""
     variables = {_DRAIN: str(SAVE_SECONDS), **os.environ, token_file.MODE: "token", "RAY_USAGE_STATS_ENABLED": "0"}
     if token is not None:
         variables[token_file.PATH] = str(token)
@@ -91,8 +91,8 @@ def environment(address: str, token: pathlib.Path | None) -> dict[str, str]:
 
 
 def confined_to(address: str, variables: dict[str, str]) -> dict[str, str]:
-    """The environment of a process that is to listen on that address where it would on all: Ray's own ports can't be
-    told otherwise. Where there is no library for it (it is for Linux) nothing is added."""
+    """The environment of a process that must listen on that address in place of all: Ray has no setting for its own
+    ports. Without a library for it (it is for Linux) nothing is added."""
     if not can_confine():
         return variables
     loaded = [str(_BIND_HERE), *variables.get("LD_PRELOAD", "").split()]
@@ -106,7 +106,8 @@ def can_confine() -> bool:
 
 def common_arguments(num_cpus: int | None, object_store_mb: int | None, resources: Mapping[str, float] | None = None,
                      labels: Mapping[str, str] | None = None) -> list[str]:
-    """Of `ray start`, for any node: what it offers; ``resources`` and ``labels`` beside those of its devices."""
+    """Arguments of `ray start`, for any node: its resources; ``resources`` and ``labels`` beside those of its
+    devices."""
     tags = device_tags()
     named = {"os": platform.system(), "arch": platform.machine(), **(labels or {})}
     arguments = [f"--resources={json.dumps({**(resources or {}), **tags})}", f"--num-gpus={tags.get('cuda', 0) + tags.get('xpu', 0)}",
@@ -171,7 +172,7 @@ def _stay(node: Any, stop: threading.Event, said: Sequence[str]) -> str | None:
                 continue
             if not any(line.startswith(node_process.LEFT) for line in list(said)):
                 return "Ray was ended on this machine, by `ray stop` perhaps"
-        time.sleep(0.2)  # for the last of what it has said
+        time.sleep(0.2)  # for its last output
         return _why_left(said, node.returncode)
     return None
 
@@ -219,7 +220,7 @@ def listeners(pid: int) -> list[tuple[str, int, str]]:
 
 
 def listening_elsewhere(host: str, pid: int) -> list[str]:
-    """What of a node listens neither on its host's address nor on loopback, as people read it."""
+    """The node's sockets that listen neither on its host's address nor on loopback, as people read them."""
     allowed = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
     return [f"{name} on {address}:{port}" for address, port, name in listeners(pid)
             if address.removeprefix("::ffff:") not in allowed and not is_loopback(address.removeprefix("::ffff:"))]

@@ -57,7 +57,8 @@ class Share(contextlib.AbstractContextManager["Share"]):
 
 @dataclass(frozen=True)
 class Admission:
-    """What a machine that was let in is told: the cluster's token, its head node, whether ranks encrypt what they send."""
+    """The facts for a machine that was let in: the cluster's token, its head node, whether ranks encrypt what they
+    send."""
 
     token: str
     head: str
@@ -109,7 +110,7 @@ def keep(admission: Admission, path: pathlib.Path) -> None:
 
 
 def encrypt_unless_told(encryption: str = "on") -> None:
-    """Of what the ranks of this node send."""
+    """Sets encryption of all that the ranks of this node send."""
     os.environ.setdefault(ENCRYPTION, encryption)
 
 

@@ -1,4 +1,5 @@
-"""What a Trainer trains: a job file, or a train loop in Python. Each knows how to start its ranks and what they say."""
+"""The target of a Trainer: a job file, or a train loop in Python. Each knows how to start its ranks and how to read
+their reports."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class JobFile:
     def least(self) -> int:
         """Workers that go on when others are lost; 0: the job is not elastic."""
         value = str(self._value("elastic", "min_workers") or 0)
-        return int(value) if value.isdigit() else 0  # the program says what is wrong with it
+        return int(value) if value.isdigit() else 0  # the program names its fault
 
     def servers(self, asked: Sequence[WorkerRequest]) -> list[WorkerRequest]:
         """Requests for the parameter servers, if the job has any: these, or so many as it says on the head node.
@@ -124,10 +125,11 @@ class JobFile:
         return Event(said["kind"], rank, "", said["metrics"]) if "metrics" in said else None
 
     def figures(self, facts: Sequence[Mapping[str, Any]], order: Sequence[int]) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
-        """Metrics, workers and history of a Result; of the workers that are there at the end, and their places."""
+        """Metrics, workers and history of a Result; the workers are those there at the end, with their places."""
         report = dict(self._report)
         told = report.pop("workers", [])
-        # Where workers have changed: those who are there in the order of their ranks, numbered as they came, and then the others.
+        # If workers have changed: those who are there come first, in the order of their ranks, numbered as they came;
+        # then the others.
         figures = dict(enumerate(told)) if report.get("changes") else {worker["rank"]: worker for worker in told}
         history = report.pop("history", [])
         return report, [{**figures.get(who["rank"], {}), **who} for who in facts], history
@@ -173,7 +175,7 @@ class TrainLoop:
 
     def start(self, attempt: Attempt, places: Sequence[Place], token: str, checkpoints: Checkpoints) -> dict[int, Any]:
         """Calls that start the ranks of these places: all of a job, or one that comes later."""
-        ranks = [place.rank for place in places if not place.door]  # who comes later gets all from the others
+        ranks = [place.rank for place in places if not place.door]  # newcomers get all from the others
         resume = checkpoints.place(attempt, ranks) or [None]
         return {place.rank: attempt.actors[place.rank].start_loop.remote(
             place, token, self.function, self.config, min(self.timeout_s, _LONGEST_TIMEOUT_S), attempt.actors[0] if place.rank else None,
@@ -195,7 +197,7 @@ class TrainLoop:
         return Event("report", rank, text, metrics)
 
     def figures(self, facts: Sequence[Mapping[str, Any]], order: Sequence[int]) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
-        """Metrics, workers and history of a Result; of the workers that are there at the end, and their places."""
+        """Metrics, workers and history of a Result; the workers are those there at the end, with their places."""
         workers = [{**who, "metrics": self._last.get(place, {})} for place, who in zip(order, facts)]
         return self._last.get(self._lead, {}), workers, self._history
 
@@ -212,12 +214,12 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _count(servers: Any) -> int:
-    """Of ``servers.count``: a number, or a weight for each, perhaps as text."""
+    """The number of servers in ``servers.count``: a number, or a weight for each, perhaps as text."""
     try:
         value = _parse(f"value = {servers}")["value"] if isinstance(servers, str) else servers
         return max(1, len(value) if isinstance(value, list) else int(value))
     except (TypeError, ValueError):
-        return 1  # the program says what is wrong with it
+        return 1  # the program names its fault
 
 
 def _toml(value: Any) -> str:

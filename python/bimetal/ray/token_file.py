@@ -1,5 +1,5 @@
-"""The token of a Ray cluster: whoever has it may run anything there, so all nodes ask for it. And whether Ray is there, is new
-enough, and will present it, which is looked at before anything of Ray is imported."""
+"""The token of a Ray cluster: anybody who has it may run anything there, so all nodes ask for it. It also checks that
+Ray is there, is new enough, and will present the token, before anything of Ray is imported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODE, TOKEN, PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 
 
 def default_path() -> pathlib.Path:
-    """Where Ray looks for a token unless told otherwise."""
+    """The place where Ray looks for a token unless told otherwise."""
     return pathlib.Path.home() / ".ray" / "auth_token"
 
 
@@ -44,7 +44,7 @@ def make(path: pathlib.Path) -> bool:
 
 
 def complaint(path: pathlib.Path) -> str | None:
-    """What is wrong with the token's file, and what to type; None if it will do."""
+    """The fault of the token's file, and the command to type; None if it will do."""
     if not path.is_file():
         return (f"there is no token at {path}: copy the one of the first machine here, by a safe way, for example\n"
                 f"  scp -p HEAD:.ray/auth_token {path}\nor start the cluster there by `bimetal ray up --share`, which shows a code")

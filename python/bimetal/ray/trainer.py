@@ -146,7 +146,7 @@ class Trainer:
                 suspects.update(dict.fromkeys(failed.lost_nodes, now + _SUSPECT_SECONDS))
 
     def _after(self, failed: AttemptFailed, survived: int, checkpoints: Checkpoints) -> str:
-        """What to do about a failure: the cause, to go on with, or the error that ends it all."""
+        """The answer to a failure: the cause, to go on with, or the error that ends it all."""
         cause, where = failed.cause, _where(checkpoints)
         if not cause.worth_another_try:
             raise error(cause.text + where, cause.code, cause.rank) from None
@@ -184,7 +184,7 @@ class Trainer:
             time.sleep(_LOOK_EVERY)
 
     def _follow(self, attempt: Attempt, checkpoints: Checkpoints) -> None:
-        """Passes on what the ranks say until all have ended well."""
+        """Passes on the ranks' reports until all have ended well."""
         try:
             self._pass_on(attempt, checkpoints)
         except KeyboardInterrupt:

@@ -13,7 +13,7 @@ _LOOK_EVERY = 1.0
 
 
 class Vacancies:
-    """Of one try. An actor is started as soon as its place's node has room.
+    """The vacant places of one try. An actor is started as soon as its place's node has room.
 
     Args:
         start: makes the actor for a place, and asks it who it is; None: there is no room yet.
@@ -38,7 +38,8 @@ class Vacancies:
             self._for_nothing.add(rank)
 
     def filled(self) -> Iterator[tuple[int, Any, dict[str, Any], float]]:
-        """Actors that run by now: the place of each, what it says of itself, and the seconds that the place was empty."""
+        """Actors that run by now: the place of each, its description of itself, and the seconds that the place was
+        empty."""
         now = time.monotonic()
         if not self._since or now - self._looked < _LOOK_EVERY:
             return

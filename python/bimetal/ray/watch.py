@@ -1,4 +1,4 @@
-"""What the actors of one try say, which of them have failed, and which leave with their nodes."""
+"""The reports of one try's actors, which of them have failed, and which leave with their nodes."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ _HAND_OVER_SECONDS = 10.0  # within that, for a train loop's next checkpoint
 
 
 class Departures:
-    """Of one try's ranks those whose nodes are being ended.
+    """The ranks of one try whose nodes are being ended.
 
     Args:
         nodes: each rank's.
@@ -190,7 +190,7 @@ class Departures:
         return time.monotonic() - self._since > (SAVE_SECONDS if stoppable else _HAND_OVER_SECONDS)
 
     def end_of_try(self, name: str) -> AttemptFailed:
-        """What ends the try, once all is saved; ``name`` is that of the first such rank."""
+        """The error that ends the try, once all is saved; ``name`` is that of the first such rank."""
         rank = min(self.ranks)
         return AttemptFailed(Failure(rank, f"{name} has left: its node was ended", "peer_lost", rank, died=True),
                              frozenset(self._nodes[each] for each in self.ranks), in_order=True)

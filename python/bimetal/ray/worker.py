@@ -31,11 +31,11 @@ _BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Place:
-    """What one rank has to know of its job.
+    """One rank's facts on its job.
 
     Attributes:
         rank, world_size, local_rank, local_world_size: as torchrun's variables.
-        workers: what each local rank up to this one runs on; the last is this one's.
+        workers: the device of each local rank up to this one; the last is this one's.
         address, port: where the ranks of a job file meet; on loopback if all are on one machine.
         own_address: of this node, for the others; None: stay on loopback.
         server: number among the job's parameter servers; None: a worker.
@@ -76,8 +76,8 @@ class Place:
 
     def apart(self, cores: int) -> Place:
         """The same for a rank that may not take the others for neighbours: told that all are on one machine, ranks meet
-        on loopback, which nodes of one machine with addresses of their own (containers, namespaces) do not share; and
-        whoever comes later has no place among them. What it may use of the machine's cores is said in its worker then."""
+        on loopback, which nodes of one machine with addresses of their own (containers, namespaces) do not share; and a
+        newcomer has no place among them. The worker's text then tells how many of the machine's cores it may use."""
         if not self.door and (self.own_address is None or self.local_world_size != self.world_size):
             return self
         worker = self.workers[-1]
@@ -98,7 +98,7 @@ class Worker:
         self._process: JobProcess | None = None
 
     def describe(self, worker: str) -> dict[str, Any]:
-        """Who this is. ``worker`` as requested; the answer's is what it comes to here."""
+        """This actor's description. ``worker`` as requested; the answer has the device that it turned out to be."""
         address = ray.util.get_node_ip_address()
         return {"host": socket.gethostname(), "address": address, "machine": _machine() or address,
                 "node": ray.get_runtime_context().get_node_id(), "pid": os.getpid(), "scratch": str(self._scratch),
@@ -113,7 +113,8 @@ class Worker:
             return False
 
     def free_port(self, one_machine: bool) -> tuple[str, int]:
-        """Where this rank can be met: an address of this node, and a port of it that is free just now."""
+        """The address at which this rank can be met: an address of this node, and a port of it that is free just
+        now."""
         address = _LOOPBACK if one_machine else ray.util.get_node_ip_address()
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family) as probe:
@@ -154,7 +155,7 @@ class Worker:
                 pathlib.Path(outbox)).start()
 
     def events(self, after: int, seconds: float) -> tuple[int, list[dict[str, Any]]]:
-        """What has happened since event ``after``; see Mailbox.take."""
+        """The events since event ``after``; see Mailbox.take."""
         return self._mailbox.take(after, seconds)
 
     def shelf(self, method: str, *arguments: Any) -> Any:
@@ -169,7 +170,7 @@ class Worker:
             leave()
 
     def door(self) -> str:
-        """Where another worker may come to the job; empty where it is not elastic."""
+        """The address at which another worker may join the job; empty if it is not elastic."""
         return self._process.door if self._process else ",".join(doors())
 
     def list_files(self, folder: str) -> list[tuple[str, int]]:

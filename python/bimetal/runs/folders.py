@@ -81,8 +81,8 @@ def receive_whole(files: list[tuple[str, int]], fetch: Callable[[str, int], byte
 
 @contextlib.contextmanager
 def whole(target: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A hidden folder beside the target: brought to the disk and put into its place at the end, in one step, and
-    removed where it does not come to that. What killed processes left of targets of this kind is cleared away."""
+    """A hidden folder beside the target: brought to the disk and put into its place at the end, in one step, or removed
+    after an error. Leftovers of killed processes for targets of this kind are cleared away."""
     target.parent.mkdir(parents=True, exist_ok=True)
     made = Aside(target)
     with made as folder:
@@ -108,11 +108,11 @@ def inside(folder: pathlib.Path, name: str) -> pathlib.Path:
 
 class Aside:
     """A hidden folder beside a target, as the core's own under construction: locked while its process lives and removed
-    in the end, unless it has been moved into the target's place. What killed processes left of this target and others of
-    its kind (``step-00000001``, ``step-00000002``) is cleared away first.
+    in the end, unless it has been moved into the target's place. Leftovers of killed processes for this target and
+    others of its kind (``step-00000001``, ``step-00000002``) are cleared away first.
 
     Args:
-        target: what it is to become, or is named after.
+        target: the path that it will become, or is named after.
 
     Attributes:
         path: where it is.

@@ -43,7 +43,7 @@ class Job:
         self._read(settings)
 
     def value(self, key: str) -> Any:
-        """Of ``section.key``, which must be one."""
+        """The value of ``section.key``, which must exist."""
         section, _, name = key.partition(".")
         return self.values[section][name]
 

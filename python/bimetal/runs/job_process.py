@@ -14,7 +14,8 @@ from typing import Any
 
 from bimetal._errors import EXIT_STATUSES, INTERRUPTED
 
-# What this process may have inherited (from Ray, from whoever started the node), and the rank must not see.
+# Variables that this process may have inherited (from Ray, or from the program that started the node), and the rank
+# must not see.
 _NOT_PASSED_ON = ("OMP_NUM_THREADS", "BIMETAL_TOKEN_FILE", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID",
                   "TORCHELASTIC_RESTART_COUNT", "BIMETAL_STORE", "BIMETAL_REQUEST", "BIMETAL_SERVER", "BIMETAL_ELASTIC", "BIMETAL_DOOR",
                   "BIMETAL_BOARD")

@@ -37,12 +37,12 @@ def of_loop(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
 
 
 def loop_name(number: int) -> str:
-    """Of a train loop's checkpoint."""
+    """The name of a train loop's checkpoint."""
     return f"checkpoint_{number:06d}"
 
 
 def next_of_loop(folder: pathlib.Path) -> pathlib.Path:
-    """Where the train loop's checkpoint that comes next is to be."""
+    """The folder for the train loop's next checkpoint."""
     return folder / loop_name(next_place(of_loop(folder)))
 
 
@@ -99,10 +99,10 @@ def sequence(checkpoint: pathlib.Path) -> int:
 
 
 def read_checked(checkpoint: pathlib.Path) -> dict[str, Any]:
-    """What a checkpoint's state.json says.
+    """The contents of a checkpoint's state.json.
 
     Raises:
-        ValueError: if it, or a file of it, is not what it says.
+        ValueError: if it, or a file of it, is damaged.
         FileNotFoundError: if there is no such checkpoint.
     """
     manifest = _read(checkpoint / _MANIFEST)[0]
@@ -140,7 +140,7 @@ def _compact(text: str) -> str:
 
 
 def _read(path: pathlib.Path) -> tuple[dict[str, Any], str, str]:
-    """A state.json: what it says, its text, and the checksum at its end, which is right. ValueError if it is not."""
+    """A state.json: its contents, its text, and the checksum at its end, which is right. ValueError if it is not."""
     text = path.read_text()
     found = _CHECKSUM.fullmatch(_compact(text))
     if not found or hashlib.sha256(f"{found[1]}}}".encode()).hexdigest() != found[2]:

@@ -1,4 +1,4 @@
-"""What a user's task gives, as the program reads it: units, batches of samples by their numbers, optimizers of torch.optim."""
+"""A user's task as the program reads it: units, batches of samples by their numbers, optimizers of torch.optim."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def as_tuple(values: Any, what: str) -> tuple:
 
 
 def from_tuple(values: tuple) -> Any:
-    """What the user's functions get: a single tensor as such."""
+    """The values as users' functions get them: a single tensor as such."""
     return values[0] if len(values) == 1 else values
 
 
@@ -78,9 +78,9 @@ def _parts(model: nn.Module, cut) -> Sequence[nn.Module]:
 
 
 def _compiled(part: nn.Module) -> Callable[..., Any]:
-    """``part`` by torch.compile, which keeps what it has compiled by code objects, and gives up on one after some
-    shapes and modes. So all modules of a class have one in common, which no other has: equal blocks are compiled once,
-    and a model of many classes is compiled whole."""
+    """``part`` by torch.compile, which keeps compiled code by code objects, and gives up on one after some shapes and
+    modes. So all modules of a class have one in common, which no other has: equal blocks are compiled once, and a model
+    of many classes is compiled whole."""
     def call(*inputs: Any) -> Any:
         return part(*inputs)
 
@@ -231,7 +231,7 @@ def _weights(weights: Any, size: int) -> list[int]:
 
 
 def findings(model: nn.Module) -> list[str]:
-    """What in the model makes a result depend on how batches are split, one thing in each text."""
+    """The parts of the model that make a result depend on how batches are split, one in each text."""
     found = []
     for name, module in model.named_modules():
         what = _finding(module)

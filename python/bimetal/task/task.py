@@ -1,4 +1,4 @@
-"""What a user's function gives back: a model, data, and a loss, with nothing distributed in it."""
+"""The object that a user's function returns: a model, data, and a loss, with nothing distributed in it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Metric:
 
 @dataclasses.dataclass
 class Task:
-    """What is learnt.
+    """A task to be learnt.
 
     Attributes:
-        make_model: makes the model on the CPU in float32. What it draws from torch's generator is alike on all
+        make_model: makes the model on the CPU in float32. Its random numbers from torch's generator are the same on all
             ranks. Parameters that need no gradient are kept as they are.
         training: the samples that are learnt from, alike on all ranks: a torch ``TensorDataset``, or anything with
             ``__len__`` and ``__getitem__`` whose items are tuples of tensors and numbers. Called by two threads.
         loss_sum: from (outputs, batch) to the sum (not the mean) over the batch's targets, one number. ``outputs`` is
             what the model returned, ``batch`` the tuple of tensors; both are on the computing device.
-        evaluation: what the model is judged by; None: it is not.
+        evaluation: the data that the model is judged by; None: there is none.
         metrics: by name (lower case with underscores): a :class:`Metric`, or its ``sum`` alone.
-        inputs: from a batch to what the model takes; None: all but the last tensor.
+        inputs: from a batch to the model's inputs; None: all but the last tensor.
         collate: from a list of items to a batch; None: torch's default_collate.
         weights: how much each training sample counts in the mean that is minimised: 1, or its number of targets
             (tokens). A data set may have them as an attribute ``weights`` of its own.
@@ -48,7 +48,7 @@ class Task:
         make_optimizer: from the model to an optimizer of ``torch.optim``, or to one and its scheduler, which is stepped
             after each optimizer step; None: the job's ``train.optimizer`` and ``schedule``. Gradients are those of the
             whole batch, clipped as the job says. It goes with all-reduce (not with ``zero`` and servers).
-        counts: what weights count, for people to read: "samples", "tokens".
+        counts: the unit that weights count, for people to read: "samples", "tokens".
     """
 
     make_model: Callable[[], nn.Module]
@@ -66,7 +66,7 @@ class Task:
 
 class Dropout(nn.Module):
     """As ``torch.nn.Dropout``, but in a step of Bimetal its masks are a function of (seed, epoch, sample, layer): the
-    same whichever rank computes a sample, in whichever micro-batch, on any device, and when it is computed again.
+    same on any rank, in any micro-batch, on any device, and when a sample is computed again.
 
     Takes tensors whose first dimension is the samples. Outside of Bimetal's step it is torch's dropout.
 

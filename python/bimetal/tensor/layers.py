@@ -60,7 +60,8 @@ class Rows(_LinearPart):
 
 
 class Embeddings(PartLayer):
-    """Of whole tokens: those of this rank are looked up here, the others' are zeros, and the ranks' sum has all.
+    """An embedding with whole tokens in parts: those of this rank are looked up here, the others' are zeros, and the
+    ranks' sum has all.
 
     Args:
         here: this rank's first token, and how many it has.
@@ -147,8 +148,8 @@ def require_tokens(tokens: torch.Tensor, vocabulary: int) -> None:
 
 
 class OwnLoss:
-    """In the place of the model's ``loss_function``. What is called with labels computes its loss from logits in parts. Its
-    output then has no logits, or, in evaluations, whole ones, which metrics are of. From one thread."""
+    """In the place of the model's ``loss_function``. A model called with labels computes its loss from logits in parts.
+    Its output then has no logits or, in evaluations, whole ones for metrics. From one thread."""
 
     def __init__(self, model: nn.Module, head: Logits):
         self._head, self._before, self._given = head, model.loss_function, None
@@ -208,5 +209,5 @@ def has_own_loss(model: nn.Module) -> bool:
 
 
 def _forward_of(model: nn.Module) -> Callable:
-    """Without what is around it."""
+    """The forward without its wrappers."""
     return inspect.unwrap(type(model).forward)

@@ -15,11 +15,11 @@ from bimetal.pipeline.parts import gather
 from bimetal.zero.optimizer import Piece
 from bimetal.zero.states import WholeStates
 
-_PARTED = "bimetal.tensor.parts(…)"  # in messages: what it has returned
+_PARTED = "bimetal.tensor.parts(…)"  # in messages: the call that has returned it
 
 
 class Part(Piece):
-    """What this rank keeps of one parameter, which may be all of it."""
+    """The part that this rank keeps of one parameter. It may be all of it."""
 
     def __init__(self, name: str, parameter: nn.Parameter, cuts: _C.TensorCuts, rank: int):
         super().__init__(name, list(parameter.shape), 0, parameter)
@@ -39,7 +39,7 @@ class Part(Piece):
 
 
 class Parted(WholeStates):
-    """What ``parts`` returns. All ranks of the group make the same calls.
+    """The object that ``parts`` returns. All ranks of the group make the same calls.
 
     Attributes: module, weights, group.
     """
@@ -74,8 +74,8 @@ class Parted(WholeStates):
         optimizer.register_step_post_hook(stepped)
 
     def follow_first(self) -> None:
-        """What is trained and whole on all ranks becomes rank 0's, as after steps of the optimizer that ``parts`` was given.
-        Collective."""
+        """Parameters that are trained and whole on all ranks become rank 0's, as after steps of the optimizer that
+        ``parts`` was given. Collective."""
         self._ranks.follow_first([piece.tensor.detach() for piece in self.pieces
                                   if not piece.is_cut and piece.tensor.requires_grad])
 
@@ -92,7 +92,7 @@ class Parted(WholeStates):
         return piece.is_cut or self._rank == 0
 
     def _gather(self, own: dict[str, torch.Tensor], root: int | None) -> dict[str, torch.Tensor]:
-        """Whole tensors of what the ranks have of them, on rank `root` or, with None, on all."""
+        """Whole tensors from the ranks' parts of them, on rank `root` or, with None, on all."""
         cut = {piece.name: piece.shape for piece in self.pieces if piece.is_cut}
         found = gather({f"{self._rank}:{name}": value for name, value in own.items() if name in cut or self._rank == 0},
                        root, self.group)

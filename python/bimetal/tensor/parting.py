@@ -33,7 +33,7 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
         module: where it is to be computed; whole on each rank, and not to be moved any more.
         optimizer: any of this module's that works element by element (Adam, AdamW, SGD and others), with or without
             states; None: none yet.
-        plan: what is cut, by names with wildcards (``*`` stands for dots, too), and how:
+        plan: the modules that are cut, by names with wildcards (``*`` stands for dots, too), and how:
 
             - "columns": a layer's outputs, one by one. "columns:heads": by whole heads; "columns:qkv": of three matrices in a row,
               each by heads; "columns:pair": of two in a row. The number of heads is asked of the module that the layer stands
@@ -51,14 +51,14 @@ def parts(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, 
             None: as is known of Hugging Face's GPT-2, Llama, Mistral, Qwen2 and Qwen3.
         weights: how large the ranks' parts are: "equal", in proportion to "speed" (of float32 products, measured now), or to
             numbers, one for each rank.
-        follow: after so many steps of the optimizer what is whole on all ranks becomes rank 0's: unlike devices round
-            differently. 0: never.
+        follow: after so many steps of the optimizer, parameters that are whole on all ranks become rank 0's: unlike
+            devices round differently. 0: never.
         group: None is the default group. Where others have other parts of the same model, as replicas that DDP joins, each
             group of those that have all parts of one.
 
     Raises:
-        bimetal.Error: ``invalid_argument`` and ``unsupported`` for what cannot work, ``call_mismatch`` where the ranks'
-            modules or arguments differ.
+        bimetal.Error: ``invalid_argument`` and ``unsupported`` for settings that cannot work, ``call_mismatch`` where
+            the ranks' modules or arguments differ.
     """
     require_torch_library("bimetal.tensor.parts()")
     require_group("parts")

@@ -1,4 +1,5 @@
-"""Which layers of a module are cut, and how: a plan's words, those of Hugging Face's models, and what they find."""
+"""Which layers of a module are cut, and how: a plan's words, those of Hugging Face's models, and the layers that they
+find."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Word:
 
 
 def word_of(pattern: str, text: str) -> Word:
-    """bimetal.Error ``invalid_argument`` for what is none."""
+    """bimetal.Error ``invalid_argument`` for a word that is none."""
     found = _WORD.fullmatch(text)
     if found is None or found[2] not in _ALLOWED[found[1]] or (found[1] in ("inside", "vocabulary") and found[3]):
         raise error(f"plan: \"{pattern}\" is to be \"{text}\": columns, columns:heads, columns:qkv, columns:pair, rows, "
@@ -95,8 +96,8 @@ def _known_class(module: nn.Module) -> str | None:
                  if kind.__name__ in _PRESETS and kind.__module__.startswith("transformers.")), None)
 
 
-# Under which attention modules, and their configurations, keep how many heads they have: of keys and values first, since a
-# head of these stays together with all heads of queries that share it.
+# The names under which attention modules, and their configurations, keep their number of heads. Keys and values come
+# first, since a head of these stays together with all heads of queries that share it.
 _HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "num_heads", "num_attention_heads", "n_heads", "n_head", "heads",
           "nhead")
 
@@ -132,7 +133,7 @@ class Layer:
 
 @dataclasses.dataclass
 class Count:
-    """A number that a module keeps of what is cut, as of its heads."""
+    """A number that a module keeps of its cut parts, such as its heads."""
 
     module: nn.Module
     path: str
@@ -150,7 +151,7 @@ class Plan:
 
 
 def plan_for(module: nn.Module, given: Mapping[str, str] | None) -> Plan:
-    """bimetal.Error ``invalid_argument`` and ``unsupported`` for what cannot work."""
+    """bimetal.Error ``invalid_argument`` and ``unsupported`` for impossible plans."""
     patterns = given if given is not None else preset_of(module)
     if patterns is None:
         raise error(f"how a {type(module).__name__} is cut is not known (of transformers' models {NAMES} are): give "

@@ -1,8 +1,8 @@
-"""What lies between a matrix that is cut by columns and one that is cut by rows, and its random numbers.
+"""The region between a matrix that is cut by columns and one that is cut by rows, and its random numbers.
 
-Whatever stands between cut matrices is computed by all ranks alike, dropout included: their generators must stand alike
-there. Within what is cut each rank has heads and columns of its own, and not the others' number of them: it must draw
-otherwise than they, and leave the generators where the others do.
+All ranks compute the layers outside of such regions alike, dropout included: there their generators must be in the same
+state. Within a region each rank has heads and columns of its own, and another number of them than others. There it must
+draw other numbers, and leave the generators where the others do.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _SPREAD = 0x9E3779B97F4A7C15  # numbers by rank that have nothing to do with eac
 
 
 class Draws:
-    """This rank's draws, from where it enters what is cut to where it leaves it. Given the generators at the entrance they
-    are always the same, so that what is computed again for backward draws what it drew. No draw is left behind unless
-    one was made inside."""
+    """This rank's draws within a region, from its entrance to its exit. Given the generators at the entrance they are
+    always the same, so that recomputation for backward repeats its draws. No draw is left behind unless one was made
+    inside."""
 
     def __init__(self, rank: int):
         self._rank = rank
@@ -45,7 +45,7 @@ class Draws:
             source.set_rng_state(outside)
         self._outside = []
         if drawn:
-            _draw()  # else what is entered next would draw the same
+            _draw()  # otherwise the next region would draw the same
 
     def forget(self) -> None:
         """An entrance that nobody left. The generators stay: checkpointing has put them back where they were."""
@@ -95,14 +95,14 @@ def _draw() -> int:
 
 
 class Region:
-    """Of one module, whose forward enters with the first layer that is cut by columns, and leaves with one that is cut by rows
-    or with its end. From one thread.
+    """The region of one module, whose forward enters with the first layer that is cut by columns, and leaves with one
+    that is cut by rows or with its end. From one thread.
 
     Where only some of the module's layers are checkpointed, backward enters once more without leaving: the next forward
     begins anew.
 
-    What several layers are given, as those of queries, keys and values, is shared once: its gradient is summed once over the
-    ranks, not for each of them.
+    An input of several layers, such as those of queries, keys and values, is shared once: its gradient is summed once
+    over the ranks, not for each of them.
     """
 
     def __init__(self, ranks: _C.PartRanks, rank: int, parent: nn.Module):
@@ -113,7 +113,7 @@ class Region:
         parent.register_forward_hook(self._parent_ends, always_call=True)
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` for this rank's part of what is made of it."""
+        """``x`` for this rank's part of the layers behind it."""
         if not self._inside:
             self._inside = True
             if self._parent.training:
@@ -148,8 +148,8 @@ class Region:
 
 
 class SharedParameter:
-    """A parameter that each rank uses for its own part of what is cut: its gradients of these uses are summed over the ranks. What
-    comes from elsewhere, as a penalty's, is the same on all ranks and counts once.
+    """A parameter that each rank uses for its own part of what is cut: its gradients of these uses are summed over the
+    ranks. A gradient from elsewhere, such as a penalty's, is the same on all ranks and counts once.
 
     Uses are those in the forward of the modules that have it. A gradient without any of these is an error.
     """

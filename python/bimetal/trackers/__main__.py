@@ -17,7 +17,7 @@ from bimetal.trackers.kinds import KINDS
 from bimetal.trackers.reader import Monitor
 
 _SIGN_SECONDS = 0.5
-_LAST_LOOK_SECONDS = 2.0  # for what the monitor knows at the end
+_LAST_LOOK_SECONDS = 2.0  # for the monitor's last figures
 _OLD_SECONDS = 0.6  # so old may be a status that has just come: it is sent twice a second, and made a moment before
 _TO_TIDY_SECONDS = 2.0
 _TO_END_SECONDS = 25.0  # for all trackers together, when the job has ended
@@ -49,14 +49,14 @@ def main() -> int:
 
 
 def _own_output() -> TextIO:
-    """What was standard output; from now on that is standard error's, since trackers like to print."""
+    """The former standard output. From now on that is standard error's, since trackers like to print."""
     own = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
     return own
 
 
 def _keep_quiet(folder: str) -> None:
-    """What trackers print goes into a file beside the checkpoints."""
+    """The trackers' output goes into a file beside the checkpoints."""
     if folder:
         os.makedirs(folder, exist_ok=True)
     log = os.open(os.path.join(folder, "trackers.log") if folder else os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,5 +1,5 @@
-"""What the monitor tells, as what trackers take: figures by name at a step, words, checkpoints. The names are those of TensorBoard's scalars
-(docs/monitoring.md)."""
+"""Turns the monitor's events into the items that trackers take: figures by name at a step, words, checkpoints. The
+names are those of TensorBoard's scalars (docs/monitoring.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-# Of a worker, beside its share; the rate's name has what is counted.
+# For a worker, beside its share; the rate's name has its unit.
 _OF_WORKER = ("memory_bytes", "wait_part", "bytes_per_s", "staleness")
 _OF_JOB = ("efficiency", "learning_rate", "loss_scale")
 _WORDS = {"notice": "info", "lost": "warn", "left": "info", "joined": "info"}
@@ -56,7 +56,7 @@ class Run:
         self._event = (0.0, "")  # the last that was given
 
     def take(self, kind: str, data: Any) -> list[Item]:
-        """What is new in an event of the monitor, by step."""
+        """The news in an event of the monitor, by step."""
         if kind == "status":
             self._counts = data["counts"]
             return list(self._status(data))

@@ -29,7 +29,7 @@ class Monitor:
         self._ending: float | None = None
 
     def end(self) -> None:
-        """From another thread: the job has ended. ``events`` gives what is left, and then no more."""
+        """From another thread: the job has ended. ``events`` gives the rest, and then no more."""
         self._ending = time.monotonic() + _AT_THE_END_SECONDS
 
     def events(self) -> Iterator[tuple[str, Any]]:

@@ -24,7 +24,7 @@ from bimetal.tune.trial import Trial, more_is_better
 
 @dataclass(frozen=True)
 class Ladder:
-    """What a trial may train until it is looked at.
+    """How long a trial may train until it is looked at.
 
     Attributes:
         key: ``train.epochs`` or ``train.steps``.

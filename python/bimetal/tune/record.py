@@ -1,5 +1,5 @@
-"""What a search leaves in its folder, so that the same command goes on with it: what it searches, and each trial's state
-whenever a run of it has ended."""
+"""The record that a search leaves in its folder, so that the same command goes on with it: its settings, and each
+trial's state whenever a run of it has ended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_search(folder: pathlib.Path) -> bool:
 
 
 def begin(folder: pathlib.Path, facts: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """Notes what is searched; the trials that the same search has left there, by number.
+    """Notes the search's facts. Returns the trials that the same search has left there, by number.
 
     Raises:
         bimetal.Error: where another one lies there, with the first thing that differs.
@@ -52,8 +52,8 @@ def write(trial: Trial) -> None:
 
 
 def take(trial: Trial, known: Mapping[str, Any]) -> bool:
-    """Makes a trial what it was. False for one that is to begin again: it had not come to an end, or failed for a reason
-    that may be gone. bimetal.Error if it had other settings."""
+    """Restores a trial. False for one that is to begin again: it had not come to an end, or failed for a reason that
+    may be gone. bimetal.Error if it had other settings."""
     if known["settings"] != trial.settings:
         raise Error(f"{trial.folder / _TRIAL} has {known['settings']} where this search would try {trial.settings}: was it "
                     "made by another version of Optuna? Name another --dir", "invalid_argument")

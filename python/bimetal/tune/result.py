@@ -30,7 +30,7 @@ def table(search: Search) -> list[str]:
 
 
 def tested(trial: Trial) -> str:
-    """What the test data say of a trial that was chosen by others; empty: nothing."""
+    """The figures on test data of a trial that was chosen by other data; empty: none."""
     names = [name for name in trial.report if name.startswith("test_") and trial.report[name] is not None]
     return ", ".join(f"{name} {trial.report[name]:.4f}" for name in names)
 
@@ -58,7 +58,7 @@ def keep_checkpoint(trial: Trial, target: pathlib.Path) -> pathlib.Path:
 
 def report(search: Search, pool: Pool, elapsed_s: float, interrupted: bool,
            checkpoint: pathlib.Path | None) -> dict[str, Any]:
-    """What docs/tuning.md lists."""
+    """The JSON that docs/tuning.md describes."""
     best = search.best
     devices = [{"name": device.name, "worker": device.worker, "samples_per_s": pool.speeds.get(device.kind)}
                for device in pool.devices]

@@ -1,4 +1,4 @@
-"""The trials of a search, as a Source of runs: Optuna proposes their settings and is told what they come to."""
+"""The trials of a search, as a Source of runs: Optuna proposes their settings and is told their results."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _OF_THE_JOB = ("invalid_argument", "unsupported")  # errors that the next trial 
 
 @dataclass(frozen=True)
 class Options:
-    """What a search is told.
+    """The options of a search.
 
     Attributes:
-        dimensions: what is searched.
+        dimensions: the values to be searched.
         sampler: ``grid`` (every combination), ``random`` or ``tpe``.
-        trials: how many; of a grid all there are.
+        trials: how many; for a grid all there are.
         metric: of the reports, as is_metric has it.
         seed: of the sampler.
         folder: for the trials' folders.
@@ -67,7 +67,7 @@ class Search:
         self._unasked = options.trials
         known = record.begin(options.folder, self._facts()) if options.every else {}
         tpe = options.sampler == "tpe"
-        # TPE wants to know results before it proposes more, and then must not draw what it drew at its beginning.
+        # TPE wants to know results before it proposes more, and then must not repeat its first draws.
         self._study = _study(options, options.seed + len(known) if tpe else options.seed)
         last = max(known, default=-1)
         while self._unasked and (not tpe or len(self.trials) <= last):
@@ -115,7 +115,8 @@ class Search:
 
     @property
     def best(self) -> Trial | None:
-        """Of those trained to their end; while there is none, of those that have got furthest."""
+        """The best of the trials trained to their end. While there is none, the best of those that have got
+        furthest."""
         valued = [trial for trial in self.trials if trial.value is not None and trial.state != "failed"]
         return min(valued, key=self.rank, default=None)
 
@@ -148,7 +149,7 @@ class Search:
         self._study.tell(trial.handle, trial.value)
 
     def _facts(self) -> dict[str, Any]:
-        """What makes a search this one."""
+        """The facts that identify a search."""
         options = self.options
         return {"job": self.job.text, "settings": self.job.settings, "metric": options.metric, "sampler": options.sampler,
                 "searched": {one.key: list(one.ends()) + [getattr(one, "log", None)] for one in options.dimensions},
@@ -159,7 +160,7 @@ class Search:
         self._ready.insert(0, trial)
 
     def _arguments(self, trial: Trial) -> list[str]:
-        """Of its next run, beside its settings."""
+        """The arguments of its next run, beside its settings."""
         return as_arguments([f"checkpoint.dir={'checkpoints' if self.options.checkpoints else ''}"])
 
     def close(self) -> None:
@@ -182,19 +183,19 @@ class Search:
         return run
 
     def _ask(self, settings: Mapping[str, str] | None = None) -> Trial:
-        """The next one; with ``settings``: of these."""
+        """The next trial; with ``settings``: one with these."""
         self._unasked -= 1
         if settings:
             self._study.enqueue_trial({one.key: one.value_of(settings[one.key]) for one in self.options.dimensions})
         handle = self._study.ask()
         drawn = {dimension.key: dimension.suggest(handle) for dimension in self.options.dimensions}
-        settings = dict(settings) if settings else drawn  # what was written down is short already
+        settings = dict(settings) if settings else drawn  # recorded settings are short already
         number = len(self.trials)
         self.trials.append(Trial(number, settings, self.options.folder / f"trial-{number:04}", handle))
         return self.trials[-1]
 
     def _drop_checkpoints(self) -> None:
-        """Of trials that are over and not the best: disks are small."""
+        """Drops the checkpoints of trials that are over and not the best: disks are small."""
         if self.options.every:
             return
         for trial in self.trials:

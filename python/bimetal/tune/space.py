@@ -1,4 +1,4 @@
-"""What is searched: the words after --grid and --random, as values of the job's keys."""
+"""The space of a search: the words after --grid and --random, as values of the job's keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Choice:
         return trial.suggest_categorical(self.key, self.values)
 
     def value_of(self, setting: str) -> str:
-        """Optuna's, of what ``suggest`` made of it."""
+        """Optuna's value, from the one that ``suggest`` made."""
         return setting
 
 
@@ -58,7 +58,7 @@ class Range:
         return _short(trial.suggest_float(self.key, low, high, log=self.log), low, high)
 
     def value_of(self, setting: str) -> int | float:
-        """Optuna's, of what ``suggest`` made of it."""
+        """Optuna's value, from the one that ``suggest`` made."""
         return int(setting) if self.whole else float(setting)
 
 
@@ -66,14 +66,15 @@ Dimension = Choice | Range
 
 
 def grid(words: Iterable[str], job: Job) -> list[Choice]:
-    """Of ``KEY=VALUE,VALUE,…`` each. bimetal.Error for what can't be searched; unknown keys as ``--set`` says it."""
+    """Reads ``KEY=VALUE,VALUE,…`` each. bimetal.Error for keys that can't be searched; unknown keys as ``--set`` says
+    it."""
     found = [Choice(key, _values(values)) for key, values in map(_split, words)]
     _check(found, job)
     return found
 
 
 def random(words: Iterable[str], job: Job) -> list[Dimension]:
-    """Of ``KEY=LOW..HIGH``, ``KEY=log:LOW..HIGH`` or ``KEY=VALUE,VALUE,…`` each."""
+    """Reads ``KEY=LOW..HIGH``, ``KEY=log:LOW..HIGH`` or ``KEY=VALUE,VALUE,…`` each."""
     found: list[Dimension] = []
     for key, text in map(_split, words):
         if ".." not in text or text[0] in "[\"'":
@@ -148,5 +149,5 @@ def _short(value: float, low: float, high: float) -> str:
 
 
 def _number(text: str) -> float:
-    """Of TOML."""
+    """Reads a number in TOML."""
     return float(int(text, 0)) if text.lower().startswith("0x") else float(text)

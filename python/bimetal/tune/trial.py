@@ -1,4 +1,4 @@
-"""One trial: settings, and what has become of them."""
+"""One trial: settings, and their results."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def is_metric(name: str) -> bool:
 
 
 def more_is_better(metric: str) -> bool:
-    """Of accuracies; of losses, perplexities and the like less is."""
+    """True for accuracies. For losses, perplexities and the like less is better."""
     return metric.endswith("accuracy")
 
 
 @dataclass
 class Trial:
-    """What is known of one.
+    """A trial.
 
     Attributes:
         number: from 0, in the order of their making.
         settings: values by key, as after ``--set``.
         folder: of its reports and checkpoints.
         state: ``waiting``, ``running``, ``paused`` (on a rung), ``done``, ``failed`` or ``stopped`` (before its end).
-        value: of the metric, where it last was measured.
-        trained: epochs or steps that are behind it, where the search counts them.
+        value: of the metric, when it was last measured.
+        trained: epochs or steps that are behind it, if the search counts them.
         seconds: that its runs have taken.
         workers: on which they ran.
         rungs: the value on each rung that it has come to.

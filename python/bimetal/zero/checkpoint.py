@@ -41,12 +41,12 @@ class Place:
 
     @staticmethod
     def of(group: dist.ProcessGroup | None) -> Place:
-        """Of a process group of this library's."""
+        """The place in a process group of this library's."""
         return Place(core_group(group), functools.partial(share_text, group=group), dist.get_rank(group) == 0)
 
     @staticmethod
     def alone() -> Place:
-        """Of this process, whatever groups there are."""
+        """The place of this process alone, whatever groups there are."""
         options = dist.distributed_c10d._DistributedBackendOptions()
         options.store, options.timeout = dist.HashStore(), _ALONE
         options.group_rank, options.group_size, options.global_ranks_in_group = 0, 1, [0]
@@ -54,7 +54,7 @@ class Place:
         return Place(core.make_backend(options).for_torch_library(), lambda text: [text], True)
 
     def on_first(self, action: Callable[[], str | None], what: str) -> str:
-        """What it returns on the first rank; where it raises, all ranks do. Collective."""
+        """The result of `action` on the first rank. If it raises, all ranks do. Collective."""
         failure, result = None, ""
         if self.first:
             try:
@@ -91,15 +91,15 @@ def save(kept: Kept, place: Place, path: str | os.PathLike, loop: Any, at: dict[
 
 
 def remove_leftovers(place: Place, folder: str | os.PathLike, name: str | None = None) -> None:
-    """What killed saves have left there of that name, or of all. Only once there is another whole copy: where a file system
-    cannot swap two names one of them may be the only one."""
+    """Removes leftovers of killed saves of that name, or of all. Only once there is another whole copy: if a file
+    system cannot swap two names, a leftover may be the only one."""
     if place.first:
         files.remove_leftovers(folder, name)
 
 
 @dataclasses.dataclass
 class Wanted:
-    """What of a checkpoint is to be taken. ``strict``: the module must be the one that was saved."""
+    """The parts of a checkpoint to take. ``strict``: the module must be the one that was saved."""
 
     strict: bool = True
     optimizer: bool = True
@@ -143,7 +143,7 @@ def load(kept: Kept, place: Place, path: str, wanted: Wanted, check: Callable[[A
 
 
 def _take_on_all(place: Place, saved: _C.SavedSlices, read: Callable[[], None], path: str) -> None:
-    """Where one rank's raises, all ranks do. Collective."""
+    """If the read of one rank raises, all ranks do. Collective."""
     failure: Exception | None = None
 
     def take() -> None:

@@ -52,8 +52,8 @@ class CoreOptimizer(torch.optim.Optimizer):
                 core.step()
 
     def kept_states(self) -> dict[torch.Tensor, State]:
-        """Of each parameter that has been stepped: step, exp_avg, exp_avg_sq, as torch's Adam has them. Those on a disk
-        are views of the file."""
+        """The state of each parameter that has been stepped: step, exp_avg, exp_avg_sq, as torch's Adam has them. Those
+        on a disk are views of the file."""
         if self._cores is None:
             return dict(self.state)
         kept = {}

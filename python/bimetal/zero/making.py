@@ -32,7 +32,7 @@ _parts: weakref.WeakValueDictionary[int, Part] = weakref.WeakValueDictionary()  
 
 
 class Part:
-    """What this rank keeps of a parameter, whose own memory is gone meanwhile. Its methods are collective.
+    """The part that this rank keeps of a parameter, whose own memory is gone meanwhile. Its methods are collective.
 
     Args:
         parameter: whole, on every rank; rank 0's values count.
@@ -98,7 +98,7 @@ class Part:
 
 
 def part_of(tensor: torch.Tensor) -> Part | None:
-    """Of what shares memory with such a parameter; None: it is whole."""
+    """The part of a parameter that shares memory with this tensor; None: it is whole."""
     if tensor.layout != torch.strided or not len(_parts):
         return None
     return _parts.get(_key(tensor))
@@ -130,7 +130,7 @@ def move_to(parameter: nn.Parameter, pieces: Iterable[Piece]) -> None:
 
 
 def _forget(parameter: nn.Parameter) -> None:
-    """What the parameter has is no longer this part's affair."""
+    """From now on the parameter's values do not concern this part."""
     part = vars(parameter).pop(_ATTRIBUTE, None)
     if part is not None:
         _parts.pop(part.key, None)
@@ -178,11 +178,11 @@ _under_way = False
 
 @contextlib.contextmanager
 def made_in_shards(shards: str | Sequence[float] = "equal", group: dist.ProcessGroup | None = None) -> Iterator[None]:
-    """Of modules made within, each rank keeps its part of every parameter from the end of the constructor that made it,
-    on this rank's device; ``shard`` at level 3 takes them as they are. Values are those that rank 0 draws. What is done
-    with such a parameter within, as initializing it once more, is done with the whole of it, which is there meanwhile;
-    afterwards only ``gathered`` has it whole. Within another such block this one adds nothing. All ranks make the same
-    modules in the same order. Collective.
+    """Each rank keeps only its part of every parameter of modules made within, from the end of the constructor that
+    made it, on this rank's device; ``shard`` at level 3 takes them as they are. Values are those that rank 0 draws.
+    Code within that uses such a parameter, for example to initialize it once more, gets the whole of it. Afterwards
+    only ``gathered`` has it whole. Within another such block this one adds nothing. All ranks make the same modules in
+    the same order. Collective.
 
     Args:
         shards: as ``shard``'s.
@@ -219,7 +219,7 @@ def made_in_shards(shards: str | Sequence[float] = "equal", group: dist.ProcessG
 
 
 class _WholeWhereUsed(TorchDispatchMode):
-    """Whatever reads or changes a split parameter finds all of it."""
+    """Code that reads or changes a split parameter finds all of it."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         parts: dict[int, Part] = {}

@@ -9,12 +9,12 @@ from torch import nn
 
 from bimetal._errors import error
 
-# Of torch.optim: whose update of an element depends on nothing but that element.
+# Classes of torch.optim whose update of an element depends on nothing but that element.
 _BY_ELEMENT = ("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 
 
 class Piece:
-    """What this rank keeps of one parameter.
+    """The piece that this rank keeps of one parameter.
 
     Attributes: name of the parameter, its shape, the piece's first element in it (row-major), and the piece itself, a
     leaf of one dimension.
@@ -68,7 +68,7 @@ def take_pieces(optimizer: torch.optim.Optimizer, model: nn.Module, pieces: list
 
 
 def part_of_state(piece: Piece, state: dict[str, Any]) -> dict[str, Any]:
-    """Of a parameter's state: tensors of its shape are cut, all others copied."""
+    """The piece's part of a parameter's state: tensors of the parameter's shape are cut, all others copied."""
     part = {}
     for field, value in state.items():
         if isinstance(value, torch.Tensor) and field != "step" and value.shape == piece.shape:

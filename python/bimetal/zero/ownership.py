@@ -1,4 +1,4 @@
-"""Whose a parameter is that is in shards, and what a loop may not do with it behind shard()'s back."""
+"""The owner of a parameter in shards, and the things that a loop may not do with it behind shard()'s back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _watches_optimizers = False
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """What to call, in the words of the API that the script has called."""
+    """The calls to make, in the words of the API that the script has called."""
 
     level: str
     state: str
@@ -37,7 +37,8 @@ ADVICE = Advice(
 
 
 class ShardedParameter(nn.Parameter):
-    """A parameter whose gradient goes elsewhere as it comes: whoever reads it in Python finds none, which would be wrong."""
+    """A parameter whose gradient goes elsewhere as it comes: code that reads it in Python finds none, which would be
+    wrong."""
 
     @property
     def grad(self) -> torch.Tensor | None:

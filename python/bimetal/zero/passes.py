@@ -1,4 +1,4 @@
-"""Where a module is cut, and where forward and backward of it have come to, for the C++ core."""
+"""For the C++ core: where a module is cut, and how far its forward and backward have come."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Unit:
 
 
 def units_of(model: nn.Module, names: Sequence[str | nn.Module] | None) -> list[Unit]:
-    """The units in the order in which they run. What lies in none of them is the first one's and the last one's, so
-    that it is there throughout."""
+    """The units in the order in which they run. Parameters outside of all units belong to the first and to the last, so
+    that they are there throughout."""
     paths = {id(module): path for path, module in model.named_modules()}
     modules = list(_in_lists(model)) if names is None else [_named(model, paths, name) for name in names]
     firsts: dict[int, str] = {}
@@ -195,7 +195,7 @@ class Passes:
             self._begin(number)
 
     def _weigh(self, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...] | None:
-        """What is to be added to a parameter's gradient; None: these."""
+        """The amounts to add to a parameter's gradient; None: these."""
         if torch.is_grad_enabled():
             raise error("backward(create_graph=True) would leave gradients in parameters that are in shards: take "
                         "torch.autograd.grad(…, create_graph=True), and backward() of the loss made of it", "unsupported")
@@ -243,7 +243,7 @@ def hook_gradients(parameters: Iterable[torch.Tensor], hook: Callable[[tuple], t
 
 
 class _Outputs(torch.autograd.Function):
-    """What the model or a unit returns; its backward is where the outermost backward through it begins."""
+    """The outputs of the model or a unit; its backward is where the outermost backward through it begins."""
 
     @staticmethod
     def forward(ctx: Any, passes: Passes, number: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

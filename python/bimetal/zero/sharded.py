@@ -25,8 +25,8 @@ from bimetal.zero.states import WholeStates
 
 
 class Sharded(WholeStates):
-    """What ``shard`` returns. The loop goes on with its module and its optimizer; everything here is for what such a
-    loop asks a model or an optimizer for besides. Calls marked collective are made by all ranks of the group.
+    """The object that ``shard`` returns. The loop goes on with its module and its optimizer; the methods here are for
+    other requests to a model or an optimizer. Calls marked collective are made by all ranks of the group.
 
     Attributes: module, level, group; shard_bytes: bytes of parameters that each rank keeps; advice: what to call in whose
     place, for messages.
@@ -128,7 +128,7 @@ class Sharded(WholeStates):
 
     @staticmethod
     def of(parameter: torch.Tensor) -> Sharded | None:
-        """To whom a parameter belongs; None: it is in no shards."""
+        """The owner of a parameter; None: it is in no shards."""
         return ownership.owner_of(parameter)
 
     def name_of(self, parameter: torch.Tensor) -> str | None:
@@ -178,7 +178,8 @@ class Sharded(WholeStates):
         return loop
 
     def kept(self, gradients: list[torch.Tensor | None] | None = None) -> Kept:
-        """What this rank gives to a checkpoint, and takes. Args: gradients: of each piece, of a step under way."""
+        """The tensors that this rank gives to a checkpoint, and takes from one. Args: gradients: of each piece, of a
+        step under way."""
         return Kept(self.kept_state(), self._names, self.pieces, lambda _: True, dist.get_rank(self.group) == 0,
                     self._optimizer, self._groups, gradients or [None] * len(self.pieces))
 

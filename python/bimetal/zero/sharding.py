@@ -40,11 +40,11 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
         optimizer: of ``torch.optim``, one that works element by element (Adam, AdamW, SGD and others), with or without
             states; None: none yet (``Sharded.attach`` takes one later).
         level: 1 optimizer states, 2 and gradients, 3 and parameters.
-        shards: what each rank keeps: "equal" parts, in proportion to its "memory" or "speed" (of float32 products,
-            measured now), or to numbers, one for each rank, which may be 0.
+        shards: the part that each rank keeps: "equal" parts, in proportion to its "memory" or "speed" (of float32
+            products, measured now), or to numbers, one for each rank, which may be 0.
         units: at level 3, modules or their names, in the order in which they run: each is gathered before it runs and
             let go after it; it must be called, once in a pass. Not given: the children of the outermost ``ModuleList``
-            and ``Sequential``. What is in none of them is there throughout a pass.
+            and ``Sequential``. Parameters outside of all units are there throughout a pass.
         sampler: whose batches are trained on. Each rank's loss is the mean over its samples and counts by their number,
             and one backward ends one batch of it. None: every rank's loss counts alike.
         tokens: with ``sampler``: the loss is the mean over the tokens that ``sampler.count_tokens`` or ``set_tokens``
@@ -57,8 +57,8 @@ def shard(module: nn.Module, optimizer: torch.optim.Optimizer | None = None, lev
         weigh: instead of ``sampler``: what this rank's loss counts for, asked once in each backward.
 
     Raises:
-        bimetal.Error: ``invalid_argument`` and ``unsupported`` for what cannot work, ``call_mismatch`` where the ranks'
-            modules differ.
+        bimetal.Error: ``invalid_argument`` and ``unsupported`` for settings that cannot work, ``call_mismatch`` where
+            the ranks' modules differ.
     """
     require_torch_library("bimetal.zero.shard()")
     if level not in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""What a rank keeps of a training as slices of whole tensors, which checkpoints are made of, and the way back."""
+"""A rank's part of a training as slices of whole tensors, which checkpoints are made of, and the way back."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ GRADIENT = "gradient"  # beside the optimizer's own fields: of a step that is no
 
 @dataclasses.dataclass
 class Kept:
-    """What this rank keeps of a training.
+    """The part that this rank keeps of a training.
 
     Attributes:
         state: the module's state_dict with its own tensors, of which those in pieces may be without values.
         names: the names of those that are in pieces, by their id.
         pieces: of them, as far as they are here.
-        gives: whether this rank gives a piece to a checkpoint: of what several keep all of one does.
-        first: whether it gives what is in no pieces.
+        gives: whether this rank gives a piece to a checkpoint: if several keep all of a tensor, one does.
+        first: whether it gives the tensors that are in no pieces.
         optimizer: None: none yet. It has the pieces' tensors.
         groups: the names of the parameters in each of its groups.
         gradients: of each piece, in a step that is not complete; None: there is none.
@@ -66,14 +66,14 @@ def optimizer_slices(kept: Kept) -> list[Slice]:
 
 
 def plain_values(kept: Kept) -> dict[str, Any]:
-    """What states have beside tensors, for JSON."""
+    """The values in states beside tensors, for JSON."""
     return {f"{piece.name}.{field}": value for piece, state in zip(kept.pieces, _states(kept), strict=True)
             for field, value in state.items() if value is not None and not isinstance(value, torch.Tensor)}
 
 
 def require_same_model(kept: Kept, stored: Mapping[str, list[int]], strict: bool) -> dict[int, str]:
-    """By which name the checkpoint has each of the module's tensors, by their id. bimetal.Error ``invalid_argument`` where
-    it lacks some or has others (unless not ``strict``), or where shapes differ."""
+    """The checkpoint's name for each of the module's tensors, by their id. bimetal.Error ``invalid_argument`` if it
+    lacks some or has others (unless not ``strict``), or if shapes differ."""
     found: dict[int, str] = {}
     for name, value in kept.state.items():
         if name in stored:
@@ -130,7 +130,7 @@ def read_states(kept: Kept, fields: Mapping[str, dict[str, list[int]]], plain: M
 
 def read_gradients(pieces: list[Piece], fields: Mapping[str, dict[str, list[int]]],
                    read: Read) -> list[torch.Tensor | None]:
-    """Of each piece; None: the step has none."""
+    """The gradient of each piece; None: the step has none."""
     return [_read_field(read, GRADIENT, fields[piece.name][GRADIENT], piece)
             if GRADIENT in fields.get(piece.name, {}) else None for piece in pieces]
 
@@ -151,7 +151,8 @@ def _states(kept: Kept) -> Iterator[dict[str, Any]]:
 
 
 def _rest(kept: Kept) -> dict[str, torch.Tensor]:
-    """What is in no pieces: buffers, and what is not trained or has no elements; tied ones once."""
+    """The tensors that are in no pieces: buffers, and parameters that are not trained or have no elements; tied ones
+    once."""
     rest: dict[int, tuple[str, torch.Tensor]] = {}
     for name, value in kept.state.items():
         if not isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""What an optimizer of pieces has learnt, put together as torch has it, and the way back."""
+"""The state of an optimizer of pieces, put together in torch's form, and the way back."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class WholeStates:
 
 
 def states_of(optimizer: torch.optim.Optimizer, pieces: list[Piece]) -> list[dict[str, Any]]:
-    """Of each piece; empty before its first step."""
+    """The state of each piece; empty before its first step."""
     kept = optimizer.kept_states() if hasattr(optimizer, "kept_states") else optimizer.state
     return [kept.get(piece.tensor, {}) for piece in pieces]
 
@@ -189,7 +189,7 @@ def as_torch_has_them(states: States, groups: list[list[str]], options: list[dic
 
 
 def numbers_in(saved: list[dict[str, Any]], groups: list[list[str]]) -> dict[str, int]:
-    """By which number an optimizer's state_dict with these param_groups knows each parameter. bimetal.Error
+    """The number of each parameter in an optimizer's state_dict with these param_groups. bimetal.Error
     ``invalid_argument`` if they are others."""
     sizes = [len(group["params"]) for group in saved]
     if sizes != [len(names) for names in groups]:
@@ -217,7 +217,7 @@ def require_same(own: dict[str, Any], given: Mapping[str, Any]) -> None:
 
 
 def _describe(piece: Piece, state: dict[str, Any]) -> dict[str, Any]:
-    """What of a piece's state is cut (None), and the values of all else."""
+    """The parts of a piece's state that are cut (None), and the values of all else."""
     known: dict[str, Any] = {}
     for field, value in state.items():
         if isinstance(value, torch.Tensor):

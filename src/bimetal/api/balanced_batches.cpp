@@ -80,7 +80,7 @@ std::int64_t steps_of(const BalancedOptions& options, std::int64_t dataset_size,
                                    beginning_of(options, first_epoch, dataset_size));
 }
 
-/// What the shares, the order and the weight of every step depend on.
+/// Everything that the shares, the order and the weight of every step depend on.
 std::vector<std::string> facts_of(const task::Dataset& dataset, const BalancedOptions& options) {
   comm::Checksum weights;
   for (const auto weight : task::weights_of(dataset)) {
@@ -114,7 +114,7 @@ data::EpochSampler agreed_sampler(const task::Dataset& dataset, const BalancedOp
   return sampler;
 }
 
-/// Collective, if `options` ask for one. Whoever watches is told of it, too.
+/// Collective, if `options` ask for one. The observer is told of it, too.
 std::unique_ptr<train::StepProfiler> make_profiler(
     const BalancedOptions& options, const comm::Group& group, const torch::Device& device,
     const std::shared_ptr<progress::Observer>& observer) {

@@ -31,11 +31,11 @@ namespace bimetal::api {
 /// the unit that threw it: "rank 1 (mac), unit 'block.2'".
 std::string origin_of_failure(const comm::Group& group);
 
-/// Ends the job on all other ranks, with what goes wrong in `work` here and its origin, and
-/// rethrows it when they have been told: an error that names a rank is known to them.
+/// Ends the job on all other ranks, with the error of `work` here and its origin, and rethrows it
+/// when they have been told: an error that names a rank is known to them.
 void or_end_all(comm::Group group, const std::function<void()>& work);
 
-/// For which a process that ends waits until the others have been told why.
+/// The time for which a process that ends waits until the others have been told why.
 inline constexpr std::chrono::milliseconds kLastWords{250};
 
 /// Ends a loop of which all ranks have agreed in the last step that its workers change. No
@@ -60,10 +60,10 @@ class BalancedSteps {
   bool finished() const noexcept { return finished_; }
   Batch& batch() noexcept { return batch_; }
 
-  // For who ends steps, once per batch.
+  // For the code that ends steps, once per batch.
   /// The step that the batch handed out belongs to. Error(InvalidArgument) if it has ended already.
   const data::BatchFeed::Plan& open_plan() const;
-  /// Of that batch.
+  /// This rank's samples of that batch.
   std::span<const std::int64_t> own_samples() const {
     return open_plan().samples.of_rank(lanes_.mine());
   }
@@ -78,9 +78,9 @@ class BalancedSteps {
   const task::Dataset& dataset() const noexcept { return *dataset_; }
   /// Seconds since the batch was handed out.
   double seconds() const { return since_handed_out_.seconds(); }
-  /// `loss_scale`: of the next step, where there is one.
+  /// `loss_scale`: that of the next step, if there is one.
   void end_step(const train::StepResult& result, std::optional<double> loss_scale);
-  /// The body of the loop goes on to its end, and what comes next throws WorkersChange.
+  /// The body of the loop goes on to its end, and the next call throws WorkersChange.
   void end_for(std::vector<int> leaving) { change_ = WorkersChange{std::move(leaving)}; }
   void require_no_change() const {
     if (change_) throw WorkersChange(*change_);
@@ -89,8 +89,8 @@ class BalancedSteps {
   const progress::Progress& progress() const noexcept { return progress_; }
   /// Collective.
   progress::Report report() const;
-  /// What a checkpoint has to say of this loop; its steps are those of the loop. Error
-  /// (InvalidArgument) while a batch's step has not ended.
+  /// This loop's state for a checkpoint. Its steps are those of the loop. Error (InvalidArgument)
+  /// while a batch's step has not ended.
   checkpoint::TrainingState state() const;
 
  private:

@@ -26,7 +26,7 @@
 namespace bimetal {
 namespace api {
 
-/// What a DataParallel is made of.
+/// The parts that a DataParallel is made of.
 struct Source {
   std::shared_ptr<const task::Task> task = {};
   task::Model units = {};
@@ -49,7 +49,7 @@ void require_group(std::int64_t of_model, std::int64_t of_batches) {
                           of_model, of_batches, of_model));
 }
 
-/// Of what ranks have agreed on.
+/// Checks options that the ranks have agreed on.
 void require_possible(const DataParallelOptions& options, const Source& source) {
   const auto refuse = [](const std::string& why) {
     throw Error(ErrorCode::InvalidArgument, "DataParallelOptions: " + why);
@@ -67,7 +67,7 @@ void require_possible(const DataParallelOptions& options, const Source& source) 
   }
 }
 
-/// What all ranks must have alike beside the tensors' shapes.
+/// Everything but the tensors' shapes that must be the same on all ranks.
 std::vector<std::string> facts_of(const char* made_of, const DataParallelOptions& options) {
   const auto& parallel = options.parallel;
   auto facts = std::vector<std::string>{

@@ -25,8 +25,8 @@ namespace bimetal {
 /// The layers of a torch::nn::Sequential, each a unit.
 task::Model layers_of(const std::shared_ptr<torch::nn::SequentialImpl>& module);
 
-/// A module as units: layers_of() a torch::nn::Sequential, any other as one unit. Of a module whose
-/// forward does not take a tensor and give one, DataParallel::forward is not known.
+/// A module as units: layers_of() a torch::nn::Sequential, any other as one unit.
+/// DataParallel::forward works only for a module whose forward takes one tensor and returns one.
 template <typename Contained>
 task::Model units_of(const torch::nn::ModuleHolder<Contained>& holder) {
   const std::shared_ptr<Contained> module = holder.ptr();
@@ -74,9 +74,9 @@ class DataParallel {
   /// For bimetal::save and bimetal::load, but at zero.level 3, whose values are not there.
   const task::ModelState& model() const noexcept;
 
-  /// What the model makes of a batch's tensor, or tensors. At zero.level 3 this is the only way,
-  /// and within the functions that step() and evaluate() are given. Error(InvalidArgument)
-  /// otherwise, and for a model of which it is not known.
+  /// The model's output for a batch's tensor, or tensors. At zero.level 3 this is the only way to
+  /// run the model, and only within the functions that step() and evaluate() are given.
+  /// Error(InvalidArgument) otherwise, and for a model whose forward is not known.
   torch::Tensor forward(const torch::Tensor& x) const;
   task::Values forward(const task::Values& inputs) const;  ///< of several tensors; as above
 
@@ -84,14 +84,14 @@ class DataParallel {
   using MeanLoss = std::function<torch::Tensor(const Batch& piece)>;
 
   /// The step of the batch that Job::balanced handed out last: `mean_loss` of each piece of this
-  /// rank's share, at most `micro_batch` samples, in the precision of the options; its backward,
-  /// the exchange while the last one runs, then `optimizer`. All ranks hold the gradient of the
-  /// mean over the global batch. It is not called where the share is empty. Collective. Errors:
-  /// InvalidArgument for an optimizer that has tensors which are not parameters(), or none that are
-  /// trained, for parameters frozen or set to be trained since, for gradients of a backward()
-  /// outside of step(), and task::require_exact's; NotFinite, on every rank and before anything is
-  /// updated, naming step and rank; the fabric's. What goes wrong on this rank alone, in
-  /// `mean_loss` or before, ends the job on the others with its text and this rank.
+  /// rank's share, at most `micro_batch` samples, in the precision of the options, and its
+  /// backward. The exchange begins while the last backward runs. Then `optimizer` steps. All ranks
+  /// hold the gradient of the mean over the global batch. It is not called where the share is
+  /// empty. Collective. Errors: InvalidArgument for an optimizer that has tensors which are not
+  /// parameters(), or none that are trained, for parameters frozen or set to be trained since, for
+  /// gradients of a backward() outside of step(), and task::require_exact's; NotFinite, on every
+  /// rank and before anything is updated, naming step and rank; the fabric's. An error on this rank
+  /// alone, in `mean_loss` or before, ends the job on the others with its text and this rank.
   void step(torch::optim::Optimizer& optimizer, const MeanLoss& mean_loss);
 
   /// The same of a loss that has been computed already, in one piece. Errors likewise;
@@ -99,18 +99,18 @@ class DataParallel {
   /// do with the forward pass.
   void step(const torch::Tensor& mean_loss, torch::optim::Optimizer& optimizer);
 
-  /// Of a task alone: the task's loss of each piece. Errors: InvalidArgument without a task, and as
-  /// above; the task's own.
+  /// For a model of a task: each piece's loss is the task's. Errors: InvalidArgument without a
+  /// task, and as above; the task's own.
   void step(torch::optim::Optimizer& optimizer);
 
   /// The task's loss and metrics on its evaluation data, computed by all ranks together.
   /// Collective. Error(InvalidArgument) without a task, or without such data.
   progress::Evaluation evaluate();
 
-  /// The same of any data: `sums` gives, of a batch, the sum of the losses and of each of `metrics`
-  /// over its samples, one number each, in evaluation mode and without gradients. The result has
-  /// the means over all samples' weight. Collective. Errors: InvalidArgument where `sums` gives
-  /// more or fewer; what goes wrong on this rank alone, as of step().
+  /// The same for any data: `sums` gives, for a batch, the sum of the losses and of each of
+  /// `metrics` over its samples, one number each, in evaluation mode and without gradients. The
+  /// result has the means over all samples' weight. Collective. Errors: InvalidArgument if `sums`
+  /// gives more or fewer; an error on this rank alone acts as in step().
   progress::Evaluation evaluate(std::shared_ptr<const task::Dataset> data,
                                 const std::function<task::Values(const Batch& batch)>& sums,
                                 std::vector<std::string> metrics = {});
@@ -122,8 +122,8 @@ class DataParallel {
   std::filesystem::path save(const std::filesystem::path& dir, torch::optim::Optimizer& optimizer,
                              std::int64_t keep = 2);
 
-  /// Goes on with the last checkpoint in rank 0's folder `dir`: BalancedOptions::from takes what is
-  /// returned. Nothing if there is none. Before the first step. Collective. Errors: those of
+  /// Goes on with the last checkpoint in rank 0's folder `dir`: BalancedOptions::from takes the
+  /// result. Nothing if there is none. Before the first step. Collective. Errors: those of
   /// checkpoint::load_checkpoint.
   std::optional<StartingPoint> resume(const std::filesystem::path& dir,
                                       torch::optim::Optimizer& optimizer);

@@ -37,7 +37,7 @@ void add_names(std::vector<std::string>& names, const std::vector<membership::Me
 
 class ElasticLoop {
  public:
-  /// What outlives a worker.
+  /// The state that outlives a worker.
   struct Kept {
     task::ModelState model;
     torch::optim::Optimizer* optimizer;
@@ -124,8 +124,8 @@ class ElasticLoop {
         .step = reached->step, .position = reached->position, .seed = reached->seed};
   }
 
-  /// Where it is caught, in a catch block: the exception as a loss of others. What is none ends
-  /// them, too, and is thrown on.
+  /// To be called in a catch block: the exception as a loss of other workers. Any other exception
+  /// ends the other workers, too, and is thrown on.
   std::optional<Error> loss_or_fail() {
     try {
       throw;
@@ -144,7 +144,7 @@ class ElasticLoop {
     }
   }
 
-  /// Of those that come again and again nobody was lost.
+  /// If the same members come back again and again, nobody was lost.
   bool may_be_a_loss(const Error& error) {
     if (!membership::follows_from_a_loss(error) || members_.over()) return false;
     const bool in_vain = nobody_changed_ && session_.steps_done() == steps_then_;
@@ -185,7 +185,7 @@ class ElasticLoop {
     }
   }
 
-  /// All have what the worker with most steps has. Collective.
+  /// Brings all to the state of the worker with most steps. Collective.
   void even_out() {
     if (!kept_) return;
     const auto group = session_.group();
@@ -216,7 +216,7 @@ class ElasticLoop {
   std::optional<Kept> kept_;
   std::chrono::milliseconds timeout_;
   Membership members_;
-  bool has_state_ = true;  ///< what is kept is the job's
+  bool has_state_ = true;  ///< the kept state is the job's
   bool done_ = false;      ///< train() has come to its end
   progress::MembersChange change_;
   Stopwatch since_;

@@ -17,7 +17,8 @@
 
 namespace bimetal {
 
-/// Who goes on: [elastic] of the job file, docs/elastic.md. The same on every rank.
+/// How a job goes on when workers come and go: [elastic] of the job file, docs/elastic.md. The same
+/// on every rank.
 struct ElasticOptions {
   /// With fewer the job waits `patience` for others, and ends. 0: what `bimetal launch
   /// --elastic=MIN` says, or 1.
@@ -36,8 +37,8 @@ using ElasticTrain = std::function<void(const std::optional<StartingPoint>& at)>
 /// Calls `train(at)`, and again whenever workers were lost, have come or left, until it returns on
 /// all of them. It makes its DataParallel of `model` and loops over Job::balanced from `at` on,
 /// with `optimizer`: both are moved to the job's device here, and are every worker's after each
-/// step. So each sample is used once, and the result is that of a job whose workers stay. What else
-/// the function counts is its own affair: `at` says where it is.
+/// step. So each sample is used once, and the result is that of a job whose workers stay. The
+/// function itself keeps track of anything else that it counts: `at` says where it is.
 ///
 /// Returns false on a worker that has left (Job::leave). Afterwards Job::group is of the workers
 /// that have come to the end. A change of workers ends the loop over Job::balanced, behind the
@@ -47,7 +48,8 @@ using ElasticTrain = std::function<void(const std::optional<StartingPoint>& at)>
 /// to go on; Aborted, with the text, where another worker has failed by an error of its own;
 /// whatever `train` throws that does not follow from a loss; InvalidArgument for options that make
 /// no sense, and for another job than that of the workers who are there; Unsupported for ranks that
-/// MPI connects, and, in `train`, for shards and stages, of which a rank alone has a part.
+/// MPI connects, and, in `train`, for shards and stages: a part that only one rank holds would be
+/// lost with it.
 bool elastic(const Job& job, const task::Model& model, torch::optim::Optimizer& optimizer,
              const ElasticTrain& train, const ElasticOptions& options = {});
 /// The same of any module.
@@ -63,8 +65,8 @@ bool elastic(const Job& job, const torch::nn::ModuleHolder<Contained>& model,
   return elastic(job, module, optimizer, train, options);
 }
 
-/// The same of what each call of `train` makes anew, shards and stages too: it begins with resume()
-/// and saves every few steps. Those behind the last checkpoint are made again.
+/// The same for models that each call of `train` makes anew, shards and stages too: it begins with
+/// resume() and saves every few steps. Those behind the last checkpoint are made again.
 bool elastic(const Job& job, const std::function<void()>& train,
              const ElasticOptions& options = {});
 

@@ -1,5 +1,5 @@
 #pragma once
-// This process among the workers of an elastic loop: where it is reached, and what it trains.
+// This process among the workers of an elastic loop: its address, and the model that it trains.
 // Private to api.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
@@ -24,10 +24,10 @@ ElasticOptions settled(ElasticOptions options);
 /// BIMETAL_DOOR_PORT.
 membership::Options member_options(const Start& start, const ElasticOptions& options);
 
-/// What newcomers must have alike.
+/// Everything that a newcomer must have in common with the others.
 std::string fingerprint(const task::ModelState& model, const torch::optim::Optimizer& optimizer);
 
-/// By rank, what each says. Collective.
+/// Each rank's step, by rank. Collective.
 std::vector<std::int64_t> all_steps(comm::Group group, std::int64_t mine,
                                     std::chrono::milliseconds timeout);
 

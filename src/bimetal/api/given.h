@@ -27,7 +27,7 @@
 
 namespace bimetal::api {
 
-/// Sums over a batch: of the losses first, and then of metrics of these names.
+/// Sums over a batch: the losses first, and then metrics of these names.
 class GivenSums final : public task::Task {
  public:
   using Sums = std::function<task::Values(const task::Values& outputs, const Batch& batch)>;
@@ -57,7 +57,7 @@ class GivenLoss final : public task::Task {
   explicit GivenLoss(bool inputs_only, task::Model model = {})
       : inputs_only_(inputs_only), model_(std::move(model)) {}
 
-  /// Of the batch under way in `steps`; both must outlive the step.
+  /// Begins the batch under way in `steps`. Both arguments must outlive the step.
   void begin(const BalancedSteps& steps, const Mean& mean) {
     steps_ = &steps;
     mean_ = &mean;
@@ -96,8 +96,8 @@ class AtEnd {
   End end_;
 };
 
-/// A model that hands on what it gets, for who calls the program's own; samples of `model` that are
-/// normalised with each other stay together.
+/// A model that hands on its inputs, for code that calls the program's own model; samples of
+/// `model` that are normalised with each other stay together.
 task::Model hand_on(const task::Model& model);
 
 /// Modules in evaluation mode; each gets its own mode back.
@@ -115,11 +115,11 @@ class EvaluationMode {
 /// Error(InvalidArgument) for a parameter without values: a Pipeline, or shards, have let go of it.
 void require_values(const task::ModelState& model);
 
-/// Of one model. Use from one thread.
+/// The tensors of one model. Use from one thread.
 class OwnTensors {
  public:
-  /// `whose`: the class's name, for messages; `optimized`: what an optimizer is to be made of.
-  /// Error(InvalidArgument) for two tensors of one name.
+  /// `whose`: the class's name, for messages; `optimized`: the tensors that an optimizer is to be
+  /// made of. Error(InvalidArgument) for two tensors of one name.
   OwnTensors(const char* whose, const task::ModelState& model,
              const std::vector<torch::Tensor>& optimized);
 
@@ -148,7 +148,7 @@ class OwnTensors {
   void require_untouched() const;
   void note_gradients();
 
-  /// Of a gradient whose memory may go.
+  /// A gradient whose memory may be freed.
   struct Left {
     Left(const c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>& g, std::int64_t v)
         : gradient(g), version(v) {}
@@ -162,25 +162,27 @@ class OwnTensors {
   std::vector<std::optional<Left>> left_;  ///< by the last step; as trained_
 };
 
-/// What a rank keeps of a model.
+/// The part of a model that a rank keeps.
 struct KeptOfModel {
-  task::ModelState model = {};                  ///< the whole one: of others' parts names and sizes
+  task::ModelState model = {};                  ///< the whole one: names and sizes alone of
+                                                ///< others' parts
   std::vector<task::NamedTensor> trained = {};  ///< of it
   train::KeptPieces pieces = {};
-  task::ModelState uncut = {};  ///< what is here and in no pieces
-  /// Whether this rank gives a piece, of several that have the same; and what is uncut.
+  task::ModelState uncut = {};  ///< tensors that are here and in no pieces
+  /// Whether this rank gives a piece that several ranks have, and the uncut tensors.
   std::function<bool(const train::KeptPiece& piece)> gives;
   bool gives_uncut = true;
   std::function<void()> looked_at = [] {};  ///< after each piece
 };
 
-/// Each rank writes what it gives into rank 0's folder. Collective. Errors: save_slices'.
+/// Each rank writes the pieces that it gives into rank 0's folder. Collective. Errors:
+/// save_slices'.
 std::filesystem::path save_kept(const comm::Group& group, const job::CheckpointConfig& config,
                                 const KeptOfModel& kept, const torch::optim::Optimizer& optimizer,
                                 checkpoint::TrainingState state, std::chrono::milliseconds timeout);
 
-/// Each rank reads what it keeps of the checkpoint that rank 0's `from` names. Collective. Errors:
-/// those of checkpoint::load_checkpoint.
+/// Each rank reads its part of the checkpoint that rank 0's `from` names. Collective. Errors: those
+/// of checkpoint::load_checkpoint.
 checkpoint::TrainingState take_kept(const comm::Group& group, const std::filesystem::path& from,
                                     const KeptOfModel& kept, torch::optim::Optimizer& optimizer);
 
@@ -188,8 +190,7 @@ checkpoint::TrainingState take_kept(const comm::Group& group, const std::filesys
 std::optional<std::filesystem::path> checkpoints_in(const comm::Group& group,
                                                     const std::filesystem::path& dir);
 
-/// As TrainingState::term has it, of a job that saves into `dir`. The same on all ranks;
-/// collective.
+/// The next TrainingState::term of a job that saves into `dir`. The same on all ranks; collective.
 std::uint64_t next_term(const comm::Group& group, const std::filesystem::path& dir);
 
 /// A safetensors file, which rank 0 writes. Collective; its errors on every rank.

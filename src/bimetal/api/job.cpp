@@ -152,7 +152,7 @@ ImageDataset idx_images(const std::string& name, const Job& job,
         group, config, {.host_name = asio::ip::host_name(), .fetch = launch::fetch_url}, nobody);
     return load_dataset(files).train;
   } catch (const std::exception& failure) {
-    // What went wrong here alone must not leave the others waiting.
+    // A failure on this rank alone must not leave the others waiting.
     group.abort(fmt::format("rank {}: {}", group.rank(), failure.what()));
     throw;
   }

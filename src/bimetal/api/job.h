@@ -43,16 +43,16 @@ struct StartingPoint {
   std::uint64_t seed = 1;               ///< of that order
 };
 
-/// What a loop over Job::balanced visits, and how its batches are dealt out. The same on every
-/// rank.
+/// The samples that a loop over Job::balanced visits, and how its batches are dealt out. The same
+/// on every rank.
 struct BalancedOptions {
   std::int64_t global_batch = 512;  ///< samples per optimizer step over all ranks
   std::int64_t epochs = 1;          ///< that this loop visits
   /// The first of them, from 1: for who counts epochs in a loop around this one. 0: goes on where
   /// the loop before this one ended, or with the first.
   std::int64_t epoch = 0;
-  /// What has been visited before that is left out: of these epochs the rest is visited, and steps
-  /// are counted on. Epochs that are over are empty.
+  /// Leaves out samples that were visited before: the loop visits the rest of these epochs, and
+  /// goes on counting steps. Epochs that are over are empty.
   std::optional<StartingPoint> from = {};
   std::int64_t steps = 0;                ///< > 0: stop after this many optimizer steps
   std::uint64_t seed = 1;                ///< of the order of samples
@@ -125,7 +125,7 @@ class Job {
   int rank() const;        ///< from 0; changes where bimetal::elastic goes on with other workers
   int world_size() const;  ///< ranks of the job; changes likewise
 
-  /// What this rank computes on; models wrapped by DataParallel and batches are there.
+  /// This rank's device. Models wrapped by DataParallel, and batches, are there.
   torch::Device device() const;
 
   /// The world group, for collectives of the program's own. Every rank must call the same ones in
@@ -146,18 +146,18 @@ class Job {
   /// After a step: loss over the global batch, rate, efficiency, shares. The same on every rank.
   const progress::Progress& progress() const;
 
-  /// From the next loop on `observer` is told, on this rank and from this thread: of each step (a
-  /// notice where the loss does not fall, or a step of float16 is skipped), profiles, evaluations,
-  /// checkpoints, and workers that come and go. In place of the one before.
+  /// From the next loop on `observer` is told of each step, profiles, evaluations, checkpoints, and
+  /// workers that come and go, on this rank and from this thread. It gets a notice if the loss does
+  /// not fall, or a step of float16 is skipped. In place of the one before.
   void watch(std::shared_ptr<progress::Observer> observer) const;
 
-  /// Of the last loop, after its steps: what a job's report says of its training and its workers
-  /// (docs/report.md), which progress::to_json writes. The same on every rank. Collective.
+  /// The report on the last loop's training and workers, once its steps are done (docs/report.md).
+  /// progress::to_json writes it. The same on every rank. Collective.
   progress::Report report() const;
 
   /// Calls `work`, as the rest of a program: an exception that leaves it on this rank ends the
-  /// other ranks with its text, and is thrown on. What happens within steps, evaluations and data
-  /// sets does so by itself, and bimetal::elastic does it for the function that it calls.
+  /// other ranks with its text, and is thrown on. Steps, evaluations and data sets do the same by
+  /// themselves, and bimetal::elastic does it for the function that it calls.
   void run(const std::function<void()>& work) const;
 
   /// In bimetal::elastic: this worker leaves after the step under way, and the others go on. Safe
@@ -177,24 +177,24 @@ class Job {
   std::shared_ptr<api::Session> session_;
 };
 
-/// Joins the job that this process was started for: by torchrun or whatever else sets RANK,
+/// Joins the job that this process was started for: by torchrun or another launcher that sets RANK,
 /// WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (with a token between machines), or by
-/// mpirun; without them it is a job of one. Call once, before any tensor work; it returns when all
+/// mpirun. Without them it is a job of one. Call once, before any tensor work; it returns when all
 /// ranks have joined. The device is that of "--worker SPEC" among the arguments, else
 /// InitOptions::worker, else that of the variable BIMETAL_WORKER, else this machine's best
 /// (docs/running.md); other arguments are the program's own. BIMETAL_WORKER may have a spec for
 /// each rank of this machine: "cpu:threads=3; cpu:threads=1". With BIMETAL_DOOR the process is a
-/// newcomer, which bimetal::elastic takes to the others. Errors: InvalidArgument for bad
-/// variables or specs, Unsupported for a device that is not there, those of net::Token::from_file
-/// and launch::join_world.
+/// newcomer, which bimetal::elastic takes to the others. Errors: InvalidArgument for bad variables
+/// or specs, Unsupported for a device that is not there, those of net::Token::from_file and
+/// launch::join_world.
 Job init(int argc = 0, const char* const* argv = nullptr, const InitOptions& options = {});
 
 }  // namespace bimetal
 
 namespace bimetal::data {
 
-/// The training set of load_dataset ("fashion-mnist", "mnist"), the same on all ranks: each finds
-/// it in `path` (a folder or URL) or the usual places, or is sent it by one that has it
+/// The training set of load_dataset ("fashion-mnist", "mnist"), the same on all ranks. Each finds
+/// it in `path` (a folder or URL) or the usual places, or gets it from a rank that has it
 /// (docs/data.md). Collective. Errors: those of train::share_dataset and load_dataset; after one
 /// the job's group is unusable.
 ImageDataset idx_images(const std::string& name, const Job& job,

@@ -15,10 +15,10 @@ namespace bimetal {
 /// Where parameters, gradients and the optimizer's state live: [zero], docs/zero.md.
 struct ZeroOptions {
   int level = 0;  ///< 1: states, 2: and gradients, 3: and parameters are in shards
-  /// Weights of the ranks' shards, one for each; empty: what each rank's device has free.
+  /// Weights of the ranks' shards, one for each; empty: by the free memory of each rank's device.
   std::vector<double> shards = {};
   std::string offload_parameters = "none";  ///< level 3: "host" or "disk"; ranks may differ
-  /// What the optimizer keeps: "host" or "disk", of a bimetal::Adam or AdamW; ranks may differ.
+  /// Where a bimetal::Adam or AdamW keeps its state: "host" or "disk". Ranks may differ.
   std::string offload_optimizer = "none";
   std::filesystem::path offload_path = {};  ///< folder for "disk"
   std::int64_t keep_below = 0;              ///< level 3: smaller parameters stay whole; elements
@@ -30,8 +30,8 @@ struct DataParallelOptions {
   /// Samples that are computed at once (gradient accumulation): 0 takes what suits the device (64
   /// on a CPU, the whole share on an accelerator).
   std::int64_t micro_batch = 0;
-  /// Activations that are dropped and computed again: as train.recompute (docs/recompute.md). Of
-  /// what DataParallel::forward runs.
+  /// Activations of DataParallel::forward that are dropped and computed again: as train.recompute
+  /// (docs/recompute.md).
   std::string recompute = "none";
   std::uint64_t seed = 1;  ///< of a task's parameters
   /// With float16 the loss is scaled, and steps that overflow are skipped by all ranks:
@@ -59,7 +59,7 @@ struct PipelineOptions {
   /// Between the split tensors these ranks have sequences in parts.
   bool sequence_parallel = false;
   std::string recompute = "none";  ///< as train.recompute: docs/recompute.md; ranks may differ
-  /// Of forward: docs/precision.md.
+  /// The precision of forward: docs/precision.md.
   precision::Precision precision = precision::Precision::float32;
   double loss_scale = 0;              ///< float16: 0 finds it out
   optim::GradientLimits limits = {};  ///< of the mean gradient, before each update

@@ -45,7 +45,7 @@ job::JobConfig job_of(const PipelineOptions& options) {
   return job;
 }
 
-/// What is refused as a job's is told in the words of PipelineOptions.
+/// Tells an error of a job file in the words of PipelineOptions.
 template <typename Work>
 auto in_words_of_options(const Work& work) {
   try {
@@ -81,7 +81,7 @@ std::vector<std::string> facts_of(const PipelineOptions& options) {
   return facts;
 }
 
-/// Of what ranks have agreed on.
+/// Checks options that the ranks have agreed on.
 void require_possible(const PipelineOptions& options) {
   const auto refuse = [](ErrorCode code, const std::string& why) {
     throw Error(code, "PipelineOptions: " + why);
@@ -98,7 +98,7 @@ void require_possible(const PipelineOptions& options) {
   in_words_of_options([&] { job::require_possible(job_of(options), {}); });
 }
 
-/// Where its tensors are to be in parts and shards: what is trained of them is, and no more.
+/// Where the tensors are to be in parts and shards: all of them must be trained.
 void require_all_trained(const PipelineOptions& options, const task::Model& model) {
   if (options.tensor == 1 || options.zero.level == 0) return;
   for (const auto& [name, tensor] : model.named_parameters()) {
@@ -256,7 +256,7 @@ void Pipeline::Impl::require_usable(torch::optim::Optimizer& optimizer) const {
   stored.place_states(optimizer);
 }
 
-/// Where it did not fit anywhere, the next try is in smaller micro-batches.
+/// Where a step did not fit on some rank, the next try is in smaller micro-batches.
 train::StepResult Pipeline::Impl::try_step(torch::optim::Optimizer& optimizer) {
   auto& steps = session->steps();
   stored.sync().begin_step(steps.open_plan().samples.weight(), update.stages().loss_scale());

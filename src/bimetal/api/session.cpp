@@ -31,7 +31,8 @@ train::UpdateOptions update_options(const char* whose, precision::Precision prec
 
 namespace {
 
-/// The one that has been made last, until it goes; and what was to be done before there was one.
+/// The one that has been made last, until it goes; and the terminate handler from before there was
+/// one.
 std::atomic<const Session*> told_of_uncaught = nullptr;
 std::terminate_handler before_us = nullptr;
 
@@ -43,7 +44,8 @@ std::terminate_handler before_us = nullptr;
     } catch (...) {
     }
     try {
-      // What another rank has said is passed on, too: this one would be taken for the one to blame.
+      // The cause that another rank has told is passed on, too: otherwise this rank would be
+      // blamed.
       comm::Group(session->group()).wait_told(Deadline::after(kLastWords));
     } catch (...) {
     }

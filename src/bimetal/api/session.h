@@ -1,5 +1,5 @@
 #pragma once
-// What a process's Job handles and trainers share. Private to api.
+// The state that a process's Job handles and trainers share. Private to api.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -45,8 +45,8 @@ class Session {
  public:
   /// Applies the worker's limits to this process and picks its device.
   Session(comm::Group group, Start start);
-  /// Where an exception ends the program's loop, the others are told who has failed. Of one that
-  /// nobody catches they are told the text, before it ends the process.
+  /// When an exception ends the program's loop, the other ranks are told who has failed. If nobody
+  /// catches it, they are told its text before it ends the process.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -56,7 +56,7 @@ class Session {
   double speed() const noexcept { return start_.worker.speed; }
   const Start& start() const noexcept { return start_; }
 
-  /// Who computes which part of a batch; before loops.
+  /// Says which rank computes which part of a batch. To be set before loops.
   const train::Lanes& lanes() const noexcept { return lanes_; }
   void set_lanes(const train::Lanes& lanes) { lanes_ = lanes; }
 
@@ -68,22 +68,22 @@ class Session {
   /// The loop that runs. Error(InvalidArgument) if none was begun.
   BalancedSteps& steps() const;
 
-  /// What this rank asks of all with its next step.
+  /// This rank's requests to all ranks, sent with its next step.
   progress::Wishes wishes();
   /// The step under way has ended by `update`, on all ranks alike.
   void end_step(const train::StepResult& result, train::CollectiveUpdate& update);
 
-  /// Who is told of what happens; never none.
+  /// The observer that is told of events; never none.
   void watch(std::shared_ptr<progress::Observer> observer) { observer_ = std::move(observer); }
   progress::Observer& observer() const noexcept { return *observer_; }
   void tell(const progress::Evaluation& evaluation) const;
 
-  /// For a checkpoint after a step of `update`: all but what the model's owner has.
+  /// For a checkpoint after a step of `update`: everything except the model owner's part.
   checkpoint::TrainingState state_after(train::CollectiveUpdate& update) const;
-  /// The way back. Returns what a loop has to know of it.
+  /// The way back. Returns a loop's starting point.
   StartingPoint go_on_with(const checkpoint::TrainingState& state, train::CollectiveUpdate& update);
 
-  // Of workers that come and go: bimetal::elastic.
+  // For workers that come and go: bimetal::elastic.
 
   /// This rank leaves after the next step. Safe from any thread and signal handler.
   void leave() noexcept { leaves_ = true; }
@@ -100,7 +100,7 @@ class Session {
   void set_doors(std::vector<std::string> doors) { doors_ = std::move(doors); }
   const std::vector<std::string>& doors() const noexcept { return doors_; }
 
-  /// What is made of this session from now on is of these ranks.
+  /// Anything made of this session from now on has these ranks.
   void enter(comm::Group group);
   /// Grows with enter().
   int group_number() const noexcept { return group_number_; }

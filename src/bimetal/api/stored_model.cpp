@@ -32,7 +32,7 @@ namespace {
 using parallel::shard::Kept;
 using parallel::shard::ShardedModel;
 
-/// What ranks may have otherwise than each other.
+/// Checks the options that may differ between ranks.
 void require_places(const ZeroOptions& zero) {
   const auto refuse = [](const std::string& why) {
     throw Error(ErrorCode::InvalidArgument, "ZeroOptions::" + why);
@@ -264,7 +264,7 @@ void StoredModel::end_passes() const {
   if (sharded_) sharded_->end_passes();
 }
 
-/// What several ranks keep the first of them gives.
+/// If several ranks hold the same part, the first of them gives it.
 KeptOfModel StoredModel::kept() const {
   const auto place = is_part() ? part_.mesh->place() : parallel::MeshPlace{};
   const bool first = is_part() ? place.replica == 0 : group_.rank() == 0;
@@ -320,8 +320,7 @@ checkpoint::TrainingState StoredModel::resume_whole(const std::filesystem::path&
   return *std::move(state);
 }
 
-/// All of what this rank has a part of, on the CPU of `root` at least. Collective among the
-/// replicas.
+/// The whole of this rank's parts, on the CPU of `root` at least. Collective among the replicas.
 task::ModelState StoredModel::gathered(int root) const {
   auto whole = model_;
   if (sharded_) {

@@ -28,14 +28,14 @@
 
 namespace bimetal::api {
 
-/// What all ranks must have alike of them.
+/// The options that must be the same on all ranks.
 std::vector<std::string> facts_of(const ZeroOptions& zero);
 
-/// What one rank of a mesh has of a model.
+/// The part of a model that one rank of a mesh has.
 struct PartOfModel {
   std::shared_ptr<const parallel::Mesh> mesh = {};  ///< none: it has all of it
   parallel::ModelPart own = {};
-  /// Of the whole model and of each stage: names, sizes and types alone.
+  /// The whole model and each stage: only names, sizes and types.
   task::ModelState whole = {};
   std::vector<task::ModelState> stages = {};
 };
@@ -57,17 +57,17 @@ class StoredModel {
               PartOfModel part = {});
 
   const task::ModelState& model() const noexcept { return model_; }
-  /// What to compute with.
+  /// The units to compute with.
   const task::Model& units() const noexcept { return sharded_ ? sharded_->model() : whole_; }
   parallel::ParameterStore& store() const noexcept { return *store_; }
-  /// Around it what all ranks exchange for a step.
+  /// The exchange of all ranks for a step, around that store.
   parallel::Sync& sync() noexcept { return sync_; }
-  /// Of a part: what computes it, and with whom it is summed.
+  /// For a part of a model: what computes it, and the ranks that it is summed with.
   const parallel::ModelPart& part() const noexcept { return part_.own; }
   const std::shared_ptr<parallel::pipeline::StageSums>& stage_sums() const noexcept {
     return stage_sums_;
   }
-  /// What an optimizer is to be made of.
+  /// The tensors that an optimizer is to be made of.
   std::vector<torch::Tensor> optimized() const;
   /// Error(InvalidArgument), where it gets pieces of tensors, unless it works element by element.
   void require_steps_pieces(const torch::optim::Optimizer& optimizer) const;

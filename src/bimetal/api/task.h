@@ -1,5 +1,5 @@
 #pragma once
-// What a program brings of its own: docs/tasks.md.
+// The task, model and data that a program defines itself: docs/tasks.md.
 
 #include <torch/csrc/api/include/torch/nn/pimpl.h>
 
@@ -33,7 +33,7 @@ using task::TensorSplit;
 /// Rows of tensors in memory, which must not change: sample i is row i of each.
 class TensorDataset : public Dataset {
  public:
-  /// `weights`: of each sample, as Dataset::weight() has it; empty: 1 each. Error(InvalidArgument)
+  /// `weights`: one for each sample, as in Dataset::weight(); empty: 1 each. Error(InvalidArgument)
   /// for tensors of unequal length or on a device, and for other weights than one for each.
   explicit TensorDataset(Values tensors, std::vector<std::int64_t> weights = {});
 

@@ -39,7 +39,8 @@ constexpr double kLeastHeadroom = -0.5;
 constexpr double kGrowth = 1.3;
 constexpr double kFoothold = 0.125;
 
-/// What a batch counts as "seen" after one more step, and the most that a share may shrink at once.
+/// The factor of a batch's weight as "seen" after one more step, and the most that a share may
+/// shrink at once.
 constexpr double kSeenMemory = 0.995;
 constexpr int kShrink = 4;
 
@@ -239,7 +240,7 @@ Shares Balancer::next_shares(std::span<const Device> planned) const {
     nearby[r].cap = std::min(nearby[r].cap, static_cast<std::int64_t>(most));
     room += nearby[r].cap;
   }
-  // Caps of memory may have forced a share beyond what the others can take over in one change.
+  // Caps of memory may have forced a share beyond the others' room for one change.
   if (room < options_.global_batch) return balanced_shares(planned, options_.global_batch);
   // A rank that would get less than its least gets just that, and the others share the rest.
   Shares least(nearby.size(), 0);

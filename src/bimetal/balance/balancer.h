@@ -11,13 +11,13 @@
 
 namespace bimetal::balance {
 
-/// What one rank reports after a step.
+/// One rank's report after a step.
 struct StepFigures {
   std::int64_t batch = 0;      ///< samples it computed
   double compute_seconds = 0;  ///< its own compute, without waiting for others
   bool out_of_memory = false;  ///< the batch did not fit; the step is to be repeated
-  /// Of a rank without a share that has measured itself beside the others' work: see
-  /// Balancer::shadows. 0 where it has not.
+  /// The batch of a rank without a share that has measured itself beside the others' work: see
+  /// Balancer::shadows. 0 otherwise.
   std::int64_t shadow_batch = 0;
   double shadow_seconds = 0;  ///< that took it
 };
@@ -28,7 +28,7 @@ enum class Policy { Auto, Equal, Fixed };
 /// "auto", "equal" or "fixed". Error(InvalidArgument) for anything else.
 Policy policy_named(std::string_view name);
 
-/// What a Balancer goes by.
+/// A Balancer's options.
 struct BalancerOptions {
   Policy policy = Policy::Auto;       ///< how the batch is shared
   std::vector<double> fixed_weights;  ///< for Policy::Fixed, one per rank
@@ -58,9 +58,9 @@ class Balancer {
   Shares shadows() const;
 
   /// Learns from one step; figures[r] is rank r's. Returns whether the shares changed. A rank that
-  /// ran out of memory gets a cap of half of what it tried; the shares then change at once, under
-  /// any policy, and nothing is learnt from that step's times. Error(OutOfMemory) naming the rank
-  /// when the others cannot take what it must give up.
+  /// ran out of memory gets a cap of half of its share; the shares then change at once, under any
+  /// policy, and nothing is learnt from that step's times. Error(OutOfMemory) naming the rank if
+  /// the others cannot take the samples that it must give up.
   bool observe(std::span<const StepFigures> figures);
 
   /// By rank, as learnt so far.
@@ -81,7 +81,7 @@ class Balancer {
   void weigh_leaving(std::span<const StepFigures> figures, std::span<const Device> planned);
   bool take_if_better(std::span<const Device> planned);
 
-  /// What is known of a rank besides its costs.
+  /// Facts on a rank besides its costs.
   struct Member {
     int idle_steps = 0;     ///< since it last computed
     int silent_steps = 0;   ///< since it was last measured, shadows included

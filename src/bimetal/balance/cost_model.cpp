@@ -11,7 +11,7 @@ namespace bimetal::balance {
 namespace {
 
 // docs/balance.md, "Fitting", gives the reasons for these numbers.
-constexpr double kMemory = 0.98;      // what an observation weighs after one more step
+constexpr double kMemory = 0.98;      // an observation's weight after one more step
 constexpr double kPriorWeight = 4.0;  // observations that a probe is worth
 
 constexpr double kShapeDoubt = 0.1;       // standard deviation of a probe's elasticity
@@ -27,7 +27,7 @@ constexpr double kTolerance = 0.08;       // a distance that is never evidence o
 constexpr double kLargestEvidence = 0.2;  // of one observation
 constexpr double kProof = 0.55;           // so that two outliers never suffice but three do
 constexpr double kSuspicion = 0.25;
-constexpr double kDriftMemory = 0.5;  // as kMemory, for what is observed since a change began
+constexpr double kDriftMemory = 0.5;  // as kMemory, for observations since a change began
 
 constexpr double kHeldFor = 15.0;    // observations after which a speed is worth remembering
 constexpr double kSameAgain = 0.25;  // a distance within which it is taken up again
@@ -96,8 +96,8 @@ void CostModel::observe(std::int64_t batch, double seconds) {
   refit();
 }
 
-/// Goes on from the observations of a lasting change, or, if they agree with what was known before
-/// an earlier change, with that: what happened in between was a disturbance and has passed.
+/// Goes on from the observations of a lasting change, or, if they agree with the state before an
+/// earlier change, from that state: a disturbance in between has passed.
 void CostModel::change_to(const Drift& drift) noexcept {
   const double expected = before_.seconds(drift.since.batch);
   const double off = surprise(drift.since.seconds, expected);
@@ -118,8 +118,8 @@ bool CostModel::unsettled() const noexcept {
   return std::max(slower_.sum, faster_.sum) >= kSuspicion;
 }
 
-/// By how many per cent the time grows with a batch larger by 1 %: β·b ÷ (α + β·b), which no change
-/// of the device's speed changes.
+/// The elasticity: the growth of the time in per cent if the batch grows by 1 %: β·b ÷ (α + β·b),
+/// which no change of the device's speed changes.
 double CostModel::elasticity(double batch) const noexcept {
   const double samples = state_.shape_beta * batch;
   return samples / (state_.shape_alpha + samples);

@@ -64,14 +64,15 @@ class CostModel {
   /// Evidence that the device has become slower (or faster) than predicted.
   struct Drift {
     double sum = 0.0;
-    Means since;           ///< what was observed since the evidence began
+    Means since;           ///< observations since the evidence began
     double squares = 0.0;  ///< Σ (seconds − their mean)²
 
     void add(double evidence, Observation observed) noexcept;
-    double noise() const noexcept;  ///< relative, of the times since
+    double noise() const noexcept;  ///< relative noise of the times since
   };
 
-  /// What a lasting change of speed replaces: the line through the means that has the shape.
+  /// The state that a lasting change of speed replaces: the line through the means that has the
+  /// shape.
   struct State {
     Means means;
     double noise = 0.0;

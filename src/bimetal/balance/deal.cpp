@@ -59,8 +59,8 @@ std::vector<int> deal_out(std::span<const std::int64_t> weights,
 
 namespace {
 
-/// Of a part that a rank in the ring has at least, of the smallest room in it: one of nothing would
-/// not be in the ring.
+/// The least part of a rank in the ring, as a fraction of the smallest room in it: a rank with
+/// nothing would not be in the ring.
 constexpr double kLeast = 0.01;
 constexpr int kHalvings = 50;
 
@@ -70,7 +70,7 @@ double sum_of(const Parts& parts) {
   return std::accumulate(parts.begin(), parts.end(), 0.0);
 }
 
-/// The best parts of a ring where the first is `first`: what is left is a path, on which each edge
+/// The best parts of a ring where the first is `first`: the rest is a path, on which each edge
 /// takes all it can, from an end on.
 Parts from_first(const Parts& rooms, double first) {
   const auto ranks = rooms.size();
@@ -82,7 +82,7 @@ Parts from_first(const Parts& rooms, double first) {
   return parts;
 }
 
-/// What comes of them rises with the first, stays, and falls: the middle of where it stays.
+/// Their sum rises with the first part, stays, and falls: this is the middle of where it stays.
 Parts best_parts(const Parts& rooms) {
   const double most = std::min(rooms[0], rooms[1]);
   const auto all = [&](double first) { return sum_of(from_first(rooms, first)); };
@@ -201,7 +201,8 @@ std::vector<std::int64_t> whole_parts(std::int64_t total, std::span<const double
     return static_cast<double>(parts[rank] + more) / weights[rank];
   };
   auto left = total - std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
-  // One by one, each to whoever is then through first, or from whoever is through last.
+  // One by one: each goes to the rank that is then through first, or comes from the one that is
+  // through last.
   for (; left > 0; --left) {
     std::size_t first = 0;
     for (std::size_t rank = 1; rank < parts.size(); ++rank) {

@@ -51,7 +51,7 @@ struct Cost {
   }
 };
 
-/// What an unprobed device is taken for: the mean of the known ones.
+/// The cost assumed for an unprobed device: the mean of the known ones.
 Cost typical_cost(std::span<const Device> devices) {
   Cost sum{0.0, 0.0, 0};
   int known = 0;

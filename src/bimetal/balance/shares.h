@@ -14,13 +14,13 @@ namespace bimetal::balance {
 /// Samples of the global batch for each rank; the sum is always the global batch.
 using Shares = std::vector<std::int64_t>;
 
-/// Of a device whose memory sets no limit.
+/// The cap of a device whose memory sets no limit.
 inline constexpr std::int64_t kNoCap = std::numeric_limits<std::int64_t>::max();
 
 /// Larger batches are refused: products of two batch sizes must fit into 64 bits.
 inline constexpr std::int64_t kMaxBatch = std::numeric_limits<std::int32_t>::max();
 
-/// What is known of one device.
+/// Facts on one device.
 struct Device {
   CostModel cost;             ///< seconds of a batch by its samples
   std::int64_t cap = kNoCap;  ///< most samples that fit into its memory at once
@@ -48,8 +48,8 @@ Shares weighted_shares(std::span<const double> weights, std::int64_t global_batc
 Shares scale_shares(std::span<const std::int64_t> shares, std::int64_t batch);
 
 /// The rank of each item of unequal weight, so that the ranks' weights come near the proportions of
-/// `shares`: heaviest first, each to the rank that would then be first through with what it has, at
-/// a speed of its share (Gonzalez, Ibarra and Sahni, "Bounds for LPT schedules on uniform
+/// `shares`. Heaviest first, each to the rank that would then be first through with its items, at a
+/// speed of its share (Gonzalez, Ibarra and Sahni, "Bounds for LPT schedules on uniform
 /// processors", 1977). A share of 0 gets nothing. Weights are ≥ 0 and may not exceed kMaxBatch;
 /// shares may not all be 0.
 std::vector<int> deal_out(std::span<const std::int64_t> weights,
@@ -61,12 +61,12 @@ double finish_seconds(std::span<const Device> devices, std::span<const std::int6
 // Parts of a whole that are kept twice. Each rank has its own part and a copy of another's, and
 // room for both together.
 
-/// The largest parts, in the unit of `rooms`, that ranks can have: those with a part stand in a
-/// ring, in their order, and the next one in it keeps the copy, so that a rank's own part and that
-/// of the one before it come to no more than its room. Ranks with little room have none, and are
-/// spared a copy, where all come to more without them. Of the parts that come to the same, ones
-/// that are alike where ranks are. With room on fewer than two ranks nobody has a part; one that is
-/// alone keeps what it can, once. Pure.
+/// The largest parts, in the unit of `rooms`, that ranks can have. Ranks with a part stand in a
+/// ring, in their order, and the next one keeps the copy. So a rank's own part and that of the one
+/// before it come to no more than its room. If the parts of all add up to more without ranks that
+/// have little room, these have no part and no copy. Among parts with the same sum it chooses equal
+/// ones for equal ranks. With room on fewer than two ranks nobody has a part. A rank that is alone
+/// keeps what it can, once. Pure.
 ///
 /// By the linear program of a maximum fractional matching (Schrijver, "Combinatorial optimization",
 /// 2003, section 30.1) on a cycle: a rank is a vertex, its part the edge to the next one.

@@ -16,7 +16,7 @@
 
 namespace bimetal {
 
-/// What kind of failure an Error is: docs/errors.md.
+/// The kind of an Error's failure: docs/errors.md.
 enum class ErrorCode {
   /// Valid, but this build or device cannot do it.
   /// A deadline passed; the peer may still be alive.
@@ -78,7 +78,7 @@ Error system_error(const std::string& what, int number);
 // An Error as bytes, so that another process can throw it: u8 code, i32 rank (-1: none), its
 // message as a string.
 
-/// Of the words, at most `longest` bytes.
+/// Writes at most `longest` bytes of the text.
 inline void write_error(WireWriter& out, const Error& error,
                         std::size_t longest = std::string_view::npos) {
   out.u8(static_cast<std::uint8_t>(error.code()));
@@ -86,8 +86,8 @@ inline void write_error(WireWriter& out, const Error& error,
   out.string(std::string_view(error.what()).substr(0, longest));
 }
 
-/// All that `bytes` hold. A code that this release does not know becomes Internal.
-/// Error(CorruptData) for what is no error.
+/// Reads all of `bytes`. A code that this release does not know becomes Internal.
+/// Error(CorruptData) if they are no error.
 inline Error read_error(std::span<const std::byte> bytes) {
   WireReader in(bytes);
   const auto code = static_cast<ErrorCode>(in.u8());
@@ -122,7 +122,7 @@ inline const char* advice_on(const std::error_code& code) noexcept {
 /// An Error as it stands; else OutOfMemory for std::bad_alloc, System for std::system_error, and
 /// Internal with the exception's words. `failure` holds one.
 Error to_error(const std::exception_ptr& failure);
-/// The same as an Error: Internal, or the code of what it is.
+/// The same as an Error: Internal, or the exception's own code.
 Error to_error(const std::exception& exception);
 
 /// A System error from a code that says whose number it has, as std::filesystem's: "<what>: <its

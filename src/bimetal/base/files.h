@@ -86,7 +86,7 @@ class MappedFile {
 /// As std::fopen.
 std::FILE* open_file(const std::filesystem::path& path, const char* mode);
 
-/// What an environment variable holds; empty where it is not set.
+/// The value of an environment variable; empty where it is not set.
 std::filesystem::path path_in_environment(const char* variable);
 
 /// Named `.NAME.<16 hex digits>.tmp` beside its target. Removed in the end unless moved. Errors are
@@ -116,16 +116,16 @@ class TemporaryPath {
   std::unique_ptr<PathClaim> claim_;
 };
 
-/// Of which targets leftovers are meant, beside a name.
+/// The targets whose leftovers are meant, beside a name.
 enum class Leftovers {
   of_name,       ///< of that very name
   of_numbering,  ///< of names, too, that differ in their numbers alone: step-00000001, step-20
   of_all         ///< of any, whatever the name
 };
 
-/// Removes what killed processes left in `folder` while making these targets. What a living process
-/// works on stays, and so does everything where the file system cannot tell (no locks). Never
-/// throws: leftovers only take room.
+/// Removes the files that killed processes left in `folder` while making these targets. Files of a
+/// living process stay. All files stay if the file system cannot tell (no locks). Never throws:
+/// leftovers only take room.
 void remove_leftovers(const std::filesystem::path& folder, std::string_view name,
                       Leftovers which = Leftovers::of_name) noexcept;
 
@@ -146,7 +146,7 @@ class InputFile {
   /// The next bytes, as many as `out` has; fewer at the end alone.
   std::size_t read(std::span<std::byte> out);
 
-  /// What is read next begins at this byte.
+  /// The next read begins at this byte.
   void seek(std::uint64_t offset);
 
   /// All that is left.

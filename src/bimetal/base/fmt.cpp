@@ -1,4 +1,4 @@
-// The functions of fmt 9 that are no templates, compiled once for what is without libtorch. By its
+// The functions of fmt 9 that are no templates, compiled once for code without libtorch. By its
 // headers alone each source that formats compiles them, for 3 s at -O1 and 4 s at -O3
 // (cmake/Dependencies.cmake).
 

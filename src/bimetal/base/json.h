@@ -14,7 +14,7 @@ std::string json_string(std::string_view text);
 
 constexpr int kDeepestJson = 64;  ///< of what people and programs write
 
-/// For nlohmann's Json::parse: leaves out what lies deeper than `deepest` brackets, and says so in
+/// For nlohmann's Json::parse: leaves out values deeper than `deepest` brackets, and says so in
 /// `too_deep`, which must outlive the parser.
 inline auto json_depth_limit(bool& too_deep, int deepest = kDeepestJson) {
   return [&too_deep, deepest](int depth, auto /*event*/, auto& /*parsed*/) {

@@ -74,7 +74,8 @@ void log_message(LogLevel level, std::string_view message) {
 
 namespace {
 
-/// Of Open MPI, of MPICH and its relatives, and of what starts processes by PMIx.
+/// Variables of Open MPI, of MPICH and its relatives, and of launchers that start processes by
+/// PMIx.
 constexpr const char* kOfMpirun[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
 
 bool is_set(const char* variable) {

@@ -23,10 +23,10 @@ using LogSink = std::function<void(LogLevel, std::string_view message)>;
 /// Installs `sink` for messages of at least `level`; an empty function turns logging off.
 void set_log_sink(LogSink sink, LogLevel level = LogLevel::info);
 
-/// What BIMETAL_DEBUG asks for, as NCCL_DEBUG does elsewhere: "warning", "info" (who connects to
-/// whom and how, what fails), "debug" (failed tries, too), "trace" (every call). Nothing if it is
-/// unset, empty or "off". For whoever installs the sink: the library itself never reads it. Throws
-/// Error(InvalidArgument) for another word.
+/// The level that BIMETAL_DEBUG asks for, as NCCL_DEBUG does elsewhere: "warning", "info" (who
+/// connects to whom and how, what fails), "debug" (failed tries, too), "trace" (every call).
+/// Nothing if it is unset, empty or "off". For programs that install the sink: the library itself
+/// never reads it. Throws Error(InvalidArgument) for another word.
 std::optional<LogLevel> log_level_from_environment();
 
 /// "trace", "info" and so on.

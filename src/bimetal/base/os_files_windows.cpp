@@ -15,7 +15,7 @@
 namespace bimetal {
 namespace {
 
-/// What a file or folder is known by whatever its name, until it is removed.
+/// The identity of a file or folder, whatever its name, until it is removed.
 struct Identity {
   DWORD volume;
   DWORD high;

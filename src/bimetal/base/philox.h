@@ -12,7 +12,7 @@ using PhiloxKey = std::array<std::uint32_t, 2>;
 using PhiloxBlock = std::array<std::uint32_t, 4>;
 
 inline constexpr std::array<std::uint32_t, 2> kPhiloxMultipliers = {0xD2511F53, 0xCD9E8D57};
-/// What is added to the key after each round.
+/// Added to the key after each round.
 inline constexpr PhiloxKey kPhiloxWeyl = {0x9E3779B9, 0xBB67AE85};
 inline constexpr int kPhiloxRounds = 10;
 

@@ -41,7 +41,7 @@ class WireWriter {
 /// Error(CorruptData), and a length is believed only when that many bytes are really there.
 class WireReader {
  public:
-  /// Of bytes that must outlive it.
+  /// Reads `bytes`, which must outlive it.
   explicit WireReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
   std::uint8_t u8();                                               ///< 1 byte

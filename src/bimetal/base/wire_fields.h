@@ -26,14 +26,14 @@
 namespace bimetal {
 
 /// Truths and enumerations are bytes, other whole numbers as wide as their type, numbers f64.
-/// Before a list comes how many there are (u32), before what may be missing whether it is there.
+/// A list begins with its length (u32), an optional value with whether it is there.
 class FieldWriter {
  public:
   template <typename... Values>
   void operator()(const Values&... values) {
     (put(values), ...);
   }
-  /// A list, of each of which `of_one` lists the fields.
+  /// A list. `of_one` lists the fields of each item.
   template <typename Value, typename OfOne>
   void each(std::vector<Value>& values, const OfOne& of_one) {
     out_.u32(static_cast<std::uint32_t>(values.size()));
@@ -140,7 +140,7 @@ class FieldReader {
   void get(std::pair<First, Second>& both) {
     (*this)(both.first, both.second);
   }
-  /// A made-up length allocates nothing: what is in a list is read one by one.
+  /// A made-up length allocates nothing: items of a list are read one by one.
   template <typename Value>
   void get(std::vector<Value>& values) {
     values.clear();

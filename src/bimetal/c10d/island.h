@@ -6,8 +6,8 @@
 // Hierarchical reduction as in Horovod (Sergeev and Del Balso, arXiv:1802.05799) and NCCL itself,
 // with the fabric in place of a second vendor library between the hosts.
 //
-// What has been run: islands of CPU tensors, with a c10d::Backend of this project in the vendor
-// library's place (tests/golden). Not yet run: NCCL or RCCL on a device.
+// Run so far: islands of CPU tensors, with a c10d::Backend of this project in the vendor library's
+// place (tests/golden). Not yet run: NCCL or RCCL on a device.
 //
 // The vendor library of this build, if it has one: ProcessGroupNCCL, which is NCCL in libtorch for
 // CUDA and RCCL in libtorch for ROCm. A build without either compiles vendor_none.cpp.
@@ -51,7 +51,7 @@ class Island {
   bool leads() const noexcept { return static_cast<bool>(leaders_); }
 
   /// Sums `flat`, contiguous, on the device and of the fabric's type `dtype`, over all ranks of all
-  /// islands, in place. What has been queued on other streams for it must have ended. It is kept
+  /// islands, in place. Work on it that was queued on other streams must have ended. It is kept
   /// alive until the work is done. Errors through the work: those of the fabric; Error(System) with
   /// the vendor library's words. Any of them ends the island on all its ranks.
   comm::Work all_reduce(torch::Tensor flat, comm::DType dtype, Deadline deadline);
@@ -70,7 +70,8 @@ class Island {
   comm::Group leaders_;
   device::HostStaging staging_;
   const torch::Device device_;
-  torch::Tensor host_;  ///< of a leader on a device: what the fabric sums; as long as the longest
+  torch::Tensor host_;  ///< of a leader on a device: summed by the fabric; as long as the
+                        ///< longest
   std::string failure_;
   comm::Executor executor_;  ///< last: its tasks use all of the above
 };
@@ -79,7 +80,7 @@ class Island {
 
 enum class Vendor : std::uint8_t { none = 0, nccl = 1, rccl = 2 };
 
-/// What a rank has to offer: a library of its build, for the device that it computes on.
+/// A rank's offer: a library of its build, for the device that it computes on.
 struct VendorOffer {
   Vendor vendor = Vendor::none;
   std::array<std::byte, 16> device{};  ///< the card's own number: NCCL refuses one card twice
@@ -123,8 +124,7 @@ std::shared_ptr<Island> form_islands(comm::Group world, const torch::Device& dev
 std::shared_ptr<Island> form_islands(comm::Group world, const torch::Device& device,
                                      std::chrono::milliseconds timeout);
 
-/// What this rank has to offer for `device`; Vendor::none where no vendor library of this build
-/// serves it.
+/// This rank's offer for `device`; Vendor::none if no vendor library of this build serves it.
 VendorOffer vendor_offer(const torch::Device& device);
 
 /// Joins the members' devices, in their order. Collective. Errors: Unsupported in a build without a

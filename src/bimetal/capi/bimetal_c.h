@@ -2,9 +2,9 @@
 #define BIMETAL_C_H
 /* Bimetal's torch-free core for programs in C, and in whatever can call C: groups of ranks and
  * their collectives, the sampler that visits every sample once, the balancer of unequal devices,
- * and who belongs to a job whose members come and go. What the functions do is told by the C++
- * headers that they stand for (comm/group.h, comm/work.h, data/sampler.h, balance/balancer.h); here
- * stands what is different. docs/capi.md has an example.
+ * and the members of a job that come and go. The C++ headers that the functions stand for describe
+ * them (comm/group.h, comm/work.h, data/sampler.h, balance/balancer.h). Here are the differences.
+ * docs/capi.md has an example.
  *
  * Status. Every function that can fail returns one: BIMETAL_OK, BIMETAL_PENDING where it says so,
  * or a code of bimetal_error_name. The text of a failure, and the rank that it is about, are the
@@ -62,8 +62,8 @@ BIMETAL_C int32_t bimetal_set_log(const char* level, bimetal_log_sink sink, void
 typedef struct bimetal_store bimetal_store;
 typedef struct bimetal_server bimetal_server;
 
-/* Serves a store at "HOST:PORT" until it is freed; port 0 is any. Who connects is authenticated by
- * the token of BIMETAL_TOKEN_FILE or BIMETAL_TOKEN; without one it must be loopback. */
+/* Serves a store at "HOST:PORT" until it is freed; port 0 is any. Clients are authenticated by the
+ * token of BIMETAL_TOKEN_FILE or BIMETAL_TOKEN; without one it must be loopback. */
 BIMETAL_C int32_t bimetal_server_new(const char* address, bimetal_server** server);
 BIMETAL_C int32_t bimetal_server_port(const bimetal_server* server);
 BIMETAL_C void bimetal_server_free(bimetal_server* server);
@@ -75,13 +75,13 @@ BIMETAL_C int32_t bimetal_store_connect(const char* address, int64_t timeout_ms,
 /* Somebody else's store. The functions return 0 if all is well, and are called in the thread that
  * meets, while it does. */
 typedef struct bimetal_answer bimetal_answer;
-/* What such a store can do. */
+/* The functions of such a store. */
 typedef struct bimetal_store_calls {
   uint64_t struct_size; /* sizeof(bimetal_store_calls) */
   void* context;        /* handed to the functions */
   /* The key has this value from now on. */
   int32_t (*set)(void* context, const char* key, const void* value, int64_t bytes);
-  /* Gives what is there to bimetal_answer_set, or nothing where there is no such key. */
+  /* Gives the value to bimetal_answer_set, or nothing if there is no such key. */
   int32_t (*try_get)(void* context, const char* key, bimetal_answer* answer);
   /* Adds to a counter that starts at 0, and gives the new value. */
   int32_t (*add)(void* context, const char* key, int64_t delta, int64_t* value);
@@ -92,8 +92,8 @@ BIMETAL_C void bimetal_answer_set(bimetal_answer* answer, const void* value, int
 BIMETAL_C int32_t bimetal_store_of_calls(const bimetal_store_calls* calls, bimetal_store** store);
 BIMETAL_C void bimetal_store_free(bimetal_store* store);
 
-/* What ranks may tell each other before they have a group. `value` is the calling thread's until
- * its next call of a function that gives one. get blocks until somebody has set the key. */
+/* Entries by which ranks talk before they have a group. `value` is the calling thread's until its
+ * next call of a function that gives one. get blocks until somebody has set the key. */
 BIMETAL_C int32_t bimetal_store_set(bimetal_store* store, const char* key, const void* value,
                                     int64_t bytes, int64_t timeout_ms);
 BIMETAL_C int32_t bimetal_store_get(bimetal_store* store, const char* key, int64_t timeout_ms,
@@ -152,7 +152,7 @@ BIMETAL_C int32_t bimetal_write_file(const char* path, const void* contents, int
 /* ---- Groups ---- */
 
 typedef struct bimetal_group bimetal_group;
-/* Who meets, and where. */
+/* The ranks that meet, and the place. */
 typedef struct bimetal_meeting {
   uint64_t struct_size; /* sizeof(bimetal_meeting) */
   bimetal_store* store; /* where the ranks find each other */
@@ -174,7 +174,7 @@ BIMETAL_C int32_t bimetal_group_part(bimetal_group* group, const int32_t* ranks,
                                      bimetal_group** part);
 /* Ends everything in flight, here and on the other ranks, in `aborted`. */
 BIMETAL_C int32_t bimetal_group_abort(bimetal_group* group, const char* reason);
-/* Orderly end; waits for what is in flight. Blocks. */
+/* Orderly end; waits for calls in flight. Blocks. */
 BIMETAL_C int32_t bimetal_group_close(bimetal_group* group, int64_t timeout_ms);
 /* Closes it by 2 s unless it is closed; works stay valid. */
 BIMETAL_C void bimetal_group_free(bimetal_group* group);
@@ -214,7 +214,7 @@ typedef struct bimetal_work bimetal_work;
  * BIMETAL_PENDING after that, else what became of it. */
 BIMETAL_C int32_t bimetal_work_wait(const bimetal_work* work, int64_t timeout_ms);
 BIMETAL_C int32_t bimetal_work_test(const bimetal_work* work);
-/* Of bimetal_receive_from_anybody, once it is done: the sender's rank in the group; else -1. */
+/* The sender's rank in the group, for a bimetal_receive_from_anybody that is done; else -1. */
 BIMETAL_C int32_t bimetal_work_sender(const bimetal_work* work);
 BIMETAL_C void bimetal_work_free(bimetal_work* work);
 
@@ -254,7 +254,7 @@ BIMETAL_C int32_t bimetal_send(bimetal_group* group, const void* data, int64_t c
 BIMETAL_C int32_t bimetal_receive(bimetal_group* group, void* data, int64_t count, int32_t type,
                                   int32_t peer, uint64_t tag, int64_t timeout_ms,
                                   bimetal_work** work);
-/* From whoever sends a message of the tag first: bimetal_work_sender says who, once it is done. */
+/* Receives the first message of the tag: bimetal_work_sender names its sender once it is done. */
 BIMETAL_C int32_t bimetal_receive_from_anybody(bimetal_group* group, void* data, int64_t count,
                                                int32_t type, uint64_t tag, int64_t timeout_ms,
                                                bimetal_work** work);
@@ -263,7 +263,7 @@ typedef struct bimetal_gathered bimetal_gathered;
 BIMETAL_C int32_t bimetal_all_gather_bytes(bimetal_group* group, const void* input, int64_t bytes,
                                            bimetal_gathered** gathered, int64_t timeout_ms,
                                            bimetal_work** work);
-/* Once that is done: what a rank has given, until `gathered` is freed. */
+/* Once that is done: a rank's bytes, valid until `gathered` is freed. */
 BIMETAL_C int32_t bimetal_gathered_part(const bimetal_gathered* gathered, int32_t rank,
                                         const void** data, int64_t* bytes);
 BIMETAL_C void bimetal_gathered_free(bimetal_gathered* gathered);
@@ -285,7 +285,7 @@ BIMETAL_C void bimetal_queue_free(bimetal_queue* queue);
 /* ---- The sampler and the balancer: the same calls give the same on every rank ---- */
 
 typedef struct bimetal_sampler bimetal_sampler;
-/* weights: what each sample costs, at least 1; NULL: all alike. */
+/* weights: the cost of each sample, at least 1; NULL: all alike. */
 BIMETAL_C int32_t bimetal_sampler_new(int64_t dataset_size, uint64_t seed, int32_t shuffle,
                                       const int64_t* weights, bimetal_sampler** sampler);
 BIMETAL_C void bimetal_sampler_free(bimetal_sampler* sampler);
@@ -311,9 +311,9 @@ BIMETAL_C int32_t bimetal_balancer_new(int32_t ranks, int64_t global_batch, cons
 BIMETAL_C void bimetal_balancer_free(bimetal_balancer* balancer);
 /* One number for each rank. */
 BIMETAL_C void bimetal_balancer_shares(const bimetal_balancer* balancer, int64_t* shares);
-/* What each rank reports of one step: its samples and seconds, those that it measured beside the
+/* Takes each rank's report of one step: its samples and seconds, those that it measured beside the
  * others' work, and whether it ran out of memory (NULL: nobody did). *changed: whether the shares
- * did. */
+ * changed. */
 BIMETAL_C int32_t bimetal_balancer_observe(bimetal_balancer* balancer, const int64_t* batches,
                                            const double* seconds, const int64_t* shadow_batches,
                                            const double* shadow_seconds,

@@ -1,8 +1,8 @@
 #pragma once
-// How C++ meets C here: what the handles are, and errors as codes. Private to this
-// folder, and to python/, which takes its handles.
+// How C++ meets C here: the handles, and errors as codes. Private to this folder, and to python/,
+// which takes its handles.
 //
-// What a store's handle is. Private to this folder.
+// The contents of a store's handle. Private to this folder.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +32,7 @@ struct bimetal_store {
 
 namespace bimetal::capi {
 
-/// Of an error, and what this thread remembers of it.
+/// The status of an error. This thread remembers the error's text.
 std::int32_t status_of(const std::exception_ptr& error) noexcept;
 
 /// The way back; nothing where a status is no error's.

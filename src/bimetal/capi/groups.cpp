@@ -87,7 +87,7 @@ std::int32_t bimetal_group_flight_recorder(const bimetal_group* group, const cha
   return capi::guarded([&] { *json = capi::keep_text(group->group.flight_recorder()).c_str(); });
 }
 
-// What this machine is reached by, and what lets others in.
+// This machine's addresses, and what lets others in.
 
 std::int32_t bimetal_address(const char* server, const char** address) {
   return capi::guarded([&] {
@@ -112,7 +112,7 @@ std::int32_t bimetal_own_addresses(const char** lines) {
   });
 }
 
-// What a rank has to do with whoever started it.
+// A rank's relation to the program that started it.
 
 std::int32_t bimetal_end_with_launcher(void) {
   return capi::guarded([] {

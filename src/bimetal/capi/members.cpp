@@ -1,4 +1,4 @@
-// Who belongs to a job, over losses and newcomers: membership/membership.h.
+// The members of a job, over losses and newcomers: membership/membership.h.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -36,7 +36,7 @@ std::string text_of(const char* text) {
   return text == nullptr ? "" : text;
 }
 
-/// What a caller says of an error, by the status that stands for its code.
+/// The error that a caller reports, by the status that stands for its code.
 Error error_of(std::int32_t status, const char* text, std::int32_t rank = -1) {
   return {capi::code_of(status).value_or(ErrorCode::Internal), text_of(text),
           rank < 0 ? std::nullopt : std::optional<int>(rank)};
@@ -69,7 +69,7 @@ membership::Options options_of(const bimetal_member_options& asked) {
   return options;
 }
 
-/// Calls what may wait for others.
+/// Calls `call`, which may wait for others.
 template <typename Call>
 std::int32_t waiting(Call&& call) {
   return capi::guarded([&] {

@@ -27,7 +27,7 @@
 
 namespace bimetal::checkpoint {
 
-/// What a job needs beside parameters to go on as if it had not stopped.
+/// The state that a job needs beside parameters to go on as if it had not stopped.
 struct TrainingState {
   std::int64_t step = 0;
   data::SamplerPosition position = {};
@@ -36,11 +36,11 @@ struct TrainingState {
   std::vector<std::int64_t> shares = {};
   std::vector<std::uint8_t> torch_rng = {};  ///< state of the default CPU generator
   /// Grows with each job that begins with a folder of checkpoints, and with each process that goes
-  /// on with such a job in the place of another: who comes later has the higher one.
+  /// on with such a job in the place of another: the later one has the higher term.
   std::uint64_t term = 0;
-  /// Of compressed gradients: parallel::ReplicatedModel::error_feedback().
+  /// For compressed gradients: parallel::ReplicatedModel::error_feedback().
   std::vector<comm::NamedValues> error_feedback = {};
-  /// Where a worker computed in float16.
+  /// Present if a worker computed in float16.
   std::optional<precision::LossScalerState> loss_scaler = {};
   /// None in checkpoints of models that are no job's.
   std::optional<ModelDescription> model = {};
@@ -55,9 +55,10 @@ struct LastSave {
 };
 LastSave last_save(const std::filesystem::path& dir);
 
-/// Gets the newest checkpoint of the folder, while no other process can add one (as far as the
-/// folder's file system has locks), where another process may save, too: whoever comes second is
-/// asked again whether its checkpoint is still wanted. Throws if none must be put beside it.
+/// Gets the folder's newest checkpoint, where another process may save, too. Meanwhile no other
+/// process can add one, as far as the file system has locks. The process that comes second is asked
+/// again whether its checkpoint is still wanted. Throws if no checkpoint may be put beside the
+/// newest.
 using AdmitSave = std::function<void(const LastSave& newest)>;
 
 /// Saves and, once the new one is in place, removes all but the `keep` (at least 1) saved last.
@@ -65,8 +66,8 @@ using AdmitSave = std::function<void(const LastSave& newest)>;
 /// temporary folder is removed, older checkpoints are untouched, and Error(System) names the path
 /// and the cause. A process killed meanwhile leaves older checkpoints untouched, too; the next save
 /// clears its temporary folder away. Error(Unsupported) for optimizers other than SGD, Adam, AdamW,
-/// LARS and LAMB. What `admit` throws, with older checkpoints untouched; Error(Timeout) if another
-/// process does not get on with a save of its own.
+/// LARS and LAMB. An exception from `admit` is thrown on, with older checkpoints untouched.
+/// Error(Timeout) if another process does not get on with a save of its own.
 std::filesystem::path save_checkpoint(const std::filesystem::path& dir,
                                       const task::ModelState& model,
                                       const torch::optim::Optimizer& optimizer,
@@ -87,15 +88,15 @@ TrainingState load_checkpoint(const std::filesystem::path& path, const task::Mod
 std::filesystem::path load_checkpoint_model(const std::filesystem::path& path,
                                             const task::ModelState& model);
 
-/// Where weights came from, and how many tensors they are.
+/// The origin of weights, and the number of their tensors.
 struct SavedWeights {
   std::filesystem::path path;  ///< the checkpoint
   std::size_t tensors = 0;
 };
 
 /// Writes the parameters and buffers of a checkpoint, or of the last saved of a folder of them,
-/// into a safetensors file, whatever model they are of; one tensor after the other, so that there
-/// is never more than one in memory. Errors of load_checkpoint, but those of another model, and of
+/// into a safetensors file, for any model. It takes one tensor after the other, so that there is
+/// never more than one in memory. Errors of load_checkpoint, but those of another model, and of
 /// write_safetensors.
 SavedWeights write_saved_weights(const std::filesystem::path& path,
                                  const std::filesystem::path& file);
@@ -106,7 +107,7 @@ SavedWeights write_saved_weights(const std::filesystem::path& path,
 std::filesystem::path consolidate_checkpoint(const std::filesystem::path& path,
                                              const std::filesystem::path& folder);
 
-/// A trained model, for who has no job of it.
+/// A trained model, for programs without its job.
 struct SavedModel {
   std::filesystem::path path;  ///< the checkpoint
   std::uint64_t sequence = 0;  ///< its place among the saves into its folder
@@ -115,7 +116,8 @@ struct SavedModel {
   task::Model model;  ///< on the CPU, in evaluation mode
 };
 
-/// What the checkpoint in `path` says of its model. Error(Unsupported) if that is nothing.
+/// The description of its model that the checkpoint in `path` has. Error(Unsupported) if it has
+/// none.
 ModelDescription description_in(const TrainingState& state, const std::filesystem::path& path);
 
 /// Error(InvalidArgument) if `path` holds another model.
@@ -139,10 +141,10 @@ std::filesystem::path save_shared_checkpoint(comm::Group group, const job::Check
                                              const torch::optim::Optimizer& optimizer,
                                              const TrainingState& state);
 
-/// Loads what rank 0's `path` names and gives state and optimizer to every rank (the parameters
-/// follow with parallel::ReplicatedModel's first broadcast); others' `path` is ignored. Nothing if
-/// rank 0 has none. Collective. Errors of load_checkpoint, of rank 0 and on every rank;
-/// Error(CorruptData) on a rank that is sent what makes no sense.
+/// Loads the checkpoint that rank 0's `path` names, and gives state and optimizer to every rank
+/// (the parameters follow with parallel::ReplicatedModel's first broadcast); others' `path` is
+/// ignored. Nothing if rank 0 has none. Collective. Errors of load_checkpoint, of rank 0 and on
+/// every rank; Error(CorruptData) on a rank that is sent nonsense.
 std::optional<TrainingState> load_shared_checkpoint(
     comm::Group group, const std::optional<std::filesystem::path>& path,
     const task::ModelState& model, torch::optim::Optimizer& optimizer);

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kAnyStep = "step-0";
-// Whoever has its turn renames a folder, which disks do within moments.
+// A process that has its turn renames a folder, which disks do within moments.
 constexpr std::chrono::seconds kForATurn{30};
 constexpr std::chrono::milliseconds kTryAgain{10};
 
@@ -71,7 +71,7 @@ fs::path made_folder(const fs::path& dir) {
   return dir;
 }
 
-/// Where checkpoints of `dir` may be made, of which so many stay.
+/// The folder of `dir` for checkpoints of which `keep` stay.
 fs::path folder_of_steps(const fs::path& dir, std::int64_t keep) {
   if (keep < 1) throw Error(ErrorCode::InvalidArgument, "at least one checkpoint must be kept");
   made_folder(dir);
@@ -79,7 +79,7 @@ fs::path folder_of_steps(const fs::path& dir, std::int64_t keep) {
   return dir;
 }
 
-/// The same path, if a save may replace what lies there.
+/// The same path, if a save may replace the folder there.
 fs::path replaceable(const fs::path& target) {
   std::error_code error;
   const auto is = [&](bool answer) {

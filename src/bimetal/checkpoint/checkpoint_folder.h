@@ -29,7 +29,8 @@ using CheckpointEntry = LastSave;
 /// Where the checkpoint of a step lies: dir/step-00001234.
 std::filesystem::path checkpoint_path(const std::filesystem::path& dir, std::int64_t step);
 
-/// What killed processes left in `dir` of checkpoints of any step. Never throws.
+/// Removes the files of unfinished checkpoints, of any step, that killed processes left in `dir`.
+/// Never throws.
 void remove_checkpoint_leftovers(const std::filesystem::path& dir) noexcept;
 
 /// Renamed first, so that a process killed meanwhile leaves a leftover and not half a checkpoint.
@@ -41,7 +42,7 @@ void remove_checkpoint(const std::filesystem::path& path);
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& dir);
 
 /// Removes all but the `keep` saved last. Those without a sequence are left alone: they may be
-/// somebody else's. Never throws; what cannot be removed is logged.
+/// somebody else's. Never throws; a failure to remove one is logged.
 void prune_checkpoints(const std::filesystem::path& dir, std::int64_t keep) noexcept;
 
 /// A checkpoint that is being written: a hidden folder of a random name, which goes unless it is
@@ -52,9 +53,9 @@ class NewCheckpoint {
   /// Error(InvalidArgument) unless keep > 0.
   NewCheckpoint(const std::filesystem::path& dir, std::int64_t step, std::int64_t keep);
 
-  /// Of that very name, whatever it is. One of the same name is replaced, and nothing else is
-  /// removed: what killed processes left neither, since the only whole copy may be among it.
-  /// Error(InvalidArgument) where anything else lies there than a checkpoint or an empty folder.
+  /// Makes a checkpoint of exactly that name. One of the same name is replaced, and nothing else is
+  /// removed. Leftovers of killed processes stay, too, since the only whole copy may be among them.
+  /// Error(InvalidArgument) if anything but a checkpoint or an empty folder is there.
   explicit NewCheckpoint(const std::filesystem::path& target);
 
   const std::filesystem::path& folder() const noexcept { return folder_.path(); }
@@ -66,7 +67,7 @@ class NewCheckpoint {
   /// save that this one follows. Error(Timeout) if another process does not get on with it.
   void commit(Manifest manifest, const AdmitSave& admit = {});
 
-  /// The same error with the name of what cannot be saved.
+  /// The same error with the name of the tensor that cannot be saved.
   Error explained(const Error& error) const;
 
  private:
@@ -75,14 +76,14 @@ class NewCheckpoint {
   TemporaryPath folder_;
 };
 
-// Where somebody asks for a new folder.
+// For callers that name a new folder.
 
-/// The absolute path of `folder`, for a TemporaryPath; what it lies in is made.
+/// The absolute path of `folder`, for a TemporaryPath; its parent folders are made.
 /// Error(InvalidArgument) if something lies in `folder`, or it is none.
 std::filesystem::path place_of_new_folder(const std::filesystem::path& folder);
 
-// What a checkpoint of a whole model is to hold, so that it can be written beside the training: of
-// copies.
+// The contents of a checkpoint of a whole model. They are copies, so that it can be written beside
+// the training.
 
 struct CheckpointContents {
   TensorMap model = {}, optimizer = {};
@@ -100,12 +101,12 @@ std::filesystem::path save_contents(const std::filesystem::path& dir,
                                     const CheckpointContents& contents, std::int64_t keep,
                                     const AdmitSave& admit = {});
 
-/// Of a folder of checkpoints.
+/// The name of the best checkpoint's folder, in a folder of checkpoints.
 inline constexpr std::string_view kBestFolder = "best";
 
-/// Whether the first is better: by the task's first metric, if that is a part of a whole (an
-/// accuracy), the loss deciding between equal ones, else by the loss. Where the figures of `a` are
-/// not finite it never is.
+/// Whether `a` is better. The task's first metric decides if it is a part of a whole (an accuracy),
+/// and the loss between equal ones. Otherwise the loss decides. False if the figures of `a` are not
+/// finite.
 bool is_better(const progress::Evaluation& a, const progress::Evaluation& b);
 
 /// Rank 0's. Use from one thread.

@@ -144,7 +144,7 @@ void put_state(Json& json, const TrainingState& state) {
   if (state.model) json["model"] = model_json(*state.model);
 }
 
-/// A number that no training comes to: what is computed with it would run over.
+/// False for a number that no training reaches: computing with it would overflow.
 bool is_count(std::int64_t number) {
   return number >= 0 && number < std::int64_t{1} << 48;
 }

@@ -1,6 +1,6 @@
 #pragma once
-// state.json of a checkpoint: the training state, and what the other files must look like.
-// Private to what saves and hands on checkpoints.
+// state.json of a checkpoint: the training state, and the checksums of the other files. Private to
+// the code that saves and hands on checkpoints.
 
 #include <cstdint>
 #include <filesystem>
@@ -28,7 +28,7 @@ struct FileRecord {
 
 using FileRecords = std::map<std::string, FileRecord>;
 
-/// Of a checkpoint in slices: where the tensors are.
+/// For a checkpoint in slices: where the tensors are.
 struct SliceIndex {
   int ranks = 1;  ///< that have saved it
   TensorIndex model, optimizer;
@@ -41,7 +41,8 @@ struct Manifest {
   nlohmann::ordered_json optimizer_groups;  ///< hyper-parameters, see optimizer_settings
   FileRecords files;
   std::optional<SliceIndex> slices = {};  ///< none: whole tensors, in kModelFile and kOptimizerFile
-  /// What a training loop of the user's keeps beside, in its own words; empty for a job's.
+  /// Notes that the user's own training loop keeps beside, in its own words; empty for a job's
+  /// checkpoint.
   std::string loop = {};
 };
 
@@ -63,7 +64,7 @@ Manifest read_manifest(const std::filesystem::path& folder);
 FileRecords record_files(const std::filesystem::path& folder);
 
 nlohmann::ordered_json files_json(const FileRecords& files);
-/// Whatever their names. Throws what nlohmann's library does.
+/// Takes any names. Throws nlohmann's exceptions.
 FileRecords parse_files(const nlohmann::ordered_json& json);
 
 /// The index of the tensors' slices, for other ranks of the job. The way back: Error(CorruptData)

@@ -40,7 +40,7 @@ using Json = nlohmann::ordered_json;
 constexpr auto kWeights = "model.safetensors";
 constexpr auto kIndex = "model.safetensors.index.json";
 
-/// Of the model within, which names may lack.
+/// Prefixes of the model within, which names may lack.
 constexpr std::array<const char*, 2> kPrefixes = {"transformer.", "model."};
 
 [[noreturn]] void damaged_index(const fs::path& index, const std::string& flaw) {
@@ -120,7 +120,7 @@ bool fits(const StoredWeight& weight, const torch::Tensor& tensor) {
          c10::isFloatingType(weight.entry.dtype);
 }
 
-/// All that does not fit, in one message: who has to mend a file wants to know at once.
+/// All faults in one message: a user who has to mend a file wants to know them at once.
 void require_all(const StoredWeights& stored, const TensorMap& own, const fs::path& folder) {
   std::vector<std::string> missing, extra, unfit;
   for (const auto& [name, tensor] : own) {

@@ -36,8 +36,8 @@ class HuggingFaceWeights {
   /// Those that do not fit stay as they are.
   void read_into(const std::vector<task::NamedTensor>& tensors);
 
-  /// `wanted` of the tensor that the model calls `name`, in its own shape, in the file's type and
-  /// on the CPU. Of models that fit.
+  /// The slice `wanted` of the tensor that the model calls `name`, in the slice's shape, in the
+  /// file's type and on the CPU. For models that fit.
   torch::Tensor read(const std::string& name, const Slice& wanted);
 
   /// `model`: all of it, for its names and shapes. Error(InvalidArgument) names all that does not
@@ -59,10 +59,11 @@ void save_huggingface(const task::ModelState& model, const models::LanguageModel
 // config.json of a Hugging Face folder: which language model lies there. Fields:
 // https://huggingface.co/docs/transformers (GPT2Config, LlamaConfig).
 
-/// Reads FOLDER/config.json of model_type "gpt2" or "llama". Keys that do not change what is
-/// computed are passed over. Errors: InvalidArgument if there is none, for an unknown model_type
-/// (the known ones are named) and for what our models do not compute (rope_scaling, biases, another
-/// activation, …; the key is named); CorruptData if it is no JSON or a value is of the wrong type.
+/// Reads FOLDER/config.json of model_type "gpt2" or "llama". Keys that do not change the
+/// computation are passed over. Errors: InvalidArgument if there is none, for an unknown model_type
+/// (the known ones are named) and for features that our models do not compute (rope_scaling,
+/// biases, another activation, …; the key is named); CorruptData if it is no JSON or a value is of
+/// the wrong type.
 models::LanguageModelConfig read_huggingface_config(const std::filesystem::path& folder);
 
 /// The text of a config.json of which transformers makes the same model.

@@ -22,7 +22,7 @@ using models::LanguageModelConfig;
 
 constexpr auto kFileName = "config.json";
 
-/// The values of a config.json, and what is wrong with them. null is as good as absent.
+/// The values of a config.json, and their faults. null is as good as absent.
 class Fields {
  public:
   Fields(const Json& json, std::string file) : json_(json), file_(std::move(file)) {}
@@ -129,7 +129,7 @@ LanguageModelConfig gpt2_of(const Fields& fields) {
   return config;
 }
 
-/// transformers 5 has an object of its own for what was rope_theta and rope_scaling.
+/// transformers 5 has an object of its own for the former rope_theta and rope_scaling.
 double rope_theta_of(const Fields& fields) {
   constexpr double kOfTransformers = 1e4;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {

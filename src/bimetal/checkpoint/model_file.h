@@ -14,7 +14,7 @@
 
 namespace bimetal::checkpoint {
 
-// Which model a checkpoint holds and what it takes, so that it can be used without its job.
+// The model in a checkpoint, and its inputs, so that it can be used without its job.
 
 struct ModelDescription {
   /// As models::make_model takes it, or a language model's, or "module:function" of one in Python.
@@ -25,13 +25,13 @@ struct ModelDescription {
   std::string dtype = "float32";  ///< that it was trained in: "float32" or "float64"
   /// Pixels x become (x/255 − mean) ÷ stddev: one number for each channel, or one for all.
   std::vector<double> mean = {0}, stddev = {1};
-  /// Of a language model, for which the numbers of images say nothing.
+  /// For a language model, for which the numbers of images say nothing.
   std::optional<models::LanguageModelConfig> language = {};
   bool in_python() const noexcept { return name.find(':') != std::string::npos; }
   bool operator==(const ModelDescription&) const = default;
 };
 
-/// What to tell a user whose run goes on from a model of images that were normalised otherwise.
+/// The note for a user whose run goes on from a model of images that were normalised otherwise.
 std::optional<std::string> other_normalisation(const std::optional<ModelDescription>& before,
                                                const ModelDescription& now);
 
@@ -56,11 +56,11 @@ void load_model(const task::ModelState& model, const std::filesystem::path& path
 /// The parameters and buffers themselves, not copies.
 TensorMap model_tensors(const task::ModelState& model);
 
-/// What the file holds, but for further names of tensors that the model has under several.
+/// The tensors in the file, without the further names of tensors that the model has under several.
 TensorMap stored_tensors(const std::filesystem::path& path, const task::ModelState& model);
 
 /// Error(InvalidArgument), naming the first difference, unless both have the same names, shapes and
-/// types. `origin` is what the stored ones came from.
+/// types. `origin` names the source of the stored ones.
 void require_same_tensors(const TensorMap& stored, const TensorMap& wanted,
                           const std::string& origin);
 

@@ -47,7 +47,8 @@ bool is_of_train_loop(const std::string& name) {
          name.find_first_not_of("0123456789", kLoopPrefix.size()) == std::string::npos;
 }
 
-/// What a train loop has put into its newest checkpoint is its own affair: it may be one of these.
+/// A training loop may put anything into its checkpoints. This is the newest of them that is a
+/// checkpoint of ours, or holds some.
 std::optional<fs::path> newest_of_train_loop(const fs::path& dir) {
   auto names = names_in(dir);
   std::erase_if(names, [](const auto& name) { return !is_of_train_loop(name); });

@@ -2,7 +2,7 @@
 // A checkpoint that is read: whole tensors or any slices of them, whatever it was saved in.
 // Private to what loads checkpoints.
 //
-// What checkpoints are, for people: from their state.json, without loading anything.
+// Describes checkpoints for people, from their state.json, without loading anything.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,16 +29,16 @@ class OpenCheckpoint {
   const Manifest& manifest() const noexcept { return manifest_; }
   const SliceIndex& index() const noexcept { return index_; }
 
-  /// What messages call the place of its tensors.
+  /// The name of its tensors' place in messages.
   std::string model_origin() const;
   std::string optimizer_origin() const;
 
-  /// Of a tensor that index() has: `wanted`, in its own shape, on the CPU. Errors:
+  /// The slice `wanted` of a tensor that index() has, in the slice's shape, on the CPU. Errors:
   /// read_safetensors'.
   torch::Tensor read(const std::string& name, const StoredTensor& tensor, const Slice& wanted);
   /// The whole of it.
   torch::Tensor read(const std::string& name, const StoredTensor& tensor);
-  /// Of compressed gradients, where there is any.
+  /// The error feedback of compressed gradients, if there is any.
   std::vector<comm::NamedValues> error_feedback() const;
   /// The whole of all.
   TensorMap read_all(const TensorIndex& index);
@@ -56,8 +56,8 @@ class OpenCheckpoint {
 /// are skipped with a log message). Errors: checkpoint.h.
 OpenCheckpoint find_checkpoint(const std::filesystem::path& path);
 
-/// What it holds of `model`, but for further names of its tensors. Error(InvalidArgument) names the
-/// first difference where it holds another model.
+/// The tensors that it holds of `model`, without further names of the same tensor.
+/// Error(InvalidArgument) names the first difference if it holds another model.
 TensorIndex require_same_model(const OpenCheckpoint& checkpoint, const task::ModelState& model);
 
 /// Error(InvalidArgument) if it was saved with another kind of optimizer.
@@ -89,8 +89,8 @@ struct Inspected {
 };
 
 /// A checkpoint, or all of a folder, the last saved first. Reads every byte, to compare checksums.
-/// Damage is part of what is found, and so is a file that cannot be read. Errors: InvalidArgument
-/// if there is none; System if the folder cannot be read.
+/// Damage is part of the findings, and so is a file that cannot be read. Errors: InvalidArgument if
+/// there is none; System if the folder cannot be read.
 std::vector<Inspected> inspect_checkpoints(const std::filesystem::path& path);
 
 }  // namespace bimetal::checkpoint

@@ -87,7 +87,7 @@ TensorMap tensors_of(const ParamState& generic) {
   return tensors;
 }
 
-/// What is wrong with one parameter's state.
+/// The fault in one parameter's state.
 struct StateFlaw {
   std::string text;
 };

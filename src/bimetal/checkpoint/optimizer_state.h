@@ -1,6 +1,6 @@
 #pragma once
-// What an optimizer has learnt, as named tensors: "<parameter>.momentum_buffer" and the like.
-// Private to what saves and hands on a training's state.
+// An optimizer's state as named tensors: "<parameter>.momentum_buffer" and the like. Private to the
+// code that saves and hands on a training's state.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
@@ -27,7 +27,7 @@ std::string optimizer_kind(const torch::optim::Optimizer& optimizer);
 /// The hyper-parameters of each parameter group, for people and for comparison.
 nlohmann::ordered_json optimizer_settings(const torch::optim::Optimizer& optimizer);
 
-/// Both: what a checkpoint says of an optimizer beside what it has learnt.
+/// Both: a checkpoint's facts on an optimizer, beside its state.
 struct OptimizerFacts {
   std::string kind;
   nlohmann::ordered_json groups;
@@ -44,12 +44,12 @@ TensorMap optimizer_tensors(const torch::optim::Optimizer& optimizer,
 OptimizerStates optimizer_states(const TensorMap& tensors, const torch::optim::Optimizer& optimizer,
                                  const task::ModelState& model, const std::string& origin);
 
-/// Of what `tensors` hold of one parameter, elements [offset, offset + count): its fields by their
-/// own names, each of one dimension, and copies of those that are one number for all of it.
+/// Elements [offset, offset + count) of one parameter's state in `tensors`. Its fields have their
+/// own names and one dimension each. Fields that are one number for the whole parameter are copied.
 TensorMap part_of_state(const TensorMap& tensors, const std::string& parameter, std::int64_t offset,
                         std::int64_t count);
 
-// What compressed gradients still owe, as named tensors, for files and for other ranks.
+// The error feedback of compressed gradients as named tensors, for files and for other ranks.
 
 /// TrainingState::error_feedback by name, float32.
 TensorMap feedback_tensors(const TrainingState& state);

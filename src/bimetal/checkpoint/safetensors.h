@@ -18,8 +18,8 @@
 
 namespace bimetal::checkpoint {
 
-// The JSON header of a safetensors file: what it says, and whether it can be true.
-// Private to what reads and writes such files.
+// The JSON header of a safetensors file: its contents, and whether they can be true. Private to the
+// code that reads and writes such files.
 
 /// The format's own limit; the reference implementation refuses larger headers, too.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
@@ -31,7 +31,7 @@ struct TensorEntry {
   std::uint64_t begin = 0, end = 0;  ///< bytes from the start of the data
 };
 
-/// Error(CorruptData): what has come from `origin` is not what it should be.
+/// Error(CorruptData): the bytes from `origin` are not as they should be.
 [[noreturn]] void refuse_safetensors(const std::string& origin, const std::string& flaw);
 
 /// The entries in the order of their data, which they cover from 0 to `data_size` without a hole.
@@ -40,7 +40,7 @@ std::vector<TensorEntry> parse_header(std::string_view json, std::uint64_t data_
                                       const std::string& file);
 
 /// Reads the beginning of `size` bytes, by a `read` that fills its argument or throws: the header's
-/// length and the header. `data`: where what it describes begins. Errors as parse_header's.
+/// length and the header. `data`: where the described data begins. Errors as parse_header's.
 struct SafetensorsHeader {
   std::vector<TensorEntry> entries;
   std::uint64_t data = 0;
@@ -49,8 +49,8 @@ SafetensorsHeader read_header(std::uint64_t size,
                               const std::function<void(std::span<std::byte>)>& read,
                               const std::string& file);
 
-/// Error(CorruptData) for bytes that are no values of the type: of bool, all but 0 and 1, which
-/// would be undefined behaviour for whoever computes with them.
+/// Error(CorruptData) for bytes that are no values of the type. For bool these are all but 0 and 1:
+/// computing with them would be undefined behaviour.
 void require_values(const TensorEntry& entry, std::span<const std::byte> bytes,
                     const std::string& file);
 

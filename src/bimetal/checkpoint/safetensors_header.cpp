@@ -36,7 +36,7 @@ constexpr std::array<NamedType, 10> kTypes{{{"F64", torch::kFloat64},
                                             {"U8", torch::kUInt8},
                                             {"BOOL", torch::kBool}}};
 
-/// What is wrong; the caller knows of which file and tensor.
+/// A fault. The caller knows which file and tensor it is in.
 struct Flaw {
   std::string text;
 };

@@ -59,11 +59,12 @@ TrainingState go_on(TrainingState start, const TrainingState& saved, progress::O
 /// Every element type's size divides it.
 constexpr std::int64_t kSliceBytes = 1 << 20;
 constexpr std::size_t kUnderWay = 8;
-/// What is no longer than this, such as step counts, goes with the state.
+/// Tensors up to this size, such as step counts, go with the state.
 constexpr std::size_t kSmall = 4096;
 constexpr std::size_t kDigits = 20;
 
-/// What an optimizer has learnt, in tensors that are said and tensors that are sent in slices.
+/// The optimizer's state: small tensors that go with the state, and large ones that are sent in
+/// slices.
 struct Learnt {
   TensorMap small, large;
 };
@@ -77,7 +78,8 @@ Learnt learnt_by(const torch::optim::Optimizer& optimizer, const task::ModelStat
   return learnt;
 }
 
-/// What others need to make room for them: the size of all, in digits, and their header.
+/// The facts that others need to make room for the tensors: their whole size, in digits, and their
+/// header.
 std::string header_of(const TensorMap& tensors) {
   std::vector<TensorEntry> entries;
   std::uint64_t end = 0;

@@ -1,7 +1,7 @@
 #pragma once
 // Where a run begins: at the first sample, or where a checkpoint left off.
 //
-// What a run has learnt, from memory to memory: for ranks that come later, or have missed a step.
+// Sends the state of a run from memory to memory, to ranks that come later or have missed a step.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
@@ -38,7 +38,7 @@ TrainingState starting_point(comm::Group group, const job::JobConfig& job,
 std::int64_t planned_steps(const job::TrainConfig& config, std::int64_t dataset_size,
                            const TrainingState& start);
 
-/// What the user should know where train.epochs end before train.steps do; `planned`: of
+/// A note for the user if train.epochs end before train.steps do; `planned` is from
 /// planned_steps().
 std::optional<std::string> early_end(const job::TrainConfig& config, std::int64_t planned);
 
@@ -46,13 +46,13 @@ std::optional<std::string> early_end(const job::TrainConfig& config, std::int64_
 std::vector<std::uint8_t> random_state();
 void set_random_state(const std::vector<std::uint8_t>& state);
 
-/// Gives the ranks that are `behind` what the others have: those send parameters and the
-/// optimizer's tensors in slices, each of them its part, and the first of them the buffers and the
-/// state that is returned; `own` and what the optimizer has learnt are ignored on ranks that are
+/// Gives the ranks that are `behind` the state of the others. Those send parameters and the
+/// optimizer's tensors in slices, each of them its part. The first of them also sends the buffers
+/// and the state that is returned. `own` and the optimizer's state are ignored on ranks that are
 /// behind. Tensors of the CPU are received where they lie. Ranks that are not behind must have made
 /// the same steps, and at least one rank must be none of those. Collective; all return once the
-/// last has everything. `timeout`: for each slice. Error(CorruptData) on a rank that is sent what
-/// makes no sense; then, and after a loss, the values of those behind are undefined.
+/// last has everything. `timeout`: for each slice. Error(CorruptData) on a rank that is sent
+/// nonsense; then, and after a loss, the values of those behind are undefined.
 TrainingState catch_up(comm::Group group, const std::vector<bool>& behind, const TrainingState& own,
                        const task::ModelState& model, torch::optim::Optimizer& optimizer,
                        std::chrono::milliseconds timeout);

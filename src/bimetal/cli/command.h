@@ -22,7 +22,7 @@ inline net::Token read_token(const std::string& token_file) {
   return token_file.empty() ? net::Token::from_environment() : net::Token::from_file(token_file);
 }
 
-/// The flag --encrypt, of this process and the ranks that it starts.
+/// The flag --encrypt, for this process and the ranks that it starts.
 inline void add_encrypt(CLI::App& command, const std::string& group) {
   command
       .add_flag_callback(
@@ -56,16 +56,16 @@ void add_serve(CLI::App& app, Action& action);
 void add_generate(CLI::App& app, Action& action);
 /// A checkpoint's weights for other programs.
 void add_export(CLI::App& app, Action& action);
-/// What checkpoints hold, and slices put together.
+/// Shows the contents of checkpoints, and puts slices together.
 void add_checkpoint(CLI::App& app, Action& action);
 
-/// What this machine has to train on, and how fast it is.
+/// Shows this machine's devices, and how fast they are.
 void add_devices(CLI::App& app, Action& action);
-/// What the fabric does between this job's ranks. `join`: how this program's ranks meet.
+/// Measures the fabric between this job's ranks. `join`: how this program's ranks meet.
 void add_bench(CLI::App& app, Action& action, fabric_bench::Join join);
 /// Any command as ranks; also the hidden subcommands by which it runs itself on each host.
 void add_launch(CLI::App& app, Action& action);
-/// Of words that are for `launch`: with a "--" before its command, whose options are its own.
+/// The words for `launch`, with a "--" put before its command, whose options are its own.
 std::vector<std::string> with_command_apart(const CLI::App& app, std::vector<std::string> words);
 /// The shared secret of a job on several machines.
 void add_token(CLI::App& app, Action& action);
@@ -79,9 +79,9 @@ void add_top(CLI::App& app, Action& action);
 void add_runs(CLI::App& app, Action& action);
 /// One model on unequal workers.
 void add_demo(CLI::App& app, Action& action);
-/// What --help says, as completion for shells and as manual pages. After all others.
+/// Writes --help as completion for shells and as manual pages. Add it after all others.
 void add_reference(CLI::App& app, Action& action);
-/// What is written in Python: data, doctor, ray, tune, ensemble.
+/// The commands written in Python: data, doctor, ray, tune, ensemble.
 void add_python_commands(CLI::App& app, Action& action);
 
 }  // namespace bimetal::cli

@@ -84,7 +84,7 @@ job::JobConfig read_job(const std::string& file, const std::vector<std::string>&
 job::JobConfig read_job(const JobSources& sources, const RanksOf& ranks_of) {
   if (sources.deepspeed.empty()) return read_job(sources.file, sources.set);
   auto job = sources.file.empty() ? job::JobConfig() : read_job(sources.file, {});
-  // Where the job runs decides on how many ranks it has.
+  // The place where the job runs decides how many ranks it has.
   const auto placed = sources.file.empty() ? job::parse_job("", "--set", sources.set)
                                            : job::load_job(sources.file, sources.set);
   job::apply_deepspeed(sources.deepspeed, ranks_of(placed), job,

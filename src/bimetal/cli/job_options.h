@@ -1,5 +1,5 @@
 #pragma once
-// Options that many subcommands have, and what they say: the job, its workers, how it connects.
+// Options that many subcommands have, and their meaning: the job, its workers, how it connects.
 
 #include <CLI/CLI.hpp>
 #include <functional>
@@ -16,7 +16,7 @@ void add_job_options(CLI::App& command, std::string& job, std::vector<std::strin
 /// --deepspeed FILE, beside which JOB.toml may be left out. After add_job_options().
 void add_deepspeed_option(CLI::App& command, std::string& deepspeed);
 
-/// What those options say. `file` or `deepspeed` may be empty.
+/// The job that those options describe. `file` or `deepspeed` may be empty.
 struct JobSources {
   const std::string& file;
   const std::string& deepspeed;
@@ -38,11 +38,11 @@ std::vector<std::string> choose_workers_or_none(const std::vector<std::string>& 
 /// How many ranks a job will have; 0 where that is not known.
 using RanksOf = std::function<int(const job::JobConfig& job)>;
 
-/// The job of a file, changed by DeepSpeed's, and that by --set. `ranks_of` is asked only with
-/// DeepSpeed's file, of the job without it. Errors and notices as read_job()'s.
+/// The job of a file, changed by DeepSpeed's file, and then by --set. `ranks_of` is asked only with
+/// DeepSpeed's file, about the job without it. Errors and notices as read_job()'s.
 job::JobConfig read_job(const JobSources& sources, const RanksOf& ranks_of);
 
-/// That job. What its author should change is written to standard error. Errors of job::load_job.
+/// That job. Advice to its author is written to standard error. Errors of job::load_job.
 job::JobConfig read_job(const std::string& file, const std::vector<std::string>& set);
 
 }  // namespace bimetal::cli

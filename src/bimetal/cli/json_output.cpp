@@ -24,7 +24,7 @@ std::FILE*& kept() {
   return output;
 }
 
-/// What standard output was, for this process and, where no other has kept it before, its ranks.
+/// The former standard output, for this process and, if no other has kept it before, its ranks.
 int take_output() {
   static auto inherited = launch::inherited_descriptor(kVariable);
   if (inherited) return inherited.number();

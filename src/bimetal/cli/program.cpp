@@ -63,7 +63,7 @@ std::optional<std::string> meant_instead(const CLI::App& app,
                        *name);
   }
   for (const auto& word : words) {
-    if (word == "--") break;  // what follows is another program's
+    if (word == "--") break;  // the rest is another program's
     const auto option = word.substr(0, word.find('='));
     if (!option.starts_with("--")) continue;
     if (const auto name = meant(option, long_options_of(*found.front()))) {

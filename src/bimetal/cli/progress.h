@@ -1,5 +1,5 @@
 #pragma once
-// What rank 0 shows while it trains.
+// Rank 0's display while it trains.
 
 #include <chrono>
 #include <functional>

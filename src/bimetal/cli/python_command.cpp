@@ -62,7 +62,7 @@ void add(CLI::App& app, Action& action, const char* name, const char* what,
   });
 }
 
-/// What Python says of a command becomes options like the program's own.
+/// Turns Python's description of a command into options like the program's own.
 void describe(CLI::App& command, const nlohmann::json& said) {
   for (const auto& option : said.at("options")) {
     const auto names = option.at("names").get<std::vector<std::string>>();

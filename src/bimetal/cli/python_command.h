@@ -33,16 +33,16 @@ void enter_python_for(const job::JobConfig& job);
 void add_python_commands(CLI::App& app, Action& action);
 
 /// Gives these commands the options that Python knows of, for completion and manual pages: parsing
-/// leaves them to Python. Takes the time that Python needs to start. Where it cannot, a note says
-/// so.
+/// leaves them to Python. Takes the time that Python needs to start. If Python cannot start, a note
+/// says so.
 void describe_python_commands(CLI::App& app);
 
 /// Becomes `python -m MODULE ARGUMENTS`; Error(System) if that cannot be run.
 int become_python(const std::string& module, const std::vector<std::string>& arguments);
 
-/// What `python -m MODULE` answers to `question`: it reads that from its standard input, and its
-/// last line is the answer. Error(System) if it cannot be run or ends with another status than 0,
-/// with its last line.
+/// The answer of `python -m MODULE` to `question`. The module reads the question from its standard
+/// input, and its last line is the answer. Error(System) if it cannot be run or ends with another
+/// status than 0, with its last line.
 std::string ask_python(const std::string& module, const std::string& question);
 
 }  // namespace bimetal::cli

@@ -1,5 +1,5 @@
-// What --help says, in other forms: completion for shells, and manual pages. Both are made of the
-// very options that the commands declare.
+// --help in other forms: completion for shells, and manual pages. Both are made of the options that
+// the commands declare.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -43,7 +43,7 @@ std::vector<std::string> names_of(const CLI::Option& option) {
   return names;
 }
 
-/// Of a command and of those below it.
+/// The options of a command and of those below it.
 std::vector<const CLI::Option*> options_of(const CLI::App& command) {
   std::vector<const CLI::Option*> options;
   for (const auto* option : command.get_options()) {
@@ -104,7 +104,7 @@ complete -o filenames -F _bimetal bimetal
                      commands, cases);
 }
 
-/// 'word:what it does', as _describe takes it.
+/// 'word:description', as _describe takes it.
 std::string described_word(std::string_view word, std::string_view what) {
   return fmt::format("'{}:{}' ", word,
                      replaced(what, {{'\'', "'\\''"}, {':', "\\:"}, {'\n', " "}}));

@@ -2,8 +2,7 @@
 // Standard output and standard error as a person sees them: a line that is rewritten in place where
 // that is possible, plain lines elsewhere, columns that line up.
 //
-// What a program says when something is wrong, and its exit statuses; docs/errors.md lists them for
-// users.
+// A program's error messages and exit statuses; docs/errors.md lists them for users.
 
 #include <cstdio>
 #include <exception>
@@ -47,7 +46,7 @@ class Terminal {
   bool line_shown_ = false;
 };
 
-/// Of standard output's terminal; 80 by 24 where it is none.
+/// The size of standard output's terminal; 80 by 24 if it is none.
 struct TerminalSize {
   int columns = 80, rows = 24;
 };
@@ -57,14 +56,14 @@ TerminalSize terminal_size();
 bool errors_are_live();
 
 /// Takes away a live line that another process may have left on the terminal of standard error, so
-/// that what follows begins on a line of its own. Nothing happens where it is no terminal.
+/// that the next text begins on a line of its own. Nothing happens if it is no terminal.
 void clear_line_of_others();
 
 /// A line on standard error that stays, in place of whatever is live there.
 void print_to_errors(std::string_view line);
 
-/// Writes and flushes. What cannot be written is dropped: that nobody reads any more (a closed pipe
-/// or terminal) is no reason to end a job.
+/// Writes and flushes. Text that cannot be written is dropped: a reader that has gone (a closed
+/// pipe or terminal) is no reason to end a job.
 void write_to(std::FILE* stream, std::string_view text) noexcept;
 
 /// To be called at the end. Error(System) if something for standard output was dropped for another
@@ -97,7 +96,7 @@ class StatusLine {
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
-  /// Takes the place of what was shown before.
+  /// Replaces the text shown before.
   void show(const std::string& text);
 };
 
@@ -108,14 +107,14 @@ inline constexpr int kInterrupted = launch::kInterruptedStatus;  ///< by Ctrl-C 
 /// From 2 on, in the order of ErrorCode. 1 is never used: shells and tools use it for themselves.
 int exit_status(ErrorCode code) noexcept;
 
-/// As to_error; of what becomes Internal, the first line (libtorch's texts go on with a stack
-/// trace).
+/// As to_error. Of errors that become Internal only the first line (libtorch's texts go on with a
+/// stack trace).
 Error as_error(const std::exception& exception);
 
 /// Prints "bimetal: error: …" to standard error.
 void print_error(const Error& error);
 
-/// Of a line: warning, error, output…, and its text.
+/// Gets a line's kind (warning, error, output, …) and its text.
 using Listener = std::function<void(std::string_view kind, std::string_view text)>;
 
 /// From now on warnings of the library go to standard error, and more with BIMETAL_DEBUG; a rank

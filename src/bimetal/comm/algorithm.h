@@ -30,7 +30,7 @@ enum class Algorithm : std::uint8_t {
 
 std::string_view to_string(Algorithm algorithm) noexcept;  ///< its name
 
-/// `asked`, or what the environment variable BIMETAL_ALGORITHM says where that leaves it open.
+/// `asked`, or the value of the environment variable BIMETAL_ALGORITHM if that leaves it open.
 /// Error(InvalidArgument) for a value that names none.
 Algorithm algorithm_for(Algorithm asked);
 
@@ -44,7 +44,7 @@ struct Links {
   std::vector<double> bytes_per_s = {};  ///< by rank: of its own link, one way while both are used
 };
 
-/// What all ranks of a group go by; whole numbers, made on one rank for all.
+/// The choices that all ranks of a group follow. Whole numbers, made on one rank for all.
 struct LinkPlan {
   std::uint64_t short_bytes = 0;            ///< recursive doubling up to here
   std::uint64_t middle_bytes = 0;           ///< halving and doubling up to here
@@ -79,14 +79,14 @@ struct Topology {
   /// Whether all ranks are together.
   bool one_island() const noexcept { return islands.size() == 1; }
 
-  /// From who could open whose memory: sees[a][b]. Ranks are together if all of them see each
-  /// other and see the same others besides; in doubt a rank is alone.
+  /// Made of which rank could open which rank's memory: sees[a][b]. Ranks are together if all of
+  /// them see each other and see the same others besides; in doubt a rank is alone.
   static Topology from(const std::vector<std::vector<bool>>& sees);
 };
 
-// What carries the data of collectives.
+// The carrier of a collective's data.
 
-/// What carries the data of collectives.
+/// The carrier of a collective's data.
 enum class Transport : std::uint8_t {
   /// The connections between the ranks.
   /// Shared memory; Error(Unsupported) where ranks have none in common.
@@ -100,14 +100,14 @@ enum class Transport : std::uint8_t {
 /// "auto", "tcp", "shm" or "mpi".
 std::string_view to_string(Transport transport) noexcept;
 
-/// `asked`, or what the environment variable BIMETAL_TRANSPORT says where that leaves it open.
+/// `asked`, or the value of the environment variable BIMETAL_TRANSPORT if that leaves it open.
 /// Error(InvalidArgument) for a value that is none of these.
 Transport transport_for(Transport asked);
 
 /// The transport of that name. Error(InvalidArgument) naming `where` the name comes from.
 Transport transport_of(std::string_view name, std::string_view where);
 
-/// `asked`, or what the environment variable BIMETAL_ISLAND says where that is empty.
+/// `asked`, or the value of the environment variable BIMETAL_ISLAND if that is empty.
 std::string island_for(std::string asked);
 
 }  // namespace bimetal::comm

@@ -13,7 +13,7 @@ bool is_floating(DType dtype) {
          dtype == DType::bfloat16;
 }
 
-/// By which ranks that cut the same whole into other parts are told apart (FNV-1a, 32 bits).
+/// Tells apart ranks that cut the same whole into different parts (FNV-1a, 32 bits).
 std::uint32_t digest_of(const std::vector<std::size_t>& counts) {
   std::uint32_t digest = 2166136261u;
   for (const std::uint64_t count : counts) {

@@ -1,5 +1,5 @@
 #pragma once
-// What one rank called, in a form that other ranks can compare with their own call.
+// One rank's call, in a form that other ranks can compare with their own.
 //
 // A number by which to notice that bytes differ (FNV-1a, 64 bits): it guards against mistakes, not
 // against forgery.
@@ -75,13 +75,13 @@ std::string describe(const net::FrameHeader& header);
 /// The same with its number: "barrier as call 7", "send_recv of 10 float32 with tag 3".
 std::string describe_numbered(const net::FrameHeader& header);
 
-/// CallMismatch that names both ranks and both calls. `sent` is what came from world rank
-/// `sender`, `expected` what the call on world rank `receiver` needs. Reads the same on whichever
-/// side it is built.
+/// CallMismatch that names both ranks and both calls. `sent` came from world rank `sender`,
+/// `expected` is the need of the call on world rank `receiver`. The text is the same on either
+/// side.
 Failure mismatch(int sender, const net::FrameHeader& sent, int receiver,
                  const net::FrameHeader& expected);
 
-/// Values travel between ranks, and must stay what they are.
+/// A checksum of values that travel between ranks: its results must never change.
 class Checksum {
  public:
   void take(std::uint64_t word) noexcept { value_ = (value_ ^ word) * 0x100000001b3u; }

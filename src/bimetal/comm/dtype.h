@@ -28,7 +28,7 @@ enum class DType : std::uint8_t {
   uint8 = 9,
 };
 
-/// What is made of the ranks' elements. Numbers on the wire.
+/// How the ranks' elements are combined. Numbers on the wire.
 enum class ReduceOp : std::uint8_t {
   /// Sum divided by the group's size; integers truncate towards zero.
   /// NaN wins, as in torch.
@@ -41,7 +41,7 @@ enum class ReduceOp : std::uint8_t {
 
 /// Kinds of collective calls. Numbers on the wire.
 enum class Operation : std::uint8_t {
-  /// Of lengths that the ranks do not know of each other.
+  /// Each rank's length is unknown to the others.
   all_reduce = 1,
   broadcast = 2,
   reduce = 3,
@@ -79,9 +79,9 @@ struct ConstBuffer {
   DType dtype = DType::float32;  ///< of each
 
   ConstBuffer() = default;
-  /// Of so many elements.
+  /// A buffer of `c` elements.
   ConstBuffer(const void* d, std::size_t c, DType t) : data(d), count(c), dtype(t) {}
-  /// What may be written may be read.
+  /// A buffer that may be written may be read.
   ConstBuffer(const Buffer& b) : data(b.data), count(b.count), dtype(b.dtype) {}  // NOLINT
   std::size_t bytes() const noexcept { return count * size_of(dtype); }  ///< of all of them
 };

@@ -34,7 +34,7 @@ using std::chrono::milliseconds;
 /// Messages with it are this file's alone.
 constexpr std::uint64_t kTag = 0x11fe;
 
-/// What a rank says of itself in a round, and rank 0 of all.
+/// One rank's state in a round, or that of all ranks as rank 0 tells it.
 enum Standing : std::int64_t { through = 0, busy = 1, gave_up = 2 };
 
 /// The rounds of one rank, on a thread of their own. They are messages to and from rank 0, which
@@ -57,7 +57,7 @@ class Rounds {
 
   milliseconds patience() const noexcept { return patience_; }
 
-  /// Waits for the last round. What went wrong in them, if anything.
+  /// Waits for the last round. Returns the error of the rounds, if any.
   std::exception_ptr end(Standing standing) {
     {
       std::lock_guard lock(mutex_);
@@ -83,7 +83,7 @@ class Rounds {
     return mine_;
   }
 
-  /// What becomes of the rounds. Who gives up has no part in them from then on; without rank 0
+  /// The outcome of a round. A rank that gives up takes no part in later rounds. Without rank 0
   /// there are none.
   std::int64_t round(std::int64_t standing) {
     if (group_.rank() > 0) {
@@ -120,7 +120,7 @@ class Rounds {
   /// names the silent one.
   const milliseconds patience_;
   const milliseconds interval_;  ///< between a busy rank's messages
-  std::vector<bool> left_;       ///< on rank 0, of each: it has given up
+  std::vector<bool> left_;       ///< on rank 0, by rank: it has given up
   std::mutex mutex_;
   std::condition_variable changed_;
   Standing mine_ = busy;
@@ -229,7 +229,7 @@ Error parse_failure(const std::string& text) {
   return {static_cast<ErrorCode>(code), text.substr(2), 0};
 }
 
-/// Whoever fails may end the group next, which must not overtake what the others are being told.
+/// A rank that fails may end the group next. That must not overtake the message to the others.
 void let_all_hear(Group group, Deadline deadline) {
   try {
     group.barrier(deadline).wait();

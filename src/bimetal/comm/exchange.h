@@ -27,8 +27,8 @@ Group group_of_its_own(Group group);
 
 using Bytes = std::vector<std::byte>;
 
-/// What every rank has put in, rank by rank. Collective; lengths may differ. Errors, beside those
-/// of the group: CorruptData for a length that no rank can mean, naming it; OutOfMemory.
+/// Every rank's bytes, in order of ranks. Collective; lengths may differ. Errors, beside those of
+/// the group: CorruptData for a length that no rank can mean, naming it; OutOfMemory.
 std::vector<Bytes> all_gather_bytes(Group group, std::span<const std::byte> mine,
                                     Deadline deadline);
 
@@ -43,29 +43,30 @@ std::string broadcast_text(Group group, std::string_view text, int root, Deadlin
 
 // Checks the sizes that ranks announce before they send (exchange.h).
 
-/// What ranks say of themselves; a training state may have as many bytes as a machine has memory.
+/// The most that ranks may say of themselves. A training state may have as many bytes as a machine
+/// has memory.
 inline constexpr std::int64_t kMostSaid = std::int64_t{1} << 30;
 inline constexpr std::int64_t kMostSent = std::int64_t{1} << 44;
 
 /// `size` of `rank`. Error(CorruptData), naming it, below 0 and above `most`.
 std::size_t checked_size(std::int64_t size, std::int64_t most, int rank);
 
-/// The largest of what the ranks, in their order, have to say; each is at most kMostSaid. All ranks
-/// have the same numbers, and so the same error.
+/// The largest size of the ranks' texts, given in the ranks' order; each is at most kMostSaid. All
+/// ranks have the same numbers, and so the same error.
 std::size_t longest_said(std::span<const std::int64_t> sizes);
 
 // Work that one rank does for all, such as reading a file that only it needs to see. If it fails,
 // all ranks learn why at once.
 
-/// What `action` gives on rank 0, on every rank; elsewhere it is not called, and it must not use
-/// the group. Where it throws, all ranks do, with rank 0's code and words. Collective. Errors,
-/// beside that: broadcast_bytes'.
+/// Calls `action` on rank 0 alone, and returns its result on every rank. `action` must not use the
+/// group. If it throws, all ranks throw rank 0's code and words. Collective. Further errors:
+/// broadcast_bytes'.
 std::string from_rank_0(Group group, const std::function<std::string()>& action, Deadline deadline);
 
 /// The same of what gives nothing.
 void on_rank_0(Group group, const std::function<void()>& action, Deadline deadline);
 
-/// What every rank has put in, rank by rank. `fields(wire, value)` lists a value's fields
+/// Every rank's value, in order of ranks. `fields(wire, value)` lists a value's fields
 /// (base/wire_fields.h). Collective. Errors: those of all_gather_bytes(), and CorruptData.
 template <typename Value, typename Fields>
 std::vector<Value> all_gather_fields(Group group, Value mine, Deadline deadline,
@@ -81,16 +82,16 @@ std::vector<Value> all_gather_fields(Group group, Value mine, Deadline deadline,
   return all;
 }
 
-/// Does `work` on every rank, each its own, for as long as it takes, while a thread beside it tells
-/// rank 0 every now and then that this rank lives, and hears from it of the others. Returns when
-/// all are through. Collective; `work` may use the group. What else `work` waits for, another group
-/// say, `call_off` ends, which that thread calls where a rank was lost or silent.
+/// Does `work` on every rank, each its own, for as long as it takes. A thread beside it tells rank
+/// 0 now and then that this rank lives, and hears from it of the others. Returns when all are
+/// through. Collective; `work` may use the group. When a rank is lost or silent, that thread calls
+/// `call_off`, which ends any other wait of `work`, such as one on another group.
 ///
 /// Throws what `work` throws, and then does not wait for the others, who learn nothing of it here:
-/// they go on, and watch each other as long as rank 0 does. A rank of which nothing is heard for
-/// `timeout` (it is stopped; its machine sleeps) ends the group on all ranks with Error(Timeout),
-/// which names it and says during what: `doing` is "a checkpoint was being saved". Otherwise the
-/// group's errors.
+/// they go on, and watch each other as long as rank 0 does. A rank that says nothing for `timeout`
+/// (it is stopped, or its machine sleeps) ends the group on all ranks with Error(Timeout), which
+/// names it and says during what: `doing` is "a checkpoint was being saved". Otherwise the group's
+/// errors.
 void do_watched(Group group, std::chrono::milliseconds timeout, const std::string& doing,
                 const std::function<void()>& work, std::function<void()> call_off = {});
 

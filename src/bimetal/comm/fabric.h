@@ -1,6 +1,6 @@
 #pragma once
-// What all groups of one job share in one process: the mesh, its mailbox, a timer and the flight
-// recorder.
+// The state that all groups of one job share in one process: the mesh, its mailbox, a timer and the
+// flight recorder.
 
 #include <cstdint>
 #include <memory>

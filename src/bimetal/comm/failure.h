@@ -46,7 +46,7 @@ struct AbortMessage {
 
 std::vector<std::byte> encode(const AbortMessage& message);
 
-/// Of the frame that carries one.
+/// The header of the frame that carries an abort message.
 net::FrameHeader abort_header(std::uint32_t group);
 
 /// Throws Error(CorruptData).

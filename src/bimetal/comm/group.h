@@ -45,16 +45,16 @@ class GroupMemory {
   bool shared_ = false;
 };
 
-/// What a group is made with.
+/// How a group is made.
 struct GroupOptions {
-  /// What carries the collectives. All ranks of the world must ask for the same.
+  /// The carrier of the collectives. All ranks of the world must ask for the same.
   Transport transport = Transport::automatic;
   /// Ranks of one host share memory only if they name the same island (or none): for machines whose
   /// parts are better kept apart, and to have several hosts on one machine. BIMETAL_ISLAND says it
   /// where this is empty.
   std::string island;
-  /// By which steps all-reduces run; all ranks must ask for the same. BIMETAL_ALGORITHM says it
-  /// where this leaves it open.
+  /// The algorithm of all-reduces. All ranks must ask for the same. Where this leaves it open,
+  /// BIMETAL_ALGORITHM decides.
   Algorithm algorithm = Algorithm::automatic;
   /// Deadline of an operation that names none of its own.
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
@@ -72,9 +72,9 @@ struct GroupOptions {
 ///
 /// Order: every rank of a group must issue the same collectives in the same order (from one thread,
 /// or otherwise ordered). They run in that order; several may be in flight. send/recv are matched
-/// by (peer, tag) and are independent of the collectives' order. What a rank sends ahead of its
-/// receiver is kept there, up to 256 MiB per pair of ranks; beyond that the path between the two
-/// waits, collectives included, until the receiver takes some of it.
+/// by (peer, tag) and are independent of the collectives' order. Data that a rank sends ahead of
+/// its receiver is kept there, up to 256 MiB per pair of ranks. Beyond that the path between the
+/// two waits, collectives included, until the receiver takes some of it.
 ///
 /// Buffers belong to the operation from the call until its Work is done.
 ///
@@ -138,8 +138,8 @@ class Group {
             std::optional<Deadline> deadline = {});
   /// From one rank, of exactly so many bytes.
   Work recv(Buffer data, int peer, std::uint64_t tag = 0, std::optional<Deadline> deadline = {});
-  /// The first message of the tag that arrives, whoever sends it (Work::sender). Of receives that a
-  /// message suits, with a peer or without, it goes to the one that was called first.
+  /// Receives the first message of the tag to arrive, from any rank (Work::sender). If several
+  /// receives suit a message, with a peer or without, the one called first gets it.
   Work recv_from_anybody(Buffer data, std::uint64_t tag = 0, std::optional<Deadline> deadline = {});
   /// Ends when all ranks have called it.
   Work barrier(std::optional<Deadline> deadline = {});
@@ -147,9 +147,9 @@ class Group {
   /// Which ranks have memory in common. The same on all ranks.
   const Topology& topology() const;
 
-  /// What carries this group's messages: shm where all ranks share memory, else tcp or mpi. In a
-  /// group of several islands (topology()) that is what goes between them; all-reduces of more than
-  /// 32 KiB go through memory inside each.
+  /// The carrier of this group's messages: shm where all ranks share memory, else tcp or mpi. In a
+  /// group of several islands (topology()) that is the carrier between islands; all-reduces of more
+  /// than 32 KiB go through memory inside each.
   Transport transport() const;
 
   /// A group of some of this group's ranks, in the given order. Collective: every member of this
@@ -157,11 +157,11 @@ class Group {
   /// what Work::wait() would.
   Group subgroup(const std::vector<int>& ranks);
 
-  /// The same for the members alone: only they call it, all with the same list and the same `id`,
-  /// which one of them took from new_subgroup_id() and gave to the others by some other way. For
+  /// The same for the members alone: only they call it, all with the same list and the same `id`.
+  /// One of them took it from new_subgroup_id() and gave it to the others by some other way. For
   /// callers such as torch, which asks none but the members. Lists that differ are not found out.
-  /// `timeout`: of the new group, as GroupOptions has it, and for its members to come; this group's
-  /// by default. Error(InvalidArgument) on a rank that is not in the list.
+  /// `timeout`: that of the new group, as in GroupOptions, and the time for its members to come. By
+  /// default it is this group's. Error(InvalidArgument) on a rank that is not in the list.
   Group subgroup(const std::vector<int>& ranks, std::uint32_t id,
                  std::optional<std::chrono::milliseconds> timeout = {});
 
@@ -185,14 +185,13 @@ class Group {
   /// not hear why. Not from a thread of the group's own.
   void wait_told(Deadline deadline);
 
-  /// Orderly end: waits for what is in flight (what is not done by `deadline` ends in Aborted, here
-  /// and elsewhere) and says goodbye. Ranks that still wait for this one get PeerLost. A group that
-  /// has failed does not wait. The last group of a job to close ends its connections. The
-  /// destructor of the last handle does all this with a deadline of 2 s.
+  /// Orderly end: waits for calls in flight (those not done by `deadline` end in Aborted, here and
+  /// elsewhere) and says goodbye. Ranks that still wait for this one get PeerLost. A group that has
+  /// failed does not wait. The last group of a job to close ends its connections. The destructor of
+  /// the last handle does all this with a deadline of 2 s.
   void close(Deadline deadline);
 
-  /// Bytes this process has put on the wire for the job so far. What goes through shared memory is
-  /// not on it.
+  /// Bytes this process has put on the wire for the job so far. Shared memory does not count.
   std::uint64_t bytes_sent() const;
 
   /// The last 1000 calls of this process in all groups of the job, as JSON: see

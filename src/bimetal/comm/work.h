@@ -16,7 +16,7 @@ class Work {
  public:
   struct State;
   Work() = default;  ///< no operation: done, wait() returns at once
-  /// Of a call under way.
+  /// A handle on a call under way.
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   /// Blocks until done; rethrows the operation's error. Ends by the operation's own deadline.
@@ -30,8 +30,8 @@ class Work {
   /// nullptr while running and after success.
   std::exception_ptr error() const;
 
-  /// Of a message that has been received: the rank of the group that it is from, where nobody was
-  /// named. -1 before that, and for all else.
+  /// The sender of a message received from any rank, as a rank of the group. -1 before that, and
+  /// for all other calls.
   int sender() const;
 
   /// Runs `callback` once when done: at once if it is, else on one of the group's threads, where it

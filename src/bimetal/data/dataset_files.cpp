@@ -81,7 +81,7 @@ fs::path find_folder(const Source& source, const fs::path& path) {
       path.empty() ? usual_places(std::string(source.name)) : std::vector<fs::path>{path};
   std::vector<std::string> searched;
   for (const fs::path& place : places) {
-    std::error_code ignored;  // what cannot be looked at counts as not there
+    std::error_code ignored;  // a path that cannot be looked at counts as not there
     if (fs::is_directory(place, ignored)) return place;
     searched.push_back(place.string());
   }

@@ -1,5 +1,5 @@
 #pragma once
-// Where a dataset's files lie on this machine.
+// The places of a dataset's files on this machine.
 
 #include <cstddef>
 #include <filesystem>
@@ -20,7 +20,7 @@ struct DatasetFiles {
 /// A folder train/<class>/… and test/<class>/… of images.
 inline constexpr std::string_view kImageFolders = "images";
 
-/// What a dataset is made of. Each may also lie there compressed, as NAME.gz. None of
+/// The names of a dataset's files. Each may also be there compressed, as NAME.gz. Empty for
 /// kImageFolders, whose files nobody can name before: those are neither fetched nor sent.
 /// Error(InvalidArgument) for an unknown dataset, with the nearest known name.
 std::vector<std::string> dataset_file_names(const std::string& dataset);

@@ -1,5 +1,5 @@
 #pragma once
-// What bytes hold, in short: by this, copies are compared and damage is noticed.
+// A digest of bytes, to compare copies and notice damage.
 
 #include <array>
 #include <cstddef>
@@ -12,14 +12,14 @@ namespace bimetal::data {
 /// BLAKE2b of 256 bits (RFC 7693, by libsodium; hashlib.blake2b(digest_size=32) in Python).
 using Digest = std::array<std::byte, 32>;
 
-/// Of bytes in memory.
+/// The digest of bytes in memory.
 Digest digest_of(std::span<const std::byte> bytes);
 Digest digest_of(const std::string& text);
 
 /// Hexadecimal digits; the whole digest has 64.
 std::string hex(const Digest& digest, std::size_t digits = 64);
 
-/// Of bytes that come in pieces.
+/// The digest of bytes that come in pieces.
 class Hash {
  public:
   Hash();

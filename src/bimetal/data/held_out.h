@@ -1,6 +1,6 @@
 #pragma once
-// A part of the training samples that is not trained on, by which to choose: of settings, of
-// checkpoints. Chosen by the test data, what is reported of these would be too good.
+// A part of the training samples that is not trained on, for choosing settings and checkpoints. If
+// the test data made that choice, their reported figures would be too good.
 
 #include <cstdint>
 #include <memory>
@@ -43,9 +43,9 @@ struct HeldOut {
   std::vector<std::int64_t> training, validation;
 };
 
-/// Of `size` samples the `part` (0 < part < 1) for validation, to the nearest whole number, at
-/// least one sample, and at most all but one. Equal seeds give equal parts on every machine.
-/// Error(InvalidArgument) for fewer than two samples.
+/// Holds out the fraction `part` (0 < part < 1) of `size` samples for validation: to the nearest
+/// whole number, at least one sample, and at most all but one. Equal seeds give equal parts on
+/// every machine. Error(InvalidArgument) for fewer than two samples.
 HeldOut hold_out(std::int64_t size, double part, std::uint64_t seed);
 
 // Training sets of their own for the members of an ensemble (bagging): L. Breiman, "Bagging

@@ -52,7 +52,7 @@ struct Prefetcher::Impl {
   std::optional<task::Values> batch;
   std::exception_ptr error;
 
-  // Of the thread, until a batch is there.
+  // For the thread, until a batch is there.
   std::optional<c10::Stream> stream;  ///< of copies to the device
   std::optional<c10::Event> copied;   ///< behind the last batch's
 
@@ -117,8 +117,8 @@ task::Values Prefetcher::Impl::on_device(task::Values batch) {
   return moved;
 }
 
-/// What the caller's stream does from now on sees the batch, whose memory is not used again before
-/// that is done.
+/// Later work on the caller's stream sees the batch. Its memory is not used again before that work
+/// is done.
 void Prefetcher::Impl::hand_over(const task::Values& values) const {
   if (!copied) return;
   const c10::impl::VirtualGuardImpl guard(device.type());

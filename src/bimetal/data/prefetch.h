@@ -39,7 +39,7 @@ class Prefetcher {
 
 // A rank's batches in order, each built on the prefetch thread while the one before it is computed.
 
-/// Of the data set's samples with their weights; `group`: as EpochSampler has it.
+/// A sampler of the data set's samples with their weights; `group`: as EpochSampler has it.
 EpochSampler make_sampler(const task::Dataset& dataset, std::uint64_t seed, std::int64_t group = 1);
 
 /// Every rank drives its own feed with the same calls and the same shares. Because one step is
@@ -58,8 +58,8 @@ class BatchFeed {
   BatchFeed(std::shared_ptr<const task::Dataset> dataset, EpochSampler sampler, int rank,
             std::int64_t global_batch, std::int64_t epochs, torch::Device device);
 
-  /// Draws a step with these shares (of its weight: EpochSampler::deal) and starts to build its
-  /// batch. Does nothing if one is drawn already or the last epoch has ended.
+  /// Draws a step with these shares (parts of its weight: EpochSampler::deal) and starts to build
+  /// its batch. Does nothing if one is drawn already or the last epoch has ended.
   void draw(std::span<const std::int64_t> shares);
 
   /// The step drawn last; nothing once all epochs have been visited.
@@ -69,7 +69,7 @@ class BatchFeed {
   /// while the batch was built.
   task::Values take();
 
-  /// Forgets what was drawn; the next draw() begins at `position` again.
+  /// Forgets the drawn step; the next draw() begins at `position` again.
   void rewind(const SamplerPosition& position);
 
  private:

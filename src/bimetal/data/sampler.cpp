@@ -87,8 +87,7 @@ EpochSampler::Step EpochSampler::next(std::span<const std::int64_t> shares) {
   return step;
 }
 
-/// Of the groups only the step's last may have samples missing, and with it the last rank that has
-/// any.
+/// Only the step's last group may lack samples. It belongs to the last rank that has any.
 std::vector<std::int64_t> EpochSampler::split(std::span<const std::int64_t> shares,
                                               std::int64_t samples) const {
   if (group_ == 1) return balance::scale_shares(shares, samples);
@@ -129,7 +128,7 @@ EpochSampler::Step EpochSampler::deal(std::span<const std::int64_t> shares, std:
   return step;
 }
 
-/// Advances over `samples` samples, or what is left; whose they are is not decided yet.
+/// Advances over `samples` samples, or the rest. It does not deal them to ranks yet.
 EpochSampler::Step EpochSampler::take(std::int64_t samples) {
   if (remaining() == 0) position_ = {position_.epoch + 1, 0};
   order_epoch();

@@ -21,10 +21,10 @@ struct SamplerPosition {
 class EpochSampler {
  public:
   /// The permutation depends on (dataset_size, seed, epoch) alone and is the same on every
-  /// platform. `weights`: what each sample costs to compute (its tokens), at least 1, the same on
-  /// all ranks; none: 1 each. `group`: so many samples that follow each other in a step go to one
-  /// rank together (the step's last ones may be fewer); only without weights.
-  /// Error(InvalidArgument) if dataset_size < 1 or weights or group don't fit.
+  /// platform. `weights`: the cost of each sample (its tokens), at least 1, the same on all ranks;
+  /// none: 1 each. `group`: so many samples that follow each other in a step go to one rank
+  /// together (the step's last ones may be fewer); only without weights. Error(InvalidArgument) if
+  /// dataset_size < 1 or weights or group don't fit.
   EpochSampler(std::int64_t dataset_size, std::uint64_t seed, bool shuffle = true,
                std::vector<std::int64_t> weights = {}, std::int64_t group = 1);
 
@@ -34,10 +34,10 @@ class EpochSampler {
   /// Samples left in the current epoch.
   std::int64_t remaining() const noexcept;
 
-  /// The next Σ shares samples (or what is left of the epoch: the shares are then scaled down in
-  /// proportion, see balance::scale_shares) and how they fall to the ranks: rank r gets the r-th
-  /// run, of whole groups. Advances; at the epoch's end the next call begins a new epoch.
-  /// Error(InvalidArgument) for no shares, a negative one, or Σ shares = 0.
+  /// The next Σ shares samples (or the rest of the epoch: the shares are then scaled down in
+  /// proportion, see balance::scale_shares), dealt to the ranks: rank r gets the r-th run, of whole
+  /// groups. Advances; at the epoch's end the next call begins a new epoch. Error(InvalidArgument)
+  /// for no shares, a negative one, or Σ shares = 0.
   struct Step {
     std::int64_t epoch = 0;             ///< of these samples, from 0
     std::int64_t total = 0;             ///< samples of this step over all ranks
@@ -45,7 +45,7 @@ class EpochSampler {
     std::vector<std::int64_t> weights;  ///< per rank: Σ of its samples'
     std::vector<std::int64_t> indices;  ///< this step's samples, rank after rank
 
-    /// Of all ranks' samples.
+    /// The weight of all ranks' samples.
     std::int64_t weight() const;
     /// Rank `rank`'s run of indices. Error(InvalidArgument) if there is no such rank.
     std::span<const std::int64_t> of_rank(int rank) const;
@@ -53,13 +53,13 @@ class EpochSampler {
   /// The step after this position: see Step.
   Step next(std::span<const std::int64_t> shares);
 
-  /// The next `samples` samples (or what is left of the epoch), whatever the shares, so dealt out
-  /// that the ranks' weights are as near to the shares' proportions as balance::deal_out comes.
-  /// Without weights it is next() with these shares scaled to `samples`. Errors as there, and for
-  /// samples < 1.
+  /// The next `samples` samples (or the rest of the epoch), with any shares, dealt out so that the
+  /// ranks' weights are as near to the shares' proportions as balance::deal_out comes. Without
+  /// weights it is next() with these shares scaled to `samples`. Errors as there, and for samples <
+  /// 1.
   Step deal(std::span<const std::int64_t> shares, std::int64_t samples);
 
-  /// What so many samples weigh on average over the dataset, rounded.
+  /// The average weight of so many samples over the dataset, rounded.
   std::int64_t mean_weight(std::int64_t samples) const noexcept;
 
   /// {epoch, offset}; the offset equals the dataset's size between two epochs.

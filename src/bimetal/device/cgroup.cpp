@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 // One mounted hierarchy that this process is in.
 struct Hierarchy {
   bool unified = false;                  // version 2
-  std::vector<std::string> controllers;  // version 1: what it controls
+  std::vector<std::string> controllers;  // version 1: the controlled resources
   fs::path mount;                        // where it is mounted
   fs::path group;                        // this process's group, relative to `mount`
 

@@ -117,7 +117,7 @@ void apply_worker_limits(const job::WorkerSpec& spec, int local_world_size) {
   const int equal_part = std::max(1, usable_cores() / std::max(1, local_world_size));
   at::set_num_threads(spec.threads.value_or(equal_part));
   if (!spec.memory_bytes) return reuse_freed_tensors();
-  return_large_blocks();  // what is kept would count against the limit
+  return_large_blocks();  // kept memory would count against the limit
   if (spec.type != "cpu") {
     throw Error(ErrorCode::Unsupported,
                 fmt::format("worker \"{}\": memory= limits what a worker of type cpu may allocate; "

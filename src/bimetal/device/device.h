@@ -16,7 +16,7 @@ struct DeviceInfo {
   torch::Device device{torch::kCPU};
   std::string name;                     ///< "AMD EPYC 7B13", "NVIDIA H100", "Apple M3"
   std::uint64_t memory_bytes = 0;       ///< all of it; 0 where it can't be had
-  std::uint64_t memory_free_bytes = 0;  ///< what can be had now
+  std::uint64_t memory_free_bytes = 0;  ///< available now
   int cores = 0;                        ///< CPU: usable cores (affinity and cgroup quota counted)
 };
 
@@ -40,7 +40,7 @@ void apply_worker_limits(const job::WorkerSpec& spec, int local_world_size);
 void synchronize(const torch::Device& device);
 
 /// Emulates speed < 1 by sleeping: call with the seconds that real compute took. Sleeps
-/// compute_seconds × (1/speed − 1); what a sleep lasts too long is taken off this thread's next.
+/// compute_seconds × (1/speed − 1); a sleep's excess is taken off this thread's next one.
 void pause_for_speed(double speed, double compute_seconds);
 
 // The marketing name of an accelerator. libtorch's device-generic interface has no call for it.
@@ -49,11 +49,11 @@ void pause_for_speed(double speed, double compute_seconds);
 /// device's own notation, e.g. "xpu:0".
 std::string accelerator_name(const torch::Device& device);
 
-/// The major number of what an NVIDIA card can ("compute capability"): 8 is Ampere. 0 of others,
-/// AMD's among them, and where it can't be had.
+/// The major number of an NVIDIA card's compute capability: 8 is Ampere. 0 for other devices, AMD's
+/// among them, and if it can't be had.
 int cuda_capability(const torch::Device& device);
 
-// Where a process computes, and in which type.
+// A process's device, and the type that it computes in.
 
 struct Place {
   torch::Device device{torch::kCPU};

@@ -1,6 +1,6 @@
 #pragma once
-// What the operating system says about this machine's processors and memory. One source file for
-// each system (host_linux.cpp, host_macos.cpp, host_other.cpp), chosen by CMake; no libtorch.
+// The operating system's facts about this machine's processors and memory. One source file for each
+// system (host_linux.cpp, host_macos.cpp, host_other.cpp), chosen by CMake; no libtorch.
 
 #include <cstdint>
 #include <string>
@@ -16,10 +16,12 @@ int usable_cores();
 
 struct HostMemory {
   std::uint64_t total_bytes = 0;  ///< the machine's or, if smaller, the container's limit
-  /// What this process can allocate without swapping, within that limit and limit_process_memory's.
+  /// The bytes that this process can allocate without swapping, within that limit and
+  /// limit_process_memory's.
   std::uint64_t free_bytes = 0;
   std::uint64_t shared_free_bytes = 0;  ///< the same for all processes there together
-  /// Whom "together" means: those of the container of that name, or all of the machine if empty.
+  /// The processes meant by "together": those of the container of that name, or all of the machine
+  /// if empty.
   std::string shared_by = {};
 };
 
@@ -41,11 +43,10 @@ std::string boot_id();
 /// Limits how much this process may allocate from now on: memory in use now is not counted.
 ///
 /// Linux: RLIMIT_DATA is set to the present size of the private writable mappings plus `bytes`.
-/// What counts from then on is everything that is mapped to be written (tensors, stacks of new
-/// threads, which are of 1 MiB then), whether touched or not; memory that malloc keeps for reuse is
-/// inside the present size.
-/// An allocation beyond it fails (std::bad_alloc, c10::Error): the process is not killed. The limit
-/// can be lowered again but not raised.
+/// From then on everything that is mapped to be written counts (tensors, and stacks of new threads,
+/// which then have 1 MiB), touched or not. Memory that malloc keeps for reuse is inside the present
+/// size. An allocation beyond it fails (std::bad_alloc, c10::Error): the process is not killed. The
+/// limit can be lowered again but not raised.
 ///
 /// Error(Unsupported) on systems whose kernels do not enforce such a limit (macOS, Windows).
 void limit_process_memory(std::uint64_t bytes);

@@ -18,7 +18,7 @@
 namespace bimetal::device {
 namespace {
 
-/// Below, what malloc's heap loses between its blocks is little beside what they hold.
+/// Below this size, malloc's losses between blocks are small beside the blocks.
 constexpr std::size_t kLarge = 256 << 10;
 constexpr std::size_t kLeastRoom = std::size_t{64} << 30;
 

@@ -17,10 +17,10 @@ void return_large_blocks();
 /// make tensors. Tensors that exist already go back to where they came from.
 void reuse_freed_tensors();
 
-/// Of memory that reuse_freed_tensors() keeps: so many bytes more than were in use at some time.
+/// For memory that reuse_freed_tensors() keeps: so many bytes more than were in use at some time.
 void keep_at_most(std::size_t spare);
 
-/// Gives what is free at this time back to the system: after something large that does not come
+/// Gives memory that is free now back to the system. Call it after large work that does not come
 /// again. Thread-safe.
 void give_back_freed_memory();
 

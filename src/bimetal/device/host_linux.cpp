@@ -36,7 +36,7 @@ std::uint64_t field_bytes(const char* path, const std::string& key) {
   return text.empty() ? 0 : std::strtoull(text.c_str(), nullptr, 10) * 1024;
 }
 
-// Of limit_process_memory's.
+// The bytes left of limit_process_memory's limit.
 std::uint64_t left_of_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_DATA, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
@@ -46,8 +46,9 @@ std::uint64_t left_of_limit() {
          std::min<std::uint64_t>(limit.rlim_cur, field_bytes("/proc/self/status", "VmData"));
 }
 
-/// Of threads that begin from now on: the 8 MiB that are usual count whole, whatever they touch,
-/// and the C library keeps those of threads that have ended. More than macOS gives a thread.
+/// Sets the stack size of threads that begin from now on. The usual 8 MiB count as a whole, touched
+/// or not, and the C library keeps the stacks of threads that have ended. This is still more than
+/// macOS gives a thread.
 void make_stacks_small() {
 #ifdef __GLIBC__
   constexpr std::size_t kStackBytes = 1 << 20;

@@ -43,7 +43,7 @@ bool is_out_of_memory(const std::exception_ptr& error) noexcept {
   } catch (const Error& e) {
     return e.code() == ErrorCode::OutOfMemory;
   } catch (const std::system_error& e) {
-    // What std::thread throws when there is no room for another stack.
+    // std::thread throws this when there is no room for another stack.
     return e.code() == std::errc::resource_unavailable_try_again ||
            e.code() == std::errc::not_enough_memory;
   } catch (const std::exception& e) {
@@ -67,7 +67,7 @@ std::exception_ptr without_memory_for(const torch::Device& device,
     error = std::current_exception();
     if (!is_out_of_memory(error)) throw;
   }
-  // Outside the handler: what the work had half built has been freed by now.
+  // Outside the handler: half-built results have been freed by now.
   give_memory_back(device);
   return error;
 }

@@ -164,7 +164,7 @@ void PageHeap::release(PageRun run) noexcept {
 #ifdef __linux__
   madvise(first, bytes, MADV_DONTNEED);
 #else
-  // Where that advice is one alone: mapped anew over themselves their memory is free, too.
+  // Elsewhere that is only advice: mapping the pages anew over themselves frees their memory, too.
   mmap(first, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_FIXED, -1, 0);
 #endif
 }

@@ -25,7 +25,7 @@ class PageRuns {
  public:
   /// None of it may be here yet.
   void add(PageRun run);
-  /// Takes out what is here of it, and says how many pages that were.
+  /// Takes out the pages of the run that are here, and returns their number.
   std::size_t remove(PageRun run);
 
   /// The shortest of those that hold as many, the first of them.
@@ -40,8 +40,8 @@ class PageRuns {
   std::size_t pages_ = 0;
 };
 
-/// A heap of whole pages that keeps what is freed for who comes next, but holds hardly more than
-/// was in use at some time: beyond that, free pages become the system's again, the last ones first,
+/// A heap of whole pages that keeps freed pages for the next user, but holds hardly more than was
+/// in use at some time. Beyond that, free pages become the system's again, the last ones first,
 /// while their addresses remain. A step so finds most pages of the one before, and the process is
 /// hardly larger than its own peak. Thread-safe.
 ///
@@ -57,7 +57,7 @@ class PageHeap {
   PageHeap(const PageHeap&) = delete;
   PageHeap& operator=(const PageHeap&) = delete;
 
-  /// At least `bytes` at the start of a page; what they hold is left over from whoever had them.
+  /// At least `bytes` at the start of a page; their contents are left over from earlier use.
   /// nullptr: no addresses are left, or the system has no memory.
   void* take(std::size_t bytes);
 
@@ -70,8 +70,8 @@ class PageHeap {
   /// Gives all free pages to the system, and forgets how much was in use before.
   void drop() noexcept;
 
-  /// Beyond what was in use at some time a sixteenth of that and 16 MiB may be kept; from now on no
-  /// more than `bytes` of that.
+  /// Beyond the most that was in use at some time, a sixteenth of that and 16 MiB may be kept. From
+  /// now on at most `bytes` of this spare memory.
   void limit_spare(std::size_t bytes);
 
   struct Use {

@@ -36,7 +36,7 @@ struct CopySpeed {
 /// made.
 std::optional<CopySpeed> probe_copies(const torch::Device& device);
 
-/// Of float32 products, in GFLOP/s, measured for 0.3 s; 0 if it cannot be had.
+/// The speed of float32 products, in GFLOP/s, measured for 0.3 s; 0 if it cannot be measured.
 double product_speed(const torch::Device& device);
 
 }  // namespace bimetal::device

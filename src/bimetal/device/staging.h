@@ -48,9 +48,9 @@ CopyMark mark_current_stream(const torch::Device& device);
 
 /// Copies between one device and the host. Use from one thread at a time.
 ///
-/// Copies to the host run on a stream of their own, each behind what the current stream has queued
-/// at the call, so that they overlap with later computation. Copies to the device run on the
-/// current stream: what is computed next sees them without further waiting. Or on another one
+/// Copies to the host run on a stream of their own, each behind the work that the current stream
+/// has queued at the call, so that they overlap with later computation. Copies to the device run on
+/// the current stream: later computations see them without further waiting. Or on another one
 /// beside it, until join().
 class HostStaging {
  public:
@@ -64,11 +64,11 @@ class HostStaging {
   /// unchanged until a mark made afterwards is passed.
   void to_device(const torch::Tensor& host, torch::Tensor target);
 
-  /// The same beside what the current stream has queued, none of which may use `target`: where a
-  /// copy of it to the host has ended, nothing does but what was queued since.
+  /// The same beside the current stream's queued work, none of which may use `target`. Once a copy
+  /// of `target` to the host has ended, only work queued since then can use it.
   void to_device_beside(const torch::Tensor& host, torch::Tensor target);
 
-  /// What the current stream gets next sees all copies to the device begun so far.
+  /// Later work on the current stream sees all copies to the device begun so far.
   void join();
 
   /// Passed once all copies to the host begun so far have ended.

@@ -1,5 +1,5 @@
 #pragma once
-// What a device has done, in seconds and numbers, without stopping it to look.
+// A device's work, in seconds and numbers, without stopping the device to look.
 
 #include <c10/core/Event.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -23,7 +23,7 @@ class StreamTimer {
   void end() { end_ = mark(); }
 
   /// From the last begin() to the end() behind it, 0 before there was one. The host has to know
-  /// that the device is past it: by having read what was computed later.
+  /// that the device is past it: by having read a later result.
   double seconds() const;
 
  private:

@@ -182,7 +182,7 @@ std::vector<std::size_t> sizes(const BenchOptions& options) {
       throw Error(ErrorCode::InvalidArgument, "--compress is for allreduce alone");
     }
     comm::tag_of(options.compression, 0, options.dtype,
-                 comm::ReduceOp::avg);  // refuses what can't be
+                 comm::ReduceOp::avg);  // refuses invalid combinations
   }
   if (!options.shards.empty() && options.operation != Operation::all_gather &&
       options.operation != Operation::reduce_scatter) {

@@ -25,8 +25,8 @@ bool has_second_buffer(Operation operation) {
   return operation == Operation::all_to_all || operation == Operation::send_recv;
 }
 
-// Of the size of the true average, in this benchmark's data: docs/compression.md bounds what each
-// rank's encoding and that of the sum may lose.
+// The most that a value may lose, relative to the size of the true average in this benchmark's
+// data: docs/compression.md bounds the loss by each rank's encoding and that of the sum.
 double most_lost(comm::Scheme scheme) {
   switch (scheme) {
     case comm::Scheme::float16:

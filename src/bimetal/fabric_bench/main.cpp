@@ -16,7 +16,7 @@ namespace {
 constexpr int kUsage = 2;
 constexpr int kFailure = 3;
 
-/// What BIMETAL_DEBUG asks for goes to standard error.
+/// Writes the messages that BIMETAL_DEBUG asks for to standard error.
 void show_log() {
   const auto level = bimetal::log_level_from_environment();
   if (!level) return;

@@ -130,7 +130,7 @@ class Timing {
     std::vector<double> spans = time(runs);
     double whole = seconds(Clock::now() - begun);
     double cpu = processor_seconds() - cpu_before;
-    // What every rank prints and decides by is the same on each.
+    // Every rank prints and decides by the same figures.
     agree(comm::buffer(spans), comm::ReduceOp::max);
     agree({&whole, 1, comm::DType::float64}, comm::ReduceOp::max);
     agree({&cpu, 1, comm::DType::float64}, comm::ReduceOp::sum);

@@ -1,9 +1,9 @@
 #pragma once
 // Times one operation at one size, on all ranks together.
 //
-// What one run of the fabric's benchmark measures, and its command line.
+// The measurements of one run of the fabric's benchmark, and its command line.
 //
-// One operation at one size on one rank: its buffers, the call, and what must come out of it.
+// One operation at one size on one rank: its buffers, the call, and the result that must come out.
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -34,7 +34,7 @@ struct BenchOptions {
   std::string transport = "auto";
   std::string algorithm = "auto";
   comm::Compression compression = {};  ///< of allreduce, with error feedback
-  /// Of allgather and reducescatter: what each rank's part is in proportion to. None: equal parts.
+  /// For allgather and reducescatter: the proportions of the ranks' parts. Empty: equal parts.
   std::vector<double> shards = {};
   bool verify = true;
   bool json = false;
@@ -57,7 +57,7 @@ std::vector<std::size_t> sizes(const BenchOptions& options);
 using Pattern = std::vector<double>;
 inline constexpr std::size_t kPeriod = 61;  ///< a prime: pieces of a buffer begin anywhere in it
 
-/// What `rank` contributes. Sums over up to 40 ranks are exact in every type.
+/// The contribution of `rank`. Sums over up to 40 ranks are exact in every type.
 Pattern pattern_of(int rank);
 
 /// The sum over `size` ranks.
@@ -67,7 +67,7 @@ Pattern sum_of_patterns(int size);
 void fill(std::span<std::byte> memory, comm::DType dtype, const Pattern& pattern,
           std::size_t first = 0);
 
-/// Empty if `memory` holds the pattern from its element `first` on, else what is wrong with it.
+/// Empty if `memory` holds the pattern from its element `first` on, otherwise the difference.
 std::string difference(std::span<const std::byte> memory, comm::DType dtype, const Pattern& pattern,
                        std::size_t first = 0);
 
@@ -99,15 +99,16 @@ class Exercise {
   /// `bytes` is rounded to whole elements for each rank. As nccl-tests counts them: the buffer of
   /// all_reduce, broadcast, reduce and send_recv; the larger of the two buffers of the others.
   /// `compression` is all_reduce's, which then computes the average: runs on their own results must
-  /// not grow without bounds. `shards`: of all_gather and reduce_scatter, what each rank's part is
-  /// in proportion to; none: equal parts. Error(InvalidArgument) unless they are one for each rank.
+  /// not grow without bounds. `shards`: for all_gather and reduce_scatter, the proportions of the
+  /// ranks' parts; none: equal parts. Error(InvalidArgument) unless they are one for each rank.
   Exercise(comm::Group group, comm::Operation operation, comm::DType dtype, std::size_t bytes,
            comm::Compression compression = {}, std::span<const double> shards = {});
 
   std::size_t bytes() const noexcept { return large_.size(); }
 
-  /// Bus bandwidth ÷ algorithm bandwidth: what a link carries of each byte of bytes(), at best
-  /// (nccl-tests, PERFORMANCE.md). Of unequal parts: what the rank with the smallest one gets.
+  /// Bus bandwidth ÷ algorithm bandwidth: the bytes that a link carries for each byte of bytes(),
+  /// at best (nccl-tests, PERFORMANCE.md). With unequal parts: the bytes that the rank with the
+  /// smallest part gets.
   double bus_factor() const;
 
   /// Sets the inputs of a run, and other values where the results are to be.
@@ -116,8 +117,8 @@ class Exercise {
   /// The operation, once, to its end.
   void run(Deadline deadline);
 
-  /// Empty if a run after fill() has left what it should, else what is wrong. Collective where
-  /// something is compressed.
+  /// Empty if a run after fill() has the right result, otherwise its fault. Collective if something
+  /// is compressed.
   std::string fault() const;
 
  private:

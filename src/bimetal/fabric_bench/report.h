@@ -1,7 +1,7 @@
 #pragma once
-// What rank 0 prints: a table that grows with each size, or JSON at the end.
+// Rank 0's output: a table that grows with each size, or JSON at the end.
 //
-// What this process has cost its processors.
+// The processor time of this process.
 
 #include <cstdio>
 #include <functional>
@@ -19,7 +19,7 @@ class Report {
  public:
   Report(const BenchOptions& options, int ranks);
 
-  /// Says on a terminal's standard error what is being measured.
+  /// Tells on a terminal's standard error what is being measured.
   void announce(std::size_t bytes, std::size_t number, std::size_t of);
 
   void add(const Measurement& measurement);
@@ -46,7 +46,7 @@ std::string size_text(std::size_t bytes);
 using Join = std::function<comm::Group(const launch::RankEnvironment&, const launch::JoinOptions&)>;
 
 struct BenchProgram {
-  /// What stands before the options on this program's command line: {"bench"} for `bimetal bench`.
+  /// The words before the options on this program's command line: {"bench"} for `bimetal bench`.
   std::vector<std::string> leading_words;
   Join join;
   std::function<int(ErrorCode)> exit_status;  ///< of a rank that fails
@@ -59,7 +59,7 @@ int run_bench(const BenchOptions& options, const BenchProgram& program);
 /// The figures of `group`, measured on all of its ranks. Collective.
 void bench_in(comm::Group group, const BenchOptions& options);
 
-/// Seconds so far, user and system, of all threads.
+/// The processor time so far of all threads, user and system: seconds.
 double processor_seconds();
 
 // Ranks of the benchmark as processes of this machine, as each system has them.
@@ -68,8 +68,8 @@ double processor_seconds();
 /// status; throws Error where one fails: with the cause, as it told (POSIX), or Aborted.
 int start_ranks(const BenchOptions& options, const BenchProgram& program);
 
-/// Does what a rank does, and gives its exit status: the launcher's end is its own (on Windows by
-/// the launcher's job object), and it hears of errors, or they are thrown where none listens.
+/// Runs `work` as a rank, and returns its exit status. The rank ends with its launcher (on Windows
+/// by the launcher's job object). The launcher hears of errors; if none listens they are thrown.
 int be_rank(const BenchProgram& program, const std::function<void()>& work);
 
 }  // namespace bimetal::fabric_bench

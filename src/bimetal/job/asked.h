@@ -1,5 +1,5 @@
 #pragma once
-// What combinations.cpp looks at. Private to this folder.
+// The facts that combinations.cpp looks at. Private to this folder.
 
 #include <algorithm>
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace bimetal::job {
 
-/// What is asked for, whoever asks.
+/// The request, from any source.
 struct Asked {
   const JobConfig& job;
   bool low, float16;  ///< precision of any worker

@@ -256,7 +256,8 @@ constexpr Combination kImpossible[] = {
      },
      "mesh.sequence_parallel cuts sequences into mesh.tensor parts of whole tokens, and data.block "
      "is shorter: take a data.block of at least mesh.tensor, or fewer ranks in mesh.tensor"},
-    // Of stages with parts of their own number each may compute in another: the ranks see to that.
+    // If each stage has its own number of parts, stages may differ in precision: the ranks see to
+    // that.
     {[](const Asked& asked) { return asked.in_parts() && !asked.parts_uneven() && asked.unlike; },
      "mesh.tensor needs one precision on all workers, since they add up what they compute: leave "
      "precision out of --worker, and set train.precision"},

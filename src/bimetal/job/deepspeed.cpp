@@ -33,7 +33,7 @@ void read_reduction(const Value& value) {
   }
 }
 
-/// What would train something else if it were left out.
+/// Keys that would train something else if they were left out.
 std::vector<Key> keys_that_must_be_off() {
   return {must_be_off("amp", "take fp16, bf16 or torch_autocast"),
           must_be_off("sparse_attention", "attention is the model's"),

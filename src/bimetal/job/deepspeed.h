@@ -11,7 +11,7 @@
 
 namespace bimetal::job {
 
-/// What the file says that is no key of a job, for programs with a training loop of their own.
+/// Keys of the file that are no keys of a job, for programs with a training loop of their own.
 struct DeepSpeedLoop {
   bool optimizer = false;  ///< it has an "optimizer"
   bool scheduler = false;
@@ -20,18 +20,18 @@ struct DeepSpeedLoop {
   bool operator==(const DeepSpeedLoop&) const = default;
 };
 
-/// Is told what the user should change although it works.
+/// Gets notes on things that work but that the user should change.
 using Notify = std::function<void(const std::string& notice)>;
 
-/// Changes `job` as `json` says; what it does not mention, or says "auto" or null for, stays what
-/// it is. `ranks`: how many the job will have; 0 where that is not known yet, so that
+/// Changes `job` as `json` says. Keys that it leaves out, or that are "auto" or null, stay as they
+/// are. `ranks`: how many the job will have; 0 where that is not known yet, so that
 /// train_batch_size must be in the file if train_micro_batch_size_per_gpu is. On unequal ranks
-/// train_batch_size is what is kept, and the micro-batch is the most that one computes at once.
+/// train_batch_size is kept, and the micro-batch is the most that one computes at once.
 ///
 /// `notify` is told, once each, of keys that have no effect here, and why. Errors: InvalidArgument
-/// "ORIGIN: key 'zero_optimization.stage': …" for what is no JSON, unknown keys (with the nearest
-/// name), wrong values and batch sizes that do not agree; Unsupported for what would train
-/// something else if it were left out.
+/// "ORIGIN: key 'zero_optimization.stage': …" for text that is no JSON, unknown keys (with the
+/// nearest name), wrong values and batch sizes that do not agree; Unsupported for keys that would
+/// train something else if they were left out.
 DeepSpeedLoop apply_deepspeed(std::string_view json, const std::string& origin, int ranks,
                               JobConfig& job, const Notify& notify = {});
 

@@ -44,13 +44,13 @@ std::optional<double> as_number(const toml::node& node) {
   return std::nullopt;
 }
 
-/// "1.0" and not "1": whoever reads it without the table can tell it from a whole number.
+/// "1.0" and not "1": so a reader without the table can tell it from a whole number.
 std::string number_text(double value) {
   const auto text = fmt::format("{}", value);
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 
-/// What `use` has against its argument.
+/// The objection of `use` to its argument.
 template <typename Use>
 Problem problem_of(const Use& use) {
   try {
@@ -61,7 +61,7 @@ Problem problem_of(const Use& use) {
   return std::nullopt;
 }
 
-/// What is wrong with one entry of cluster.workers.
+/// The fault in one entry of cluster.workers.
 Problem check_worker(const toml::node& node) {
   const auto* spec = node.as_string();
   if (!spec) return unexpected_type("an array of strings", node) + " in it";
@@ -85,7 +85,7 @@ Problem read_weights(const toml::array& array, std::vector<double>& to) {
   return std::nullopt;
 }
 
-/// A text of which `problem_of` says what is wrong with it, if anything is.
+/// A text, checked by `problem_of`.
 template <typename ProblemOf>
 Binding checked_text(std::string& to, ProblemOf problem_of) {
   const auto read = [&to, problem_of = std::move(problem_of)](const toml::node& node) -> Problem {
@@ -98,7 +98,7 @@ Binding checked_text(std::string& to, ProblemOf problem_of) {
   return {read, [&to] { return toml_string(to); }, true};
 }
 
-/// What word_or_weights() binds, written.
+/// The text of a value that word_or_weights() binds.
 std::string word_or_list(const std::string& word, const std::vector<double>& weights) {
   return weights.empty() ? toml_string(word) : fmt::format("[{}]", fmt::join(weights, ", "));
 }

@@ -18,7 +18,7 @@
 namespace bimetal::job {
 namespace {
 
-/// Where a value stands: "job.toml:12", or "--set train.epochs=3".
+/// The place of a value: "job.toml:12", or "--set train.epochs=3".
 using Where = std::string;
 
 [[noreturn]] void refuse(const Where& place, const std::string& problem) {
@@ -97,7 +97,7 @@ toml::table parse_toml(std::string_view text, const std::string& origin) {
   }
 }
 
-/// Whether `word` may stand in the place of that section; then its keys have what it says.
+/// Whether `word` may stand in the place of that section; if so, the section's keys get its values.
 bool assign_word(const Where& place, const std::vector<JobKey>& keys, std::string_view section,
                  std::string_view word) {
   for (const SectionWord& known : section_words()) {
@@ -137,8 +137,8 @@ void apply_file(const toml::table& file, const std::string& origin,
   }
 }
 
-/// What follows the '=' of an override, as `value` of a table of its own. TOML where it parses as
-/// one; otherwise, and for text keys unless it is in quotes, the words as they stand.
+/// The text after the '=' of an override, as `value` of a table of its own. It is taken as TOML if
+/// it parses. Otherwise, and for text keys without quotes, it is taken as it stands.
 toml::table override_value(const Where& place, const JobKey& key, std::string_view words) {
   try {
     auto table = toml::parse(fmt::format("value = {}", words));
@@ -192,7 +192,7 @@ std::string job_text(const std::filesystem::path& file) {
   return text;
 }
 
-/// `job` has what is taken where the file says nothing.
+/// `job`: the values for keys that the file does not set.
 JobConfig parse_into(JobConfig job, std::string_view toml, const std::string& origin,
                      const std::vector<std::string>& overrides) {
   const auto file = parse_toml(toml, origin);

@@ -58,15 +58,16 @@ struct TrainConfig {
   std::uint64_t seed = 1;             ///< below 2^63, TOML's largest whole number
   std::string dtype = "float32";      ///< "float32" or "float64"
   std::string precision = "float32";  ///< of the computation: a name of precision::Precision
-  /// What convolutions get their images in: "contiguous", "channels_last", or "auto".
+  /// The memory format of images for convolutions: "contiguous", "channels_last", or "auto".
   std::string memory_format = "contiguous";
   double loss_scale = 0;                   ///< float16: 0 finds it out
-  double loss_scale_initial = 65536;       ///< what it begins with where it finds itself
+  double loss_scale_initial = 65536;       ///< the scale that an automatic search begins with
   std::int64_t loss_scale_window = 2000;   ///< steps without an overflow after which it doubles
   std::int64_t loss_scale_hysteresis = 1;  ///< overflows until it is halved
   double loss_scale_min = 1;               ///< it does not fall below that
   std::string recompute = "none";       ///< "none", "all", "sqrt", "auto" or every how many units
-  std::string check_memory = "refuse";  ///< what will not fit: "refuse", "warn" or "off"
+  std::string check_memory = "refuse";  ///< for jobs that will not fit: "refuse", "warn" or
+                                        ///< "off"
   bool deterministic = false;           ///< the same bits in every run, or an error
   bool graphs = false;                  ///< steps are launched as graphs of the device
   std::string optimizer = "sgd";        ///< "sgd", "adam", "adamw", "lars", "lamb"
@@ -115,7 +116,7 @@ struct ServersConfig {
   bool operator==(const ServersConfig&) const = default;
 };
 
-/// Where parameters, gradients and the optimizer's state live: docs/zero.md.
+/// The place of parameters, gradients and the optimizer's state: docs/zero.md.
 struct ZeroConfig {
   std::int64_t level = 0;         ///< 1: states, 2: and gradients, 3: and parameters are in shards
   std::string shards = "memory";  ///< by "memory", "speed", or "equal"
@@ -123,9 +124,10 @@ struct ZeroConfig {
   std::string offload_optimizer = "none";   ///< "none", "host" or "disk"
   std::string offload_parameters = "none";  ///< likewise
   std::string offload_path;                 ///< folder for "disk"
-  std::int64_t copies = 1;                  ///< 2: of each shard, on another rank
+  std::int64_t copies = 1;                  ///< 2: each shard is on another rank, too
   std::int64_t keep_below = 0;              ///< level 3: smaller parameters stay whole; elements
-  std::string update = "step";              ///< level 3: of all at its end, or in "backward"
+  std::string update = "step";              ///< level 3: "step" updates all at its end; or
+                                            ///< "backward"
   bool operator==(const ZeroConfig&) const = default;
 };
 
@@ -146,7 +148,7 @@ struct MeshConfig {
   bool operator==(const MeshConfig&) const = default;
 };
 
-/// What is shortened on the wire: docs/compression.md.
+/// Compression on the wire: docs/compression.md.
 struct CompressionConfig {
   std::string gradients = "none";         ///< a name of comm::Scheme
   std::string parameters = "none";        ///< likewise, from parameter servers to workers
@@ -173,7 +175,7 @@ struct ClusterConfig {
   bool operator==(const ClusterConfig&) const = default;
 };
 
-/// What becomes of the job when workers come, leave or are lost: docs/elastic.md.
+/// How the job goes on when workers come, leave or are lost: docs/elastic.md.
 struct ElasticConfig {
   std::int64_t min_workers = 0;  ///< that go on; 0: 1 on several machines, and on one none do
   std::int64_t max_workers = 0;  ///< newcomers beyond that wait; 0: any number
@@ -189,7 +191,7 @@ struct FabricConfig {
   bool operator==(const FabricConfig&) const = default;
 };
 
-/// Of MonitorConfig::trackers: trackio, where rank 0's Python has it.
+/// The value of MonitorConfig::trackers for trackio, if rank 0's Python has it.
 inline constexpr const char* kAutoTrackers = "auto";
 
 struct MonitorConfig {
@@ -235,7 +237,7 @@ JobConfig parse_job(std::string_view toml, const std::string& origin,
 /// Changes keys of a job that is there already, as `overrides` of load_job say. Errors: its.
 void apply_overrides(JobConfig& job, const std::vector<std::string>& overrides);
 
-/// Every key with its value, so that parse_job(to_toml(job)) == job: what a launcher sends to
+/// Every key with its value, so that parse_job(to_toml(job)) == job: a launcher sends it to
 /// machines that have no file.
 std::string to_toml(const JobConfig& job);
 

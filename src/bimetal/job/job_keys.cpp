@@ -180,7 +180,8 @@ JobFacts facts_of(const JobConfig& job) {
 
 namespace {
 
-/// What each rank has, in the order of ranks and of `mine`, which are of equal number everywhere.
+/// Every rank's texts, in the order of ranks and of `mine`. All ranks have the same number of
+/// texts.
 std::vector<std::vector<std::string>> gathered(comm::Group group,
                                                const std::vector<std::string>& mine,
                                                std::chrono::milliseconds timeout) {
@@ -196,7 +197,7 @@ std::vector<std::vector<std::string>> gathered(comm::Group group,
   return all;
 }
 
-/// `said`: what is told of the i-th text, which differs on that rank, with what all ranks have.
+/// `said`: the message on the i-th text, which differs on that rank, given all ranks' texts.
 template <typename Said>
 void require_same(comm::Group group, const std::vector<std::string>& mine,
                   std::chrono::milliseconds timeout, const Said& said) {

@@ -5,8 +5,8 @@
 // The kinds of values that a job file's keys take: how each is read from TOML, what it refuses, and
 // how it is written again.
 //
-// Ranks may have been started by hand, each with a job file of its own. What must be equal for them
-// to work together is compared before anything else; their data follows in shared_data.h.
+// Ranks may have been started by hand, each with a job file of its own. Settings that must be equal
+// for them to work together are compared before anything else. Their data follows in shared_data.h.
 
 #include <toml++/toml.h>
 
@@ -47,7 +47,8 @@ struct JobKey {
 /// All keys, bound to the members of `job`, which must outlive them.
 std::vector<JobKey> job_keys(JobConfig& job);
 
-/// A word in the place of a whole section, as in mesh = "auto", and what it says of its keys.
+/// A word in the place of a whole section, as in mesh = "auto", and its meaning for the section's
+/// keys.
 struct SectionWord {
   std::string_view section, word;
   std::vector<std::pair<std::string_view, std::string_view>> values;  ///< key, word
@@ -81,7 +82,7 @@ inline constexpr Range kFraction{.min = 0, .max = 1, .below_max = true};
 inline constexpr Range kRatio{.min = 0, .max = 1};
 inline constexpr Range kShare{.min = 0, .max = 1, .above_min = true};
 inline constexpr Range kMegabytes{.min = 0, .max = 1e6, .above_min = true};
-/// Up to eleven days: far from what a clock's nanoseconds can hold.
+/// Up to eleven days: far from the limit of a clock's nanoseconds.
 inline constexpr Range kSeconds{.min = 0, .max = 1e6, .above_min = true};
 inline constexpr Range kSecondsOrNone{.min = 0, .max = 1e6};
 
@@ -124,7 +125,7 @@ Binding mesh_tensor(MeshConfig& to);
 /// count = 2 | [3, 1]
 Binding server_weights(ServersConfig& to);
 
-// What [mesh] may leave open.
+// Settings that [mesh] may leave open.
 
 /// MeshConfig::stages and tensor where the job file says "auto": measured and chosen before
 /// training.
@@ -136,8 +137,8 @@ inline constexpr std::int64_t kAutoReplicas = 0;
 /// Each number of a mesh is at most that.
 inline constexpr std::int64_t kMostRanks = 1 << 20;
 
-/// Of MeshConfig::schedule: whichever is fastest. Job files that leave stages or tensor open and
-/// name no schedule have it.
+/// The value of MeshConfig::schedule for the fastest one. Job files that leave stages or tensor
+/// open and name no schedule have it.
 inline constexpr const char* kAutoSchedule = "auto";
 
 /// Whether either is left open.
@@ -153,15 +154,15 @@ inline int server_processes(const ServersConfig& servers) {
 /// Names of settings and their values.
 using JobFacts = std::vector<std::pair<std::string, std::string>>;
 
-/// What all processes of a job must have alike.
+/// The facts that must be the same in all processes of a job.
 JobFacts facts_of(const JobConfig& job);
 
 /// Error(CallMismatch), on every rank, names the first key that differs from rank 0's, both values
 /// and the rank. Collective.
 void require_same_job(comm::Group group, const JobConfig& job, std::chrono::milliseconds timeout);
 
-/// The same of what ranks have found out besides: texts like "training data = 500 samples", of
-/// which all have as many.
+/// The same for further facts of the ranks: texts like "training data = 500 samples". All ranks
+/// have the same number of texts.
 void require_same_facts(comm::Group group, const std::vector<std::string>& facts,
                         std::chrono::milliseconds timeout);
 

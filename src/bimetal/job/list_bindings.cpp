@@ -15,7 +15,8 @@
 namespace bimetal::job {
 namespace {
 
-/// What `one` takes, or an array of numbers of at least 1, a stage's each: `taken` is then called.
+/// Takes what `one` takes, or an array of numbers of at least 1, one for each stage. `taken` is
+/// then called.
 Binding or_by_stage(const Binding& one, std::vector<std::int64_t>& several,
                     std::function<void()> taken) {
   const auto read = [&several, taken = std::move(taken),

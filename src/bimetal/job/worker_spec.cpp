@@ -24,8 +24,8 @@ constexpr std::array<std::string_view, 5> kPrecisions = {"float32", "tf32", "bfl
                                                          "auto"};
 constexpr std::array<std::string_view, 3> kPlaces = {"none", "host", "disk"};
 
-/// More than machines have: on any of them a slip of the pen. What one machine takes it says itself
-/// (device::apply_worker_limits).
+/// More threads than any machine has: a larger number is a typing error. Each machine has its own
+/// limit (device::apply_worker_limits).
 constexpr int kMostThreads = 1024;
 
 struct Unit {
@@ -33,8 +33,8 @@ struct Unit {
   std::uint64_t bytes;
 };
 
-// Binary units first and descending: of those that divide the size to_string takes the one that
-// leaves the smallest number, and of several the first.
+// Binary units first and descending: to_string takes the unit that divides the size and leaves the
+// smallest number, and the first among several.
 constexpr std::array<Unit, 9> kUnits = {{{"TiB", 1ull << 40},
                                          {"GiB", 1ull << 30},
                                          {"MiB", 1ull << 20},

@@ -1,6 +1,6 @@
 #pragma once
-// What one worker runs on, as typed after --worker. Part of the job's configuration, so it parses
-// without libtorch being initialised.
+// A worker's device, as typed after --worker. Part of the job's configuration, so it parses without
+// libtorch being initialised.
 //
 //   spec   = type [ ":" item { "," item } ]
 //   type   = "auto" | "cpu" | "cuda" | "mps" | "xpu"      (AMD cards are "cuda" to libtorch)
@@ -30,7 +30,8 @@ struct WorkerSpec {
   std::optional<int> index;    ///< cuda:1 → 1
   std::optional<int> threads;  ///< CPU threads; default: cores ÷ workers on this host
   double speed = 1.0;          ///< (0, 1]: emulates a slower device by pausing after compute
-  std::optional<std::uint64_t> memory_bytes;  ///< memory=2GiB: what the worker may allocate
+  std::optional<std::uint64_t> memory_bytes;  ///< memory=2GiB: limit of the worker's
+                                              ///< allocations
   std::string precision = {};  ///< as train.precision, for this worker; empty: the job's
   /// As in [zero] of the job file, for this worker; empty: the job's.
   std::string offload_optimizer = {}, offload_parameters = {}, offload_path = {};
@@ -48,7 +49,7 @@ std::string with_device(WorkerSpec spec, std::string device);
 /// The shortest spec that parses back to an equal one; default values are left out.
 std::string to_string(const WorkerSpec& spec);
 
-/// What a worker computes in: its own precision, or else the job's.
+/// The precision that a worker computes in: its own, or else the job's.
 const std::string& precision_of(const JobConfig& job, const WorkerSpec& worker);
 
 /// The job as this worker has it: with what its spec gives for it alone of [zero].

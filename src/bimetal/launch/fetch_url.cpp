@@ -57,7 +57,7 @@ std::uint64_t bytes_in(const fs::path& folder) {
   return bytes;
 }
 
-/// The Python process and what it tells.
+/// The Python process and its messages.
 class Fetcher {
  public:
   Fetcher(const data::FetchRequest& request, progress::Meter& meter)

@@ -12,7 +12,7 @@ import os
 import pathlib
 import sys
 
-# What the file systems say of a file that changes with it. The size alone is no proof.
+# The facts by which file systems show that a file has changed. The size alone is no proof.
 STAMPS = ("ETag", "etag", "Last-Modified", "last_modified", "LastModified", "mtime", "updated", "generation",
           "md5Hash", "Content-MD5", "Digest", "ino")
 ORIGIN = "origin.json"
@@ -56,7 +56,7 @@ def find(files, root, name):
             return there, path, files.info(path)
         except FileNotFoundError:
             pass
-        except Exception as error:  # some servers forbid what they do not have
+        except Exception as error:  # some servers forbid names that they do not have
             trouble = trouble or error
     if trouble is not None:
         raise trouble
@@ -78,7 +78,7 @@ def fetch(files, path, size, into):
 
 
 def contents(path):
-    """What is remembered of a file: what it holds, and by what one sees that nobody has written to it since."""
+    """The note on a file: its digest, and the facts that show whether anybody has written to it since."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while piece := file.read(READ_AT_ONCE):

@@ -1,7 +1,7 @@
 #pragma once
-// What the launchers of one job on several machines tell each other through its store: the host
-// offers the job, the others claim rank numbers, the host gives the start, and whoever sees the job
-// fail says why, so that every terminal shows the same cause. docs/running.md shows the use.
+// How the launchers of one job on several machines talk through its store. The host offers the job,
+// the others claim rank numbers, and the host gives the start. A launcher that sees the job fail
+// says why, so that every terminal shows the same cause. docs/running.md shows the use.
 
 #include <atomic>
 #include <memory>
@@ -23,7 +23,7 @@ class JobStore final : public rendezvous::Store {
  public:
   explicit JobStore(std::unique_ptr<rendezvous::Store> store) : store_(std::move(store)) {}
 
-  /// The job has failed: what is still to be told is worth no long wait.
+  /// The job has failed: the remaining news is worth no long wait.
   void hurry() noexcept { hurried_ = true; }
 
   void set(std::string_view key, std::string_view value, Deadline deadline) override;
@@ -43,10 +43,10 @@ class JobStore final : public rendezvous::Store {
 
 struct JobOffer {
   std::string version;   ///< of the host's Bimetal; all machines run the same
-  std::string request;   ///< what each rank is to do, the whole job in it
+  std::string request;   ///< each rank's task, the whole job in it
   int world_size = 0;    ///< ranks over all machines
   int servers_here = 0;  ///< parameter servers that the host runs
-  /// Of `bimetal launch`: what its ranks run there; `request` is empty then.
+  /// For `bimetal launch`: the command that its ranks run there; `request` is then empty.
   std::vector<std::string> command = {};
 };
 
@@ -63,7 +63,7 @@ class JobBoard {
   JobOffer read_offer(Deadline deadline);
 
   /// Takes the next `workers` rank numbers and returns the first of them. Error(InvalidArgument)
-  /// when fewer are free: it says how many are, and what can be done.
+  /// when fewer are free: it says how many are free, and what to do.
   int claim(int workers, int world_size);
 
   /// Which ranks each machine has claimed, in their order: once all have been.
@@ -95,7 +95,7 @@ class JobBoard {
   void fail(const Error& cause, const std::string& host_name);
   std::optional<Error> failure();
 
-  /// What failed here follows from something elsewhere.
+  /// The failure here follows from one elsewhere.
   void know_no_cause();
 
   /// Whether a machine has noted its trouble, and has told neither a cause nor that it knows none.

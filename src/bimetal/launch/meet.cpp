@@ -15,8 +15,9 @@
 namespace bimetal::launch {
 namespace {
 
-/// Where rank 0 serves the store. On one machine the ranks meet on loopback, whatever name
-/// MASTER_ADDR gives the machine: no token is needed then, and no other machine reaches the job.
+/// The address at which rank 0 serves the store. On one machine the ranks meet on loopback,
+/// whatever name MASTER_ADDR gives the machine: no token is needed then, and no other machine
+/// reaches the job.
 net::Endpoint meeting_point(const RankEnvironment& env) {
   const bool loopback = env.store == StoreOwner::RankZero && env.on_one_machine();
   return {loopback ? "127.0.0.1" : env.master.host, env.master.port};
@@ -36,7 +37,7 @@ std::unique_ptr<rendezvous::Store> find_store(const RankEnvironment& env,
               env.rank);
 }
 
-/// Of keys in the store.
+/// The prefix of keys in the store.
 std::string prefix_of(const RankEnvironment& env) {
   return fmt::format("mesh/{}", env.attempt);
 }
@@ -66,7 +67,7 @@ comm::Group join(const RankEnvironment& env, const JoinOptions& options,
   return group;
 }
 
-/// For the others to read what is wrong, before the store goes with this rank.
+/// For the others to read the error, before the store goes with this rank.
 constexpr std::chrono::seconds kTimeToRead{1};
 
 }  // namespace

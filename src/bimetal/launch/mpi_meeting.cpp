@@ -67,7 +67,7 @@ std::uint16_t chosen_port() {
   throw Error(ErrorCode::InvalidArgument, fmt::format("MASTER_PORT={} is no port", text));
 }
 
-/// Rank 0's word to the others: address, port, token, or what is wrong with them.
+/// Rank 0's word to the others: address, port, token, or their fault.
 std::string invitation(const RankPlace& place) {
   const bool alone = place.local_world_size == place.world_size;
   try {

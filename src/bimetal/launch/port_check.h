@@ -10,7 +10,7 @@
 namespace bimetal::launch {
 
 /// Holds a port of this host, so that the others can try to reach it, until destroyed. Nothing is
-/// ever read from or written to whoever connects: the system alone answers.
+/// ever read from a client or written to it: only the system answers.
 class HeldPort {
  public:
   /// `place` is an address of this host; port 0: a free one. Error(System) names the address if it
@@ -27,12 +27,12 @@ class HeldPort {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Connects to a held port and hangs up. Errors: Timeout or System with the address, the port, what
-/// this host calls itself, and what to try.
+/// Connects to a held port and hangs up. Errors: Timeout or System with the address, the port, this
+/// host's name for itself, and advice.
 void require_reachable(const net::Endpoint& place, std::chrono::milliseconds patience);
 
 /// Whether `host` (a name or address) is this machine: its own name, loopback, or an address of one
-/// of its interfaces. False for what cannot be looked up.
+/// of its interfaces. False for a name that cannot be looked up.
 bool is_this_machine(const std::string& host);
 
 }  // namespace bimetal::launch

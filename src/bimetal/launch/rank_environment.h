@@ -17,7 +17,7 @@
 
 namespace bimetal::launch {
 
-/// Who serves the store at MASTER_ADDR:MASTER_PORT.
+/// The process that serves the store at MASTER_ADDR:MASTER_PORT.
 enum class StoreOwner {
   /// The process that started the ranks (BIMETAL_STORE=launcher).
   /// Torchrun: a c10d::TCPStore is there (TORCHELASTIC_USE_AGENT_STORE=True).
@@ -30,7 +30,7 @@ enum class StoreOwner {
   ParameterServer,
 };
 
-/// Who this process is, and where it meets the others.
+/// This process's rank, and where it meets the others.
 struct RankEnvironment {
   int rank = 0;                             ///< from 0
   int world_size = 1;                       ///< ranks of the job
@@ -69,12 +69,12 @@ int elastic_minimum();
 /// once in a process's life.
 bool looks_like_rank();
 
-/// Nothing if this process was not started as a rank. Where RANK is set that counts. Else a process
+/// Nothing if this process was not started as a rank. RANK counts if it is set. Otherwise a process
 /// that mpirun has started as one of several asks MPI, unless `asked` (or BIMETAL_TRANSPORT) is
-/// tcp. Else a task of srun, one of several, is the rank that Slurm says. With transport mpi, MPI
-/// is asked in any case, and must agree with RANK and WORLD_SIZE if these are set. Errors: those of
-/// rank_from_environment(), slurm_task() and net::mpi_world(); InvalidArgument if RANK and MPI
-/// disagree.
+/// tcp. Otherwise a task of srun, one of several, is the rank that Slurm says. With transport mpi,
+/// MPI is asked in any case, and must agree with RANK and WORLD_SIZE if these are set. Errors:
+/// those of rank_from_environment(), slurm_task() and net::mpi_world(); InvalidArgument if RANK and
+/// MPI disagree.
 std::optional<RankEnvironment> find_rank(comm::Transport asked, Deadline deadline);
 
 // Which rank this process is when Slurm's srun has started it. docs/launching.md shows the use.
@@ -91,7 +91,7 @@ struct SlurmTask {
 /// at a port made from the numbers of job and step, unless MASTER_ADDR or MASTER_PORT say
 /// otherwise. Error(InvalidArgument) names a variable that is missing or makes no sense.
 std::optional<SlurmTask> slurm_task(const Variables& variables);
-/// Of this process.
+/// The Slurm task that this process is.
 std::optional<SlurmTask> slurm_task();
 
 /// As a rank that finds its group by the store that rank 0 serves.

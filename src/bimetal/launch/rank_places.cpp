@@ -94,7 +94,7 @@ int slot_count(std::string_view text, std::string_view part) {
   return slots;
 }
 
-/// What ssh and the resolver get to see. A leading dash would be an option to ssh.
+/// A host name for ssh and the resolver. A leading dash would be an option to ssh.
 std::string host_name(std::string_view text, std::string_view part) {
   const auto allowed = [](unsigned char c) {
     return std::isalnum(c) || c == '.' || c == '-' || c == '_' || c == ':' || c == '%' || c == '@';

@@ -34,9 +34,9 @@ struct RankPlace {
 RankPlace place_of(std::span<const int> ranks_on_host, int host, int local_rank);
 
 /// RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, NODE_RANK, and
-/// HOROVOD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, _CROSS_RANK, _CROSS_SIZE. Who serves the store at
-/// MASTER_ADDR:MASTER_PORT is rank 0, and no member is there yet, whatever variables of a
-/// surrounding torchrun or `bimetal launch` may say.
+/// HOROVOD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, _CROSS_RANK, _CROSS_SIZE. Rank 0 serves the store
+/// at MASTER_ADDR:MASTER_PORT, and no member is there yet, whatever variables of a surrounding
+/// torchrun or `bimetal launch` may say.
 NamedValues rank_variables(const RankPlace& place);
 
 /// MASTER_ADDR and MASTER_PORT.
@@ -44,7 +44,8 @@ NamedValues master_variables(const std::string& host, int port);
 
 /// For ranks of a job that is elastic, whatever its file says: of how many members at least.
 inline constexpr const char* kElasticVariable = "BIMETAL_ELASTIC";
-/// Of a store on the rank's machine that outlives it: members show there who they are.
+/// The address of a store on the rank's machine that outlives the rank: members show there who they
+/// are.
 inline constexpr const char* kBoardVariable = "BIMETAL_BOARD";
 /// The same, for a process that comes later, which finds members there.
 inline constexpr const char* kDoorVariable = "BIMETAL_DOOR";
@@ -87,7 +88,7 @@ std::vector<HostRanks> place_ranks(const std::vector<HostSlots>& hosts, std::opt
 /// The name without "user@".
 std::string without_user(const std::string& host);
 
-/// Of that board.
+/// The key on that board.
 inline constexpr const char* kLastWordsKey = "launch/last-words";
 
 /// `where`: "report /home/me/run.json, checkpoint /home/me/runs/first/step-00000470"; paths are

@@ -31,7 +31,7 @@ std::string answer_key(std::int64_t number) {
   return fmt::format("door/answer/{}", number);
 }
 
-/// Of this process's own store.
+/// The deadline for this process's own store.
 Deadline soon() {
   return Deadline::after(std::chrono::seconds(10));
 }
@@ -62,7 +62,7 @@ void Door::look() {
   });
   for (auto& [number, visitor] : visitors_) {
     const auto beats = store_->add(beat_key(number), 0, soon());
-    // What was counted before the first look may be of one who is gone.
+    // Beats counted before the first look may be those of a process that is gone.
     if (visitor.beats >= 0 && beats != visitor.beats) {
       visitor.there_until = Deadline::after(silence_);
     }
@@ -78,7 +78,7 @@ void Door::take(std::int64_t number, std::string_view text) {
     visitors_.erase(std::exchange(last, number));
     visitors_.emplace(number, std::move(visitor));
   } catch (const Error&) {
-    // Whoever says what makes no sense waits for nothing.
+    // A process whose knock makes no sense waits for nothing.
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
-// Where a member hears from processes that want to be in the next epoch: a store of its own, which
-// it serves as long as it lives. They leave word there, and show by a count that they still wait.
+// The door at which a member hears from processes that want to be in the next epoch: a store of its
+// own, which it serves as long as it lives. They leave word there, and show by a count that they
+// still wait.
 
 #include <chrono>
 #include <cstdint>
@@ -46,13 +47,13 @@ class Door {
 
   /// Takes in who has come and who still waits.
   void look();
-  /// Those who have no answer yet, there or not. Of one process the last knock counts.
+  /// Those who have no answer yet, there or not. The last knock of a process counts.
   const std::map<std::int64_t, Visitor>& visitors() const { return visitors_; }
   /// nullptr: that process is none of them.
   const Visitor* visitor(std::uint64_t id) const;
 
   void answer(std::int64_t number, const Answer& answer);
-  /// Of all that wait; tells them to look for the meeting anew.
+  /// Answers all that wait; tells them to look for the meeting anew.
   void answer_all(const Answer& answer);
   void send_elsewhere() { answer_all({.verdict = Verdict::elsewhere}); }
 
@@ -67,15 +68,15 @@ class Door {
   std::int64_t seen_ = 0;
   Deadline next_sign_ = Deadline::at({});
   Deadline looked_ = Deadline::at({});  ///< the last look is no longer ago than `silence_`
-  bool fresh_ = false;  ///< who is seen for the first time has come since such a look
+  bool fresh_ = false;  ///< a process seen for the first time has come since such a look
   std::map<std::int64_t, Deadline> unread_;  ///< those who have a number and have not said more yet
   std::map<std::int64_t, Visitor> visitors_;
   std::map<std::uint64_t, std::int64_t> numbers_;  ///< of their last knocks, by process
 };
 
-/// What one who waits at `store` does. Returns the answer. Errors: PeerLost where the member is
-/// gone or silent; Timeout where it has not met anybody for `timeout` (none: it need not); whatever
-/// `wait` throws, which is called about ten times a second.
+/// Waits at `store`, and returns the answer. Errors: PeerLost if the member is gone or silent;
+/// Timeout if it has not met anybody for `timeout` (none: it need not); exceptions of `wait`, which
+/// is called about ten times a second.
 Answer knock_at(rendezvous::Store& store, const Knock& knock, std::chrono::milliseconds silence,
                 std::optional<std::chrono::milliseconds> timeout,
                 const std::function<void()>& wait);
@@ -83,22 +84,22 @@ Answer knock_at(rendezvous::Store& store, const Knock& knock, std::chrono::milli
 /// "HOST:PORT,HOST:PORT…". Errors: those of net::parse_endpoint.
 std::vector<net::Endpoint> doors_in(std::string_view text);
 
-/// Where this process is to have its door, by its environment. The host is BIMETAL_ADDRESS, or else
-/// the address on the way to `towards` (nobody: comm::address_for_meeting()); who `comes_later`,
-/// to members that are there already, is not taken for a rank of one machine. The port is
-/// BIMETAL_DOOR_PORT for the machine's first rank, the next ones behind it for those that follow;
-/// 0, any, without that, and for newcomers, whose machine may have such ranks already.
+/// The address for this process's door, by its environment. The host is BIMETAL_ADDRESS, or else
+/// the address on the way to `towards` (nobody: comm::address_for_meeting()); a process that
+/// `comes_later`, to members that are there already, is not taken for a rank of one machine. The
+/// port is BIMETAL_DOOR_PORT for the machine's first rank, the next ones behind it for those that
+/// follow; 0, any, without that, and for newcomers, whose machine may have such ranks already.
 /// Error(InvalidArgument) for a port that makes no sense.
 net::Endpoint door_of_process(const std::optional<net::Endpoint>& towards, int local_rank,
                               bool comes_later);
 
-/// Where a store shows who is in this epoch, once there is one.
+/// The key under which a store shows who is in this epoch, once there is one.
 inline constexpr const char* kRollKey = "door/roll";
 
 /// Shows everybody at `store` who is in this epoch.
 void show(rendezvous::Store& store, const Roll& roll);
 
-/// Whom a member takes for the members of its epoch; nothing where it has not been in one yet.
+/// A member's roll of its epoch; nothing if it has not been in one yet.
 std::optional<Roll> roll_at(rendezvous::Store& store, Deadline deadline);
 
 }  // namespace bimetal::membership

@@ -27,10 +27,10 @@ struct Membership::Round {
   std::function<void()> wait;             ///< called while it waits; may throw
 };
 
-/// What is said against a process that wants to come in.
+/// The objection to a process that wants to come in.
 using Objection = std::function<std::optional<Error>(const Knock& knock)>;
 
-/// Those who wait at `door` and are not in `roll`. Who is objected to is refused.
+/// Those who wait at `door` and are not in `roll`. Processes with an objection are refused.
 std::vector<Member> newcomers_at(Door& door, const Roll& roll, const Objection& objection);
 
 /// As the member sees it whose door it is. Use from one thread.
@@ -59,7 +59,7 @@ class Meeting {
   void look_again() { gone_ = given_up_; }
 
   // Once it is settled:
-  /// Of a member that has come.
+  /// The failure of a member that has come.
   std::optional<Error> failure() const;
   /// Whether those who have come may go on without the others.
   bool has_majority() const;

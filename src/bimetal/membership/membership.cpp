@@ -32,12 +32,12 @@ std::uint64_t random_id() {
   return (std::uint64_t{device()} << 32) ^ device();
 }
 
-/// To whoever comes too late.
+/// For a process that comes too late.
 Error job_is_done() {
   return {ErrorCode::PeerLost, "the job is done: nobody needs another worker"};
 }
 
-/// What the first group says about where a split would leave the job.
+/// The first group's word on which side a split would leave the job to.
 std::string keeper_of(const std::string& asked, const std::vector<Member>& members) {
   if (asked == kEither) return {};
   const bool one_machine =
@@ -167,14 +167,14 @@ void Membership::fail(const Error& failure) noexcept {
     Round round{.until = Deadline::after(kToTell), .wait = [] {}};
     meet(round);
   } catch (...) {
-    // Whoever has not been told finds this member gone.
+    // A member that has not been told finds this member gone.
   }
 }
 
 void Membership::finish() noexcept {
   over_ = true;
   try {
-    // Who is in this epoch, and missed its end, ends it alone.
+    // A member that is in this epoch, and missed its end, ends it alone.
     Roll ended;
     ended.epoch = roll_.epoch;
     show_roll(std::move(ended));
@@ -186,7 +186,7 @@ void Membership::finish() noexcept {
     }
     std::this_thread::sleep_for(kToRead);
   } catch (...) {
-    // Whoever has not been told finds this member gone.
+    // A member that has not been told finds this member gone.
   }
 }
 

@@ -1,12 +1,12 @@
 #pragma once
-// From those who belong to a job to a group of them, again and again: members leave or are lost,
-// newcomers come, and nobody's loss ends the job. docs/elastic.md tells what people see of it.
+// Forms a group of a job's members, again and again: members leave or are lost, newcomers come, and
+// nobody's loss ends the job. docs/elastic.md tells what people see of it.
 //
 // Every member serves a small store, its door, and knows from the last epoch where the others' are.
-// When an epoch ends, all go to the door of the first member that is there; that one waits until
-// each of the others has come or is known to be gone, and tells those who are there their ranks.
-// An epoch begins when all of its members have connected, so that no two can begin of which each
-// has a majority of the last one's members.
+// When an epoch ends, all go to the door of the first member that is there. That one waits until
+// each of the others has come or is known to be gone, and tells those who are there their ranks. An
+// epoch begins when all of its members have connected, so that no two can begin of which each has a
+// majority of the last one's members.
 
 #include <chrono>
 #include <cstdint>
@@ -30,10 +30,10 @@ namespace bimetal::membership {
 
 class Meeting;
 
-/// Whether a rank has failed by what has become of another.
+/// Whether a rank has failed because of another rank's end.
 bool follows_from_a_loss(const Error& error);
 
-/// For Options::keeper: whoever is left may go on.
+/// For Options::keeper: any members that are left may go on.
 inline constexpr const char* kEither = "either";
 
 struct Options {
@@ -41,7 +41,7 @@ struct Options {
   std::uint16_t port = 0;            ///< of the door; 0: any
   net::Token token = {};
   std::string host = {};    ///< this machine's name
-  std::string worker = {};  ///< what it computes on
+  std::string worker = {};  ///< its device
   std::string job = {};     ///< see train()
   /// Machine that decides where half of the members have lost the other half; empty: that of the
   /// first epoch's rank 0, or "either".
@@ -52,7 +52,7 @@ struct Options {
   std::chrono::milliseconds patience{std::chrono::minutes(1)};
   /// For a member that is there to come: a step may take that long.
   std::chrono::milliseconds timeout{std::chrono::minutes(1)};
-  /// After which a silent one counts as gone.
+  /// The silence after which a member counts as gone.
   std::chrono::milliseconds silence{std::chrono::seconds(1)};
   comm::GroupOptions group = {};
   /// A store in which rank 0 shows who is in the epoch, too, as long as it is there: a launcher's.
@@ -78,12 +78,12 @@ class Membership {
   /// of its machines.
   void found(comm::Group first);
 
-  /// In place of found(), for a process that comes later: knocks at `doors`, of which one must be a
+  /// In place of found(), for a process that comes later: knocks at `doors`, one of which must be a
   /// member's, until it is in. Errors: what the members refuse it for; PeerLost if none is there.
   comm::Group join(std::vector<net::Endpoint> doors);
 
-  /// What is trained: equal on all members, or they are refused. Before join() and the first
-  /// next().
+  /// The facts on the training that must be equal on all members; others are refused. Call it
+  /// before join() and the first next().
   void train(std::string job) { options_.job = std::move(job); }
   /// Options::wait from now on.
   void wait_with(std::function<void()> wait) { options_.wait = std::move(wait); }
@@ -98,8 +98,8 @@ class Membership {
   /// of a member that has called fail().
   Change next(const std::optional<Error>& loss, std::span<const int> leaving = {});
 
-  /// The job has failed here: whoever comes to the next meeting is told so. Waits for them, but not
-  /// for long. Does not throw.
+  /// The job has failed here: members that come to the next meeting are told so. Waits for them,
+  /// but not for long. Does not throw.
   void fail(const Error& failure) noexcept;
 
   /// The job is done: newcomers who still wait at this door, or look at the board, are told so.

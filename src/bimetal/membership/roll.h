@@ -1,5 +1,5 @@
 #pragma once
-// Who belongs to a job, and what processes say to each other to agree on it: docs/elastic.md.
+// The members of a job, and the messages by which processes agree on them: docs/elastic.md.
 
 #include <cstdint>
 #include <optional>
@@ -34,12 +34,12 @@ struct Roll {
   bool operator==(const Roll&) const = default;
 };
 
-/// What a process leaves at another one's door when it wants to be in the next epoch.
+/// The message that a process leaves at another one's door when it wants to be in the next epoch.
 struct Knock {
   Member who;
   std::vector<std::uint64_t> lost = {};  ///< members that it has found missing
   std::string release = {};              ///< of its Bimetal
-  std::string job = {};                  ///< what it trains: equal on all members
+  std::string job = {};                  ///< the facts on its training: equal on all members
   std::optional<Error> failure = {};     ///< it has failed, and the job with it
 };
 
@@ -58,7 +58,7 @@ struct Answer {
   std::optional<Error> error = {};
 };
 
-// As bytes. Each decode throws Error(CorruptData) for what makes no sense.
+// As bytes. Each decode throws Error(CorruptData) for nonsense.
 
 std::string encode_roll(const Roll& roll);
 Roll decode_roll(std::string_view bytes);

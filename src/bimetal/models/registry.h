@@ -23,7 +23,7 @@
 
 namespace bimetal::models {
 
-// What the reference models are made of: layers, each of them a unit.
+// The parts of the reference models: layers, each of them a unit.
 
 /// A classifier of images: takes [b, C, H, W], gives logits [b, classes]. Its layers hold all of
 /// its parameters.
@@ -47,7 +47,7 @@ class Classifier : public torch::nn::Module {
  protected:
   using Forward = std::function<torch::Tensor(torch::Tensor x)>;
 
-  /// Registers `layer`; `compute(layer, x)` is what is done with it.
+  /// Registers `layer`; `compute(layer, x)` runs it.
   template <typename Contained, typename Compute>
   void add_layer(const std::string& name, const torch::nn::ModuleHolder<Contained>& layer,
                  Compute compute) {
@@ -79,9 +79,9 @@ struct ImageShape {
 /// Names: "cnn" (convolutions 1→32→64 of 3×3, each with ReLU and 2×2 max-pool; 128 hidden),
 /// "mlp" (two hidden layers of 256), "linear" (softmax regression), "resnet18", "resnet34",
 /// "resnet50" (below; first stage of 64 channels). `hidden` is another width of those hidden
-/// layers, or of that stage; 0: these. `norm_group`: of resnets, how many samples are normalised
-/// together (task/batch_norm.h); 0: each by itself. Error(InvalidArgument) gives the nearest known
-/// name, or says what the model cannot take: "linear" has no hidden layer.
+/// layers, or of that stage; 0: these. `norm_group`: for resnets, the number of samples that are
+/// normalised together (task/batch_norm.h); 0: each by itself. Error(InvalidArgument) gives the
+/// nearest known name, or says what the model cannot take: "linear" has no hidden layer.
 std::shared_ptr<Classifier> make_model(const std::string& name, ImageShape shape,
                                        std::int64_t hidden = 0, std::int64_t norm_group = 0);
 
@@ -116,19 +116,20 @@ class Cnn final : public Classifier {
   explicit Cnn(ImageShape shape, std::int64_t hidden = kCnnHidden);
 };
 
-// What residual networks repeat (He et al. 2016, "Deep residual learning for image recognition",
-// section 3 and figure 5). Their normalisation is by groups of channels (Wu and He 2018), which
-// looks at no other sample, or over groups of samples that do not hang on who computes them
-// (task/batch_norm.h): either way any split of a batch computes the same.
+// The repeated block of residual networks (He et al. 2016, "Deep residual learning for image
+// recognition", section 3 and figure 5). Their normalisation is by groups of channels (Wu and He
+// 2018), which looks at no other sample, or over groups of samples that do not depend on the rank
+// that computes them (task/batch_norm.h): either way any split of a batch computes the same.
 
-/// In which the channels are normalised.
+/// The number of groups in which channels are normalised.
 inline constexpr std::int64_t kNormGroups = 32;
 
-/// Without a bias, padded by (kernel − 1) ÷ 2; drawn as He et al. 2015 have it, by what goes out.
+/// Without a bias, padded by (kernel − 1) ÷ 2; drawn as in He et al. 2015, by the number of
+/// outputs.
 torch::nn::Conv2d residual_conv(std::int64_t in, std::int64_t out, std::int64_t kernel,
                                 std::int64_t stride);
 
-/// `samples`: how many are normalised together; 0: by groups of channels, of which there is then a
+/// `samples`: how many are normalised together; 0: by groups of channels, whose number is then a
 /// multiple of kNormGroups. Weights and biases have the same names either way.
 torch::nn::AnyModule residual_norm(std::int64_t channels, std::int64_t samples);
 
@@ -141,10 +142,9 @@ enum class BlockKind {
 std::int64_t expansion_of(BlockKind kind);
 
 /// relu(f(x) + x): [b, in, H, W] to [b, width × expansion, H ÷ stride, W ÷ stride], rounded up.
-/// Where that is another shape, x goes through a 1×1 convolution of that stride. The stride is that
-/// of the first 3×3. The last norm's weight begins at 0, so that the block begins as x (Goyal et
-/// al. 2017, section 5.1). Parameters are called conv1, bn1, … downsample.0, downsample.1, as in
-/// torchvision.
+/// If the shape changes, x goes through a 1×1 convolution of that stride. The stride is that of the
+/// first 3×3. The last norm's weight begins at 0, so that the block begins as x (Goyal et al. 2017,
+/// section 5.1). Parameters are called conv1, bn1, … downsample.0, downsample.1, as in torchvision.
 class ResidualBlockImpl final : public torch::nn::Module {
  public:
   /// `samples`: as residual_norm() has it.
@@ -172,7 +172,7 @@ struct ResNetDepth {
   std::array<std::int64_t, 4> blocks = {};
 };
 
-/// Of "resnet18", "resnet34", "resnet50"; nothing for other names.
+/// The depth of "resnet18", "resnet34" and "resnet50"; nothing for other names.
 std::optional<ResNetDepth> resnet_depth(std::string_view name);
 
 /// He et al. 2016, table 1: conv1, bn1, four stages layer1 … layer4 of residual blocks of which

@@ -20,8 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Whose rate alone has changed most since `before`, in words; nothing where none has by a tenth of
-/// that, as when the balancer has just learnt more.
+/// Names the worker whose rate alone has changed most since `before`. Nothing if none has changed
+/// by a tenth, as when the balancer has just learnt more.
 std::string reason_of(const std::vector<double>& before, const std::vector<double>& now) {
   constexpr double kMuch = 0.1;
   double most = kMuch;
@@ -204,7 +204,7 @@ void History::on_notice(const std::string& text) {
   add("notice", text);
 }
 
-/// What all ranks notice is there once, in rank 0's words.
+/// A notice of all ranks is there once, in rank 0's words.
 bool History::told(const std::string& notice) const {
   constexpr std::ptrdiff_t kLately = 50;
   const auto lately = events_.end() - std::min(kLately, std::ssize(events_));
@@ -243,7 +243,7 @@ void History::on_members(const progress::MembersChange& change) {
   each("left", change.left, "");
   each("joined", change.came, "");
   add("notice", progress::lines_of(change).back());
-  plan_.reset();  // the next step's shares are what is planned for these workers
+  plan_.reset();  // the next step's shares are the plan for these workers
 }
 
 std::string History::to_json(Known& known) const {
@@ -279,7 +279,7 @@ std::string History::to_json(Known& known) const {
 
 std::string History::news(Known& known) const {
   const std::scoped_lock lock(mutex_);
-  // Whatever else is new is an event, too.
+  // Any other news is an event, too.
   if (known.events == events_told_ && known.lines == lines_told_) return "";
   Json json = {{"events", events_since(events_, events_told_, known.events)},
                {"lines", events_since(lines_, lines_told_, known.lines)}};

@@ -1,5 +1,5 @@
 #pragma once
-// What a run has told since its start, for pictures: series that are thinned, events, and where the
+// A run's history since its start, for pictures: series that are thinned, events, and where the
 // time of a step went. Bounded in size, however long the run is.
 
 #include <cstdint>
@@ -29,13 +29,14 @@ struct Evaluated : EvaluatedAt {
   double at = 0;  ///< Unix time, seconds
 };
 
-/// What each worker was expected to do when these workers began, as far as it had been measured.
+/// The forecast for each worker when these workers began, as far as they had been measured.
 struct PlanOfShares {
   std::vector<std::int64_t> shares = {};
   std::vector<double> alone = {};
 };
 
-/// The observer's calls come from one thread; what makes text may be called from any other.
+/// The observer's calls come from one thread; functions that make text may be called from any
+/// other.
 class History final : public progress::Observer {
  public:
   static constexpr std::size_t kMostEvents = 1000;     ///< older ones are dropped
@@ -66,7 +67,7 @@ class History final : public progress::Observer {
 
   /// All of it, as one JSON object in one line.
   std::string to_json(Known& known) const;
-  /// What is new since then, likewise; empty: nothing.
+  /// The news since then, likewise; empty: none.
   std::string news(Known& known) const;
 
   /// For the run's record.

@@ -1,5 +1,5 @@
 #pragma once
-// What lets others watch a job: a page for `bimetal top`, one for Prometheus, and scalars for
+// The means to watch a job: a page for `bimetal top`, one for Prometheus, and scalars for
 // TensorBoard (docs/monitoring.md). Each is there only if it was asked for.
 
 #include <filesystem>
@@ -33,8 +33,8 @@ struct MonitorOptions {
 /// Error(Unauthorized) for an address beyond loopback and no token: anyone could watch the job.
 void require_token_for_monitor(const net::Endpoint& listen, const net::Token& job_token);
 
-/// To be told what rank 0 is told. Its calls come from one thread and copy some numbers; who asks
-/// for a page is answered by another one.
+/// An observer for rank 0. Its calls come from one thread and copy some numbers. Another thread
+/// answers requests for pages.
 class Monitor final : public progress::Observer {
  public:
   /// Errors: Unauthorized for an address beyond loopback without a token; System for a port in use
@@ -42,11 +42,11 @@ class Monitor final : public progress::Observer {
   explicit Monitor(const MonitorOptions& options);
   ~Monitor() override;
 
-  /// Where the pages are, with the real port; nothing if nobody asked for them.
+  /// The address of the pages, with the real port; nothing if nobody asked for them.
   std::optional<net::Endpoint> endpoint() const;
   /// The same as other machines reach it, HOST:PORT; empty if nobody asked for them.
   std::string address() const;
-  /// Where a browser opens the page, once: it may press buttons then. Empty likewise.
+  /// The link by which a browser opens the page, once: it may press buttons then. Empty likewise.
   std::string link();
   /// Its path alone, which is another one each time.
   std::string link_path() { return access_.new_link(); }

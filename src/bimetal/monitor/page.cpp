@@ -49,7 +49,7 @@ std::string event(std::string_view name, std::string_view json) {
   return fmt::format("event: {}\ndata: {}\n\n", name, json);
 }
 
-/// What a button asks for. Nothing for what is none.
+/// The request of a button. Nothing if the text is none.
 std::optional<progress::Asked> parse_press(const Json& json) {
   if (!json.is_object() || !json.contains("ask") || !json["ask"].is_string()) return std::nullopt;
   const auto number = [&](const char* name, std::uint64_t least, std::uint64_t most) {
@@ -139,7 +139,7 @@ std::optional<net::HttpAnswer> Page::answer(const net::HttpRequest& request,
 }
 
 net::HttpAnswer Page::enter(const net::HttpRequest& request) {
-  // Whoever only asks whether it is there has not opened it.
+  // A client that only asks whether the page is there has not opened it.
   const auto cookie = request.method == "GET" ? access_.open(request.path) : std::nullopt;
   if (cookie) return {.status = 303, .more_head = *cookie + "Location: /\r\n"};
   return {401, "text/plain; charset=utf-8",
@@ -185,7 +185,7 @@ net::HttpAnswer Page::stream(const net::HttpRequest& request) {
   return {.content_type = "text/event-stream", .stream = std::move(next)};
 }
 
-/// Other people of this machine may watch this job, but not read what else is in its folder.
+/// Other people of this machine may watch this job, but not read the rest of its folder.
 net::HttpAnswer Page::runs(const net::HttpRequest& request) const {
   if (!access_.knows(request)) {
     return {403, "text/plain; charset=utf-8",

@@ -1,8 +1,8 @@
 #pragma once
-// The page of a job for people with a browser: one file, then what happens as server-sent events,
-// and what is asked by its buttons.
+// The page of a job for people with a browser: one file, then events as server-sent events, and the
+// requests of its buttons.
 //
-// Who may look at the page, and who may press its buttons: docs/monitoring.md#who-may-do-what.
+// Access to the page and its buttons: docs/monitoring.md#who-may-do-what.
 
 #include <filesystem>
 #include <memory>
@@ -19,8 +19,8 @@
 
 namespace bimetal::monitor {
 
-/// A browser gets a cookie by a link that works once. Whoever has it may look, beyond loopback,
-/// too, and press buttons; each press must come from the page itself. Thread-safe.
+/// A browser gets a cookie by a link that works once. A browser with the cookie may look, beyond
+/// loopback, too, and press buttons; each press must come from the page itself. Thread-safe.
 class Access {
  public:
   Access();
@@ -32,13 +32,13 @@ class Access {
   /// path.
   std::optional<std::string> open(std::string_view path);
 
-  /// Whether `path` may be such a link: whoever is asked for it need not know anybody.
+  /// Whether `path` may be such a link. Anybody may ask for one.
   static bool is_link(std::string_view path);
 
   /// Whether the request has the cookie.
   bool knows(const net::HttpRequest& request) const;
 
-  /// What the page must send along when a button is pressed.
+  /// The text that the page must send along when a button is pressed.
   std::string_view press() const { return press_.text(); }
   /// Whether a press has the cookie and came from the page: it knows press(), and its origin is
   /// this very server, whatever its name is to the browser.
@@ -52,7 +52,7 @@ class Access {
   std::optional<net::Token> link_;
 };
 
-/// What people may ask of the job by buttons.
+/// The requests that people may make of the job by buttons.
 struct Buttons {
   progress::Requests* requests = nullptr;  ///< none: there are no buttons
   bool save = false;                       ///< the job has a folder for checkpoints
@@ -71,7 +71,7 @@ class Page {
   /// Nothing for paths that are not the page's.
   std::optional<net::HttpAnswer> answer(const net::HttpRequest& request, std::string_view body);
 
-  /// The file, with what the browser may load and run as its head's lines.
+  /// The file, with head lines that say what the browser may load and run.
   static net::HttpAnswer file();
 
  private:

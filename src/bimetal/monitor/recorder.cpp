@@ -77,7 +77,7 @@ void Recorder::on_step(const progress::Progress& progress) {
 }
 
 void Recorder::remember(const progress::Progress& progress) {
-  // The first step's span began before it: what was done by then is nothing.
+  // The first step's span began before it: by then nothing was done.
   if (marks_.empty()) {
     marks_.push_back({0, std::vector<progress::WorkerTotals>(progress.workers.size())});
   }
@@ -149,7 +149,7 @@ Status Recorder::status() const {
   return status;
 }
 
-/// Whatever is known of it; not every vector has an entry for every rank at every time.
+/// Everything known of it. Not every vector has an entry for every rank at every time.
 WorkerStatus Recorder::worker(std::size_t rank) const {
   WorkerStatus worker{.rank = static_cast<int>(rank)};
   if (rank < places_.size()) {

@@ -30,7 +30,7 @@ class Recorder final : public progress::Observer {
   Status status() const;
 
  private:
-  /// What has been done by a moment of training.
+  /// The work done by a moment of training.
   struct Mark {
     double elapsed_s = 0;
     std::vector<progress::WorkerTotals> workers;

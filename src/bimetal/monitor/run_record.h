@@ -1,6 +1,6 @@
 #pragma once
-// What a training leaves of itself in its folder of checkpoints, training.json, for who compares
-// several or lists them: docs/monitoring.md#runs.
+// The record of a training in its folder of checkpoints, training.json, for programs that compare
+// or list trainings: docs/monitoring.md#runs.
 //
 // Parts of a run's record that the page has, too.
 
@@ -60,14 +60,14 @@ struct RunRecord {
 std::string to_json(const RunRecord& record);
 std::string to_json(const std::vector<RunRecord>& records);
 
-/// Nothing for what is none.
+/// Nothing for text that is none.
 std::optional<RunRecord> parse_run_record(std::string_view json);
 
 /// That of a folder of checkpoints; nothing where there is none that can be read.
 std::optional<RunRecord> read_run_record(const std::filesystem::path& folder);
 
-/// Of the folders in `parent` those with a record or with checkpoints, the last changed first, and
-/// not more than `most`. Empty if there is no such folder.
+/// The folders in `parent` with a record or with checkpoints, the last changed first, and at most
+/// `most` of them. Empty if there is no such folder.
 std::vector<RunRecord> list_runs(const std::filesystem::path& parent, std::size_t most);
 
 /// Not more than kMostPoints, each the mean of those that it stands for.

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::chrono::seconds kRecordEvery{5};
 
-/// Of what was there before, the part up to where a run goes on behind `step`.
+/// The part of an earlier record up to `step`, behind which a run goes on.
 RunRecord up_to(RunRecord record, std::int64_t step) {
   const auto later = [&](const auto& point) { return point.step > step; };
   std::erase_if(record.curve, later);
@@ -78,7 +78,7 @@ void RunWriter::write_until_ended() {
     lock.unlock();
     try {
       write();
-    } catch (const std::exception& error) {  // saving says what is wrong with the folder
+    } catch (const std::exception& error) {  // saving names the folder's fault
       log(LogLevel::info, "no {} is written: {}", kRunFile, error.what());
     }
     lock.lock();

@@ -15,7 +15,7 @@
 namespace bimetal::monitor {
 
 /// There is no file before the first step. A training that goes on from a checkpoint goes on with
-/// the record, too. Where the disk fails nothing is written, and training goes on.
+/// the record, too. If the disk fails, nothing is written, and training goes on.
 class RunWriter {
  public:
   /// `recorder` and `history` must outlive it.
@@ -26,7 +26,7 @@ class RunWriter {
   RunWriter(const RunWriter&) = delete;
   RunWriter& operator=(const RunWriter&) = delete;
 
-  /// Where people find it while it runs. Before the first step.
+  /// The address at which people find it while it runs. Call it before the first step.
   void set_place(std::string host, std::string address);
 
   /// Another process goes on with the run, and with its record.
@@ -44,7 +44,7 @@ class RunWriter {
   const History& history_;
   const std::filesystem::path folder_;
   const std::string job_;
-  std::optional<RunRecord> before_;  ///< what it goes on with
+  std::optional<RunRecord> before_;  ///< the record that it goes on with
   bool begun_ = false;               ///< the writing thread's, like before_
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -20,8 +20,8 @@
 namespace bimetal::monitor {
 
 // TensorBoard's event files: records in TFRecord's framing, each a protocol buffer of type Event.
-// Of both only what scalars take, written out by hand: the whole of TensorFlow's messages would
-// come with a compiler for them. Pure functions, but for EventFile. Sources:
+// Only the parts that scalars need are here, written out by hand: the whole of TensorFlow's
+// messages would come with a compiler for them. Pure functions, but for EventFile. Sources:
 //   framing and checksum: tensorflow/core/lib/io/record_writer.h, tensorflow/core/lib/hash/crc32c.h
 //   messages: tensorflow/core/util/event.proto, tensorflow/core/framework/summary.proto
 //   encoding: https://protobuf.dev/programming-guides/encoding/
@@ -37,7 +37,8 @@ std::uint32_t masked_crc32c(std::string_view bytes) noexcept;
 std::string frame_record(std::string_view data);
 
 struct Scalar {
-  std::string tag;  ///< "loss", "images_per_s/rank_0"; TensorBoard groups by what is before the '/'
+  std::string tag;  ///< "loss", "images_per_s/rank_0"; TensorBoard groups by the part before
+                    ///< the '/'
   float value = 0;
 };
 
@@ -70,13 +71,13 @@ class EventFile {
   std::ofstream file_;
 };
 
-/// add_step() and add_evaluation() come from one thread and never wait for the disk. Where the disk
+/// add_step() and add_evaluation() come from one thread and never wait for the disk. If the disk
 /// fails, a warning is logged, and nothing is written from then on.
 class ScalarLog {
  public:
   /// Error(System) where the folder or the file cannot be made.
   ScalarLog(const std::filesystem::path& folder, const std::string& host);
-  /// Writes what is left.
+  /// Writes the rest.
   ~ScalarLog();
   ScalarLog(const ScalarLog&) = delete;
   ScalarLog& operator=(const ScalarLog&) = delete;

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kTestLoss = "test_loss";
 constexpr const char* kValidationLoss = "validation_loss";
 
-/// Of fields: "test_" of "test_accuracy".
+/// The prefix of a field: "test_" of "test_accuracy".
 std::string prefix_of(std::string_view field) {
   return std::string(field.substr(0, field.find('_') + 1));
 }
@@ -148,7 +148,7 @@ Status parse_status(std::string_view text) {
       visit_worker(JsonReader(entry), status.workers.emplace_back());
     }
     return status;
-  } catch (const Json::exception&) {  // whose words would quote what a stranger sends
+  } catch (const Json::exception&) {  // its text would quote a stranger's bytes
     throw Error(ErrorCode::ProtocolMismatch,
                 "what answers there tells no status of a job, or is another version of Bimetal");
   }

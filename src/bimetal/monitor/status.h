@@ -28,7 +28,7 @@ struct WorkerStatus {
   std::int64_t share = 0;                          ///< samples of the next global batch
   std::optional<double> memory_bytes = {};         ///< that its process has
   double samples_per_s_alone = 0;                  ///< of its own computation
-  std::optional<double> samples_per_s = {};        ///< what it adds to the job's rate
+  std::optional<double> samples_per_s = {};        ///< its part of the job's rate
   std::optional<double> wait_part = {};            ///< of the time, 0…1
   std::optional<double> bytes_per_s = {};          ///< sent
   std::optional<double> staleness = {};            ///< mean over its updates
@@ -52,9 +52,10 @@ struct Status {
   std::optional<double> test_loss = {};        ///< likewise
   progress::Metrics validation_metrics = {};   ///< the same of validation data
   std::optional<double> validation_loss = {};  ///< likewise
-  std::optional<std::string> schedule = {};    ///< where the model is cut, like what follows
+  std::optional<std::string> schedule = {};    ///< set if the model is cut, like the members
+                                               ///< below
   std::optional<std::int64_t> micro_batches = {};
-  // Of an elastic job, since rank 0 became that.
+  // For an elastic job, since rank 0 became that.
   std::int64_t workers_lost = 0, workers_left = 0, workers_joined = 0;
   double change_s = 0;                    ///< that these changes have cost in all
   std::vector<std::string> notices = {};  ///< the last few
@@ -64,7 +65,7 @@ struct Status {
 /// One line.
 std::string to_json(const Status& status);
 
-/// The inverse. Whatever else `json` holds is Error(ProtocolMismatch).
+/// The inverse. Error(ProtocolMismatch) if `json` holds anything else.
 Status parse_status(std::string_view json);
 
 /// Seconds since 1970.
@@ -72,7 +73,7 @@ inline double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-/// What a server says of such a text.
+/// The content type that a server gives such a text.
 inline constexpr const char* kPrometheusContentType = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Every metric that is known now, with its HELP and TYPE; docs/monitoring.md lists them.

@@ -14,8 +14,8 @@
 namespace bimetal::net {
 namespace {
 
-// What container engines, hypervisors and network plug-ins call the interfaces that they make on
-// their host. Inside a container the same link is called eth0, and used.
+// The names that container engines, hypervisors and network plug-ins give to interfaces on their
+// host. Inside a container the same link is called eth0, and used.
 constexpr std::array<std::string_view, 17> kContainerInterfaces = {
     "docker", "br-",   "veth",   "virbr", "vnet",    "cni",   "flannel",   "cali",    "cilium",
     "lxc",    "lxdbr", "podman", "vmnet", "vboxnet", "kube-", "vEthernet", "bridge10"};
@@ -30,7 +30,8 @@ bool has_meaning_elsewhere(const asio::ip::address& address) {
          !address.is_multicast() && !(address.is_v6() && address.to_v6().is_link_local());
 }
 
-/// Of 169.254.0.0/16, which machines without an address from elsewhere give themselves.
+/// Whether the address is in 169.254.0.0/16. Machines without an address from elsewhere give
+/// themselves one of these.
 bool is_makeshift(const asio::ip::address& address) {
   return address.is_v4() && address.to_v4().to_uint() >> 16 == 0xa9fe;
 }

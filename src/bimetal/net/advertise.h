@@ -37,13 +37,13 @@ std::string interfaces_from_environment();
 ///
 /// `towards_store` is this rank's address on the path to the store. If that is loopback (or empty),
 /// so is the job: loopback alone is used, whatever is selected. Otherwise that address comes first,
-/// for what reaches the store most likely reaches its ranks, and the other interfaces' addresses
-/// follow. Never advertised are loopback, link-local IPv6 addresses, whose meaning differs between
-/// machines, and interfaces made for containers and virtual machines (docker0, br-…, veth…, virbr…,
-/// cni… and their like), whose addresses other hosts have, too.
+/// because an address that reaches the store most likely reaches its ranks, and the other
+/// interfaces' addresses follow. Never advertised are loopback, link-local IPv6 addresses, whose
+/// meaning differs between machines, and interfaces made for containers and virtual machines
+/// (docker0, br-…, veth…, virbr…, cni… and their like), whose addresses other hosts have, too.
 ///
 /// `selection` as in interfaces_from_environment() replaces all but the rules on loopback and
-/// link-local addresses. Error(InvalidArgument) names what there is where it fits nothing or is not
+/// link-local addresses. Error(InvalidArgument) names the interfaces if it fits none or is not
 /// well-formed.
 std::vector<std::string> addresses_to_advertise(std::string_view selection,
                                                 std::string_view towards_store,

@@ -5,7 +5,7 @@
 
 namespace bimetal::net {
 
-/// Stays loaded until the process ends: what it has registered with the system must not vanish.
+/// Stays loaded until the process ends: its registrations with the system must not vanish.
 class DynamicLibrary {
  public:
   /// Whether this program can load libraries at run time on this system at all.

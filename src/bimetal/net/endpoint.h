@@ -16,7 +16,7 @@ struct Endpoint {
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 
-/// Throws Error(InvalidArgument) that says what is wrong with `text`.
+/// Throws Error(InvalidArgument) that names the fault in `text`.
 Endpoint parse_endpoint(std::string_view text);
 
 /// The inverse; IPv6 addresses get their brackets back.

@@ -15,8 +15,8 @@ namespace bimetal::net {
 // in order. It uses keyed sums (SipHash-2-4) over each message's head and, where that is worth it,
 // its body. Frames (frame.h) and the store's messages (rendezvous/store_message.h) carry them.
 
-/// Of one direction of a connection: 128 bits for heads, 128 for bodies. The handshake makes both
-/// directions'.
+/// The key of one direction of a connection: 128 bits for heads, 128 for bodies. The handshake
+/// makes the keys of both directions.
 using SessionKey = std::array<std::byte, 32>;
 
 /// The sums of one direction, as its sender makes them and its receiver checks them.
@@ -27,12 +27,12 @@ class Seal {
 
   explicit Seal(const SessionKey& key) : key_(key) {}
 
-  /// Of the next message's head. It covers how many messages have gone this way before, so that one
-  /// which is repeated, left out or put elsewhere in the stream is noticed.
+  /// The seal of the next message's head. It covers the number of messages sent before in this
+  /// direction. So a message that is repeated, left out or moved in the stream is noticed.
   std::uint64_t sum_next_head(std::span<const std::byte> head);
 
-  /// Of a body, by a key of its own, so that nothing that is sent as a body can pass for a head. It
-  /// belongs into the head, which binds it to its message and place.
+  /// The seal of a body, by a key of its own, so that no body can pass for a head. It belongs in
+  /// the head, which binds it to its message and place.
   std::uint64_t sum_body(std::span<const std::byte> body) const;
 
  private:
@@ -56,8 +56,8 @@ enum class FrameKind : std::uint8_t {
   Loss = 5,       ///< payload: the rank that the sender has lost, and why (net/tcp/tcp_mesh_impl.h)
 };
 
-/// What a Data frame belongs to. `operation`, `dtype`, `count`, `root` and the compression describe
-/// the whole call and are the fingerprint that the receiver compares with its own call.
+/// The header of a frame. `operation`, `dtype`, `count`, `root` and the compression describe the
+/// whole call and are the fingerprint that the receiver compares with its own call.
 struct FrameHeader {
   FrameKind kind = FrameKind::Data;
   std::uint8_t operation = 0;    ///< comm::Operation
@@ -95,8 +95,8 @@ FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes, S
 /// or a Loss's.
 void seal_payload(FrameHeader& header, std::span<const std::byte> payload, const Seal& seal);
 
-/// Throws Error(CorruptData) unless `payload` is what a sealed frame was made with. Others are
-/// taken as they are.
+/// Throws Error(CorruptData) unless `payload` is the one that a sealed frame was made with. Frames
+/// without a seal are taken as they are.
 void check_payload(const FrameHeader& header, std::span<const std::byte> payload, const Seal& seal);
 
 }  // namespace bimetal::net

@@ -30,8 +30,8 @@ namespace bimetal::net {
 
 inline constexpr std::uint32_t kHandshakeMagic = 0x53484d42;  // "BMHS"
 
-/// What the client wants of the server. Part of the proof: a port of one kind can't be taken for
-/// one of another.
+/// The service that the client wants of the server. It is part of the proof: nobody can pass off a
+/// port of one kind as one of another.
 enum class Service : std::uint8_t {
   Mesh = 1,
   Store = 2,
@@ -104,8 +104,8 @@ using Transcript = std::array<std::byte, kHelloBytes + kChallengeBytes>;
 Transcript make_transcript(std::span<const std::byte, kHelloBytes> hello,
                            std::span<const std::byte, kChallengeBytes> challenge);
 
-/// What a connection goes on with: the key of each direction's seal (net/frame.h) and, where it is
-/// encrypted, the ciphers (the client is the initiator).
+/// The keys that a connection goes on with: the key of each direction's seal (net/frame.h) and,
+/// where it is encrypted, the ciphers (the client is the initiator).
 struct SessionKeys {
   SessionKey client_to_server{};
   SessionKey server_to_client{};

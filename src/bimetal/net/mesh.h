@@ -78,7 +78,7 @@ class Mesh {
   /// Thread-safe. It lets a failed group hand its buffers back although a peer is stuck.
   virtual void drop(int peer) = 0;
 
-  /// Says goodbye to every peer after what is queued has been sent, waits for that until
+  /// Says goodbye to every peer after queued frames have been sent, waits for that until
   /// `deadline`, then closes. Pending sends that could not be sent end in Error(Aborted). After it
   /// returns the receiver is not called any more. Idempotent. Waits for the mesh's thread: not to
   /// be called from a FrameReceiver or a SendDone.
@@ -87,7 +87,7 @@ class Mesh {
   /// Bytes put on the wire so far, headers included. Thread-safe.
   virtual std::uint64_t bytes_sent() const noexcept = 0;
 
-  /// Whether what is sent to `peer` never leaves this machine, as far as the transport can tell.
+  /// Whether frames to `peer` never leave this machine, as far as the transport can tell.
   virtual bool stays_on_host(int) const noexcept { return true; }
 
   /// Whether all paths are open from the start. The same on all ranks.
@@ -96,11 +96,11 @@ class Mesh {
   /// Whether the path to `peer` is open. Thread-safe.
   virtual bool is_open(int) const noexcept { return true; }
 
-  /// Opens the path to `peer` as send() would, for those that wait for what comes from it: on_lost
-  /// follows if nobody is there. Does not block. Thread-safe.
+  /// Opens the path to `peer` as send() would, for those that wait for its frames: on_lost follows
+  /// if nobody is there. Does not block. Thread-safe.
   virtual void open(int) {}
 
-  /// What moves the bytes: "tcp" or "mpi". The same on all ranks.
+  /// The carrier of the bytes: "tcp" or "mpi". The same on all ranks.
   virtual std::string_view carrier() const noexcept { return "tcp"; }
 
   /// Host name or address of a peer as the rendezvous knows it, for messages ("mac.local").

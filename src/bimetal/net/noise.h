@@ -56,7 +56,7 @@ class CipherState {
                std::byte* out);
 
   /// Decrypts in place; the plaintext is the message's head. Throws Error(CorruptData), and leaves
-  /// nothing of the message readable, where it is not what the other side encrypted next.
+  /// nothing of the message readable, if it is not the other side's next message.
   std::span<std::byte> decrypt(std::span<const std::byte> associated, std::span<std::byte> message);
 
   /// A new key made from the old one, so that the old one can be forgotten (section 11.3). The

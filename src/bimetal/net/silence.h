@@ -7,18 +7,19 @@
 
 namespace bimetal::net {
 
-/// What is told of: shorter ones happen on every network.
+/// Silences from this length on are reported. Shorter ones happen on every network.
 inline constexpr std::chrono::milliseconds kLongSilence{3000};
 
-/// For whoever listens to `peer`, several times per second: nothing, not even a heartbeat, has come
-/// from it for so long. What is not said again within two seconds is over.
+/// To be called several times per second by the code that listens to `peer`: nothing, not even a
+/// heartbeat, has come from it for so long. A silence that is not noted again within two seconds is
+/// over.
 void note_silence(int peer, std::chrono::milliseconds so_far);
 
 /// How long that lasts by now. Nothing: the peer is heard, or nobody here listens to it.
 std::optional<std::chrono::milliseconds> silence_of(int peer);
 
-/// What BIMETAL_PEER_TIMEOUT_S says, if anything. Error(InvalidArgument) for what is no number of
-/// seconds greater than 0.
+/// The value of BIMETAL_PEER_TIMEOUT_S, if it is set. Error(InvalidArgument) unless it is a number
+/// of seconds greater than 0.
 std::optional<std::chrono::milliseconds> peer_timeout_from_environment();
 
 /// `asked`, or what suits the path: on one machine nothing but a dead peer is silent; a network

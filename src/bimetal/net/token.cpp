@@ -100,7 +100,7 @@ Token Token::from_file(const std::filesystem::path& path) {
   std::ifstream file(path);
   if (!file) throw system_error(fmt::format("cannot read token file {}", name), errno);
   require_private(path);
-  // Of fixed size, so that no reallocation leaves a copy of the secret behind.
+  // A buffer of fixed size, so that no reallocation leaves a copy of the secret behind.
   std::string line(kMaximumLength + 2, '\0');  // one more shows that it is too long
   file.getline(line.data(), static_cast<std::streamsize>(line.size()));
   const std::size_t length = std::char_traits<char>::length(line.data());

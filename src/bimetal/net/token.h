@@ -16,7 +16,7 @@ class Token {
   Token() = default;
   ~Token();
   Token(const Token&) = default;
-  Token& operator=(const Token& other);  ///< copies; what was there is wiped
+  Token& operator=(const Token& other);  ///< copies; the old contents are wiped
 
   /// 32 random bytes, as text of 64 hexadecimal digits.
   static Token generate();
@@ -31,7 +31,7 @@ class Token {
   /// shorter than a file's may be.
   static Token from_environment();
 
-  /// Of these very characters.
+  /// The token with exactly these characters.
   static Token from_text(std::string_view text);
 
   bool empty() const noexcept { return secret_.empty(); }     ///< no token

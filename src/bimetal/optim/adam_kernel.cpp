@@ -11,7 +11,7 @@
 #else
 #define BIMETAL_FOR_EACH_PROCESSOR
 #endif
-// What has a clone for each processor must hold its loop itself.
+// A function with a clone for each processor must hold its loop itself.
 #define BIMETAL_INLINE inline __attribute__((always_inline))
 
 namespace bimetal::optim {

@@ -1,15 +1,16 @@
 #pragma once
-// Adam's and AdamW's update in one pass over memory, with what else would be passes of its own:
-// the gradients' factor (unscaling and clipping) before it and a copy in bfloat16 after it.
-// Kingma and Ba, "Adam", ICLR 2015, Algorithm 1; Loshchilov and Hutter, "Decoupled Weight Decay
-// Regularization", ICLR 2019, Algorithm 2. Pure functions, without libtorch.
+// Adam's and AdamW's update in one pass over memory, together with other work that would need
+// passes of its own: the gradients' factor (unscaling and clipping) before it and a copy in
+// bfloat16 after it. Kingma and Ba, "Adam", ICLR 2015, Algorithm 1; Loshchilov and Hutter,
+// "Decoupled Weight Decay Regularization", ICLR 2019, Algorithm 2. Pure functions, without
+// libtorch.
 
 #include <cstddef>
 #include <cstdint>
 
 namespace bimetal::optim {
 
-/// What is the same for all elements of a range.
+/// The numbers that are the same for all elements of a range.
 struct AdamNumbers {
   double rate = 1e-3;                 ///< libtorch's lr
   double beta1 = 0.9, beta2 = 0.999;  ///< libtorch's betas

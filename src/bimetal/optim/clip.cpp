@@ -37,7 +37,7 @@ torch::Tensor norm_where_they_are(const std::vector<torch::Tensor>& gradients) {
   if (gradients.empty()) return torch::zeros({});
   const torch::NoGradGuard no_grad;
   auto norms = at::_foreach_norm(gradients, 2);
-  // Of different types where parameters are.
+  // The norms have different types if the parameters do.
   for (auto& norm : norms) norm = norm.to(norms.front().scalar_type());
   return at::stack(norms).norm();
 }

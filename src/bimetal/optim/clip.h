@@ -19,7 +19,7 @@ GradientLimits limits_of(const job::TrainConfig& config);
 /// the parameters' grad().
 std::vector<torch::Tensor> gradients_of(const torch::optim::Optimizer& optimizer);
 
-/// Of these, the gradients of those of its parameters that `wanted` says.
+/// The gradients of those of the optimizer's parameters that `wanted` accepts.
 std::vector<torch::Tensor> gradients_of(
     const torch::optim::Optimizer& optimizer,
     const std::function<bool(const torch::Tensor& parameter)>& wanted);
@@ -35,8 +35,8 @@ double norm_of_gradients(const std::vector<torch::Tensor>& gradients);
 /// computed yet.
 torch::Tensor norm_where_they_are(const std::vector<torch::Tensor>& gradients);
 
-/// What gradients of that norm are multiplied by to be no longer than `limit`, as
-/// torch.nn.utils.clip_grad_norm_ has it: limit / (norm + 1e-6), at most 1.
+/// The factor that makes gradients of that norm no longer than `limit`, as in
+/// torch.nn.utils.clip_grad_norm_: limit / (norm + 1e-6), at most 1.
 double clip_factor(double norm, double limit);
 
 /// Multiplies them by that.

@@ -1,7 +1,7 @@
 #pragma once
 // libtorch's Adam and AdamW by the merged update of adam_kernel.h, for parameters on the CPU and
-// for the states of others that are kept here, in memory or on a disk. What they compute, their
-// options and their state are libtorch's own, so that checkpoints do not tell one from the other.
+// for the states of others that are kept here, in memory or on a disk. Their results, options and
+// state are libtorch's own, so that checkpoints are the same.
 
 #include <torch/csrc/api/include/torch/optim/adam.h>
 #include <torch/csrc/api/include/torch/optim/adamw.h>
@@ -22,8 +22,8 @@ namespace bimetal::optim {
 
 // Adam's merged update (adam_kernel.h) of tensors, by all threads of at::parallel_for.
 
-/// Of as many elements each, contiguous and on the CPU; all of one type, float32 or float64, but
-/// for `bfloat16`, which may be undefined: no copy then.
+/// Tensors of as many elements each, contiguous and on the CPU. All have one type, float32 or
+/// float64, except `bfloat16`, which may be undefined: then there is no copy.
 struct AdamTensors {
   torch::Tensor parameter, gradient, mean, square;  ///< the two moments
   torch::Tensor bfloat16 = {};                      ///< where the parameter is copied to

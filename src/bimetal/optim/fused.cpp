@@ -174,7 +174,7 @@ void sgd_step(torch::optim::Optimizer& optimizer, const Group& group,
       continue;
     }
     auto& state = state_of<torch::optim::SGDParamState>(optimizer, parameter);
-    // A first velocity that is left out must be 0, of which the next step makes its gradient.
+    // A missing first velocity must be 0, so that the next step makes it its gradient.
     if (found && !state.momentum_buffer().defined()) {
       state.momentum_buffer(torch::zeros_like(parameter));
     }

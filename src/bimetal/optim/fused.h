@@ -1,7 +1,7 @@
 #pragma once
 // libtorch's Adam, AdamW and SGD with the update of all parameters in one pass over memory, in the
-// place of one kernel for each operation. What they compute, their options and their state are
-// libtorch's own, so that checkpoints do not tell one from the other.
+// place of one kernel for each operation. Their results, options and state are libtorch's own, so
+// that checkpoints are the same.
 
 #include <torch/csrc/api/include/torch/optim/adam.h>
 #include <torch/csrc/api/include/torch/optim/adamw.h>
@@ -18,8 +18,8 @@
 
 namespace bimetal::optim {
 
-/// An optimizer whose update a device leaves out by what it has found itself, so that the host
-/// need not know when it asks for the update. Use from one thread.
+/// An optimizer whose update a device leaves out by its own findings, so that the host need not
+/// know when it asks for the update. Use from one thread.
 class SkippableUpdate {
  public:
   virtual ~SkippableUpdate() = default;
@@ -33,16 +33,15 @@ class SkippableUpdate {
   virtual void forget_step() = 0;
 };
 
-/// What an optimizer knows of steps that a device may have left out.
+/// An optimizer's knowledge of steps that a device may have skipped.
 struct SkippedSteps {
   torch::Tensor next;   ///< of the step to come, where defined
   torch::Tensor ahead;  ///< by how many steps the host's counts are ahead of the device's
 };
 
-/// Each takes its class's own way where libtorch's fused kernel would not do the same: on devices
-/// for which libtorch has none, with amsgrad, and for tensors that are not contiguous, whose
-/// gradient's elements may lie in another order than their own; such a step cannot be skipped. Use
-/// from one thread.
+/// Each takes its class's own way if libtorch's fused kernel would not do the same: on devices
+/// without one, with amsgrad, and for tensors that are not contiguous, whose gradient may have
+/// another order of elements. Such a step cannot be skipped. Use from one thread.
 
 class FusedAdam final : public torch::optim::Adam, public SkippableUpdate {
  public:
@@ -82,8 +81,8 @@ class FusedSgd final : public torch::optim::SGD, public SkippableUpdate {
   torch::Tensor found_;  ///< of the step to come, where defined
 };
 
-// An optimizer that is somebody else's: what it keeps is tensors by names of its own, which
-// checkpoints carry as they are.
+// An optimizer that is somebody else's: its state is tensors by names of its own, which checkpoints
+// carry as they are.
 
 /// Its learning rate is its own affair.
 struct ForeignOptions : torch::optim::OptimizerCloneableOptions<ForeignOptions> {
@@ -91,7 +90,7 @@ struct ForeignOptions : torch::optim::OptimizerCloneableOptions<ForeignOptions> 
   void set_lr(double /*rate*/) override {}      ///< does nothing
 };
 
-/// What it keeps of a parameter.
+/// The state kept for a parameter.
 struct ForeignState : torch::optim::OptimizerCloneableParamState<ForeignState> {
   std::map<std::string, torch::Tensor> tensors;  ///< names without dots
 };
@@ -99,7 +98,7 @@ struct ForeignState : torch::optim::OptimizerCloneableParamState<ForeignState> {
 /// Use from one thread.
 class ForeignOptimizer : public torch::optim::Optimizer {
  public:
-  /// `kind`: what it is called in checkpoints, whose state no other takes.
+  /// `kind`: its name in checkpoints. No other kind takes their state.
   ForeignOptimizer(std::vector<torch::Tensor> parameters, std::string kind)
       : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))},
                   std::make_unique<ForeignOptions>()),
@@ -111,9 +110,9 @@ class ForeignOptimizer : public torch::optim::Optimizer {
   std::string kind_;
 };
 
-// What optimizers can whose update multiplies the gradients itself, and writes what parameters have
-// become in bfloat16, too, so that unscaling, clipping and the copy take no passes over memory of
-// their own, and goes from parameter to parameter.
+// For optimizers whose update goes from parameter to parameter and multiplies the gradients itself.
+// It also writes the new parameters in bfloat16. So unscaling, clipping and the copy take no passes
+// over memory of their own.
 
 /// An optimizer that does so. Use from one thread.
 class MergedUpdate {
@@ -121,10 +120,10 @@ class MergedUpdate {
   virtual ~MergedUpdate() = default;
   /// Steps from now on take gradients times `factor`, and leave them as they are.
   virtual void set_gradient_factor(double factor) = 0;
-  /// What steps call whenever they are through with a parameter.
+  /// Called by steps whenever they have finished a parameter.
   virtual void set_after_parameter(std::function<void(const torch::Tensor& parameter)> then) = 0;
-  /// Where steps write a parameter that they change in bfloat16, too: contiguous memory of the host
-  /// for as many elements; undefined: nowhere.
+  /// The memory into which steps also write a parameter that they change, in bfloat16: contiguous,
+  /// on the host, for as many elements. Undefined: none.
   virtual void set_bfloat16(std::function<torch::Tensor(const torch::Tensor& parameter)> of) = 0;
 };
 

@@ -82,7 +82,8 @@ std::size_t at_once(std::span<const torch::Tensor> parameters, std::int64_t elem
 
 torch::Tensor norms_of(const std::vector<torch::Tensor>& tensors) {
   if (tensors.size() == 1) return norm_of(tensors.front());
-  // The kernel of accelerators has one way to add up, whoever asks; the CPU's goes by threads.
+  // The kernel of accelerators always adds up in one order. The CPU's order depends on the number
+  // of threads.
   if (!tensors.front().is_cpu()) {
     return torch::stack(at::_foreach_norm(tensors, 2, at::toOpMathType(tensors[0].scalar_type())));
   }

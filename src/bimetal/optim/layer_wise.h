@@ -1,6 +1,6 @@
 #pragma once
-// What any optimizer of our own must do that goes through whole tensors: the walk over parameters,
-// and groups with options of their own.
+// The walk over parameters, and groups with options of their own, for any optimizer of ours that
+// goes through whole tensors.
 
 #include <torch/csrc/api/include/torch/optim/adam.h>
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
@@ -21,12 +21,12 @@
 
 namespace bimetal::optim {
 
-// What LARS and LAMB have in common: which parameters they adapt, and the norms of whole tensors.
+// The common part of LARS and LAMB: which parameters they adapt, and the norms of whole tensors.
 // Private to this folder. Pure functions, safe from any thread.
 
 /// Whether the rate of `parameter` is adapted and its weights decay: from two dimensions on
-/// (matrices, kernels). What has one or none (biases, scales and shifts of normalizations) is
-/// exempt from both, as is usual.
+/// (matrices, kernels). Parameters with one dimension or none (biases, scales and shifts of
+/// normalizations) are exempt from both, as is usual.
 bool is_adapted(const torch::Tensor& parameter);
 
 /// ‖tensor‖₂ over all elements, for at least two dimensions: a scalar on the tensor's device, in
@@ -34,16 +34,17 @@ bool is_adapted(const torch::Tensor& parameter);
 /// threads, so that ranks with unlike numbers of them keep equal parameters.
 torch::Tensor norm_of(const torch::Tensor& tensor);
 
-/// norm_of() each of several tensors of one device and type, as one vector; of one a scalar.
+/// norm_of() each of several tensors of one device and type, as one vector; for a single tensor a
+/// scalar.
 torch::Tensor norms_of(const std::vector<torch::Tensor>& tensors);
 
 /// `ratio` where both norms are above 0; 1 where one is 0, which says nothing about a good length.
 torch::Tensor trust_ratio(const torch::Tensor& ratio, const torch::Tensor& weight_norm,
                           const torch::Tensor& step_norm);
 
-/// As many of the first tensors as are updated at once: of a group, in its order. One on the CPU,
-/// where each is in the cache from operation to operation. On accelerators so many that a launch is
-/// worth it, and no more than `elements` of them unless one has more: the step of each is in memory
+/// How many of the first tensors of a group are updated at once, in its order. One on the CPU,
+/// where each is in the cache from operation to operation. On accelerators as many as are worth a
+/// launch, and no more than `elements` of them unless one has more: the step of each is in memory
 /// beside it.
 std::size_t at_once(std::span<const torch::Tensor> parameters, std::int64_t elements);
 
@@ -65,8 +66,8 @@ class LayerWise : public torch::optim::Optimizer {
   LayerWise(std::vector<torch::Tensor> parameters, const Options& defaults)
       : LayerWise({torch::optim::OptimizerParamGroup(std::move(parameters))}, defaults) {}
 
-  /// Updates every parameter that has a gradient. `closure` computes the gradients first; what it
-  /// returns is returned.
+  /// Updates every parameter that has a gradient. `closure` computes the gradients first; its
+  /// result is returned.
   torch::Tensor step(LossClosure closure = nullptr) final {
     torch::Tensor loss;
     if (closure) {
@@ -90,8 +91,8 @@ class LayerWise : public torch::optim::Optimizer {
   void load(torch::serialize::InputArchive&) final { refuse_archive(); }
 
  protected:
-  /// Of several tensors on one device, in operations on all of them; each has a gradient, and is
-  /// adapted or none is.
+  /// Updates several tensors on one device, by operations on all of them. Each has a gradient, and
+  /// either all are adapted or none is.
   virtual void update(const std::vector<torch::Tensor>& parameters, const Options& options,
                       bool adapted) = 0;
 

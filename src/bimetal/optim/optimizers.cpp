@@ -48,7 +48,7 @@ MadeOptimizer make_with(const job::TrainConfig& config, Parameters parameters,
   return made;
 }
 
-/// Of Adam, AdamW and LAMB; each has an epsilon of its own unless the job gives one.
+/// Makes Adam, AdamW and LAMB. Each has an epsilon of its own unless the job gives one.
 template <typename Made, typename Options>
 MadeOptimizer make_adam_like(const job::TrainConfig& config, Parameters parameters,
                              const Dimensions& dimensions) {
@@ -58,7 +58,7 @@ MadeOptimizer make_adam_like(const job::TrainConfig& config, Parameters paramete
   return make_with<Made>(config, std::move(parameters), dimensions, options);
 }
 
-/// Of parameters on the CPU by the merged update, unless they are what that cannot step.
+/// Parameters on the CPU get the merged update, unless it cannot step them.
 template <typename Here, typename Elsewhere, typename Options>
 MadeOptimizer make_adam(const job::TrainConfig& config, Parameters parameters,
                         const Dimensions& dimensions) {

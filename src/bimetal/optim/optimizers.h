@@ -18,14 +18,13 @@ namespace bimetal::optim {
 /// cpu_adam.h where all parameters are on the CPU and contiguous), "lars" (layer_wise.h) or "lamb"
 /// (layer_wise.h), at the full rate. With train.decay_on = "matrices" the tensors of fewer than
 /// two dimensions are a group of their own, without weight decay. Error(InvalidArgument) otherwise.
-/// `dimensions`: of the tensor that each parameter is a part of, where they are parts.
+/// `dimensions`: those of the tensor that each parameter is a part of, if they are parts.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const job::TrainConfig& config, std::vector<torch::Tensor> parameters,
     const std::vector<std::int64_t>& dimensions = {});
 
-/// The same for what a rank keeps of tensors in shards. Adam and AdamW of parameters on the CPU,
-/// and with their state where zero.offload_optimizer says, are cpu_adam.h's. Errors: StateFile's,
-/// too.
+/// The same for a rank's shards of tensors. Adam and AdamW are cpu_adam.h's for parameters on the
+/// CPU, and with their state where zero.offload_optimizer puts it. Errors: StateFile's, too.
 std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(
     const job::JobConfig& job, std::vector<torch::Tensor> parameters,
     const std::vector<std::int64_t>& dimensions);

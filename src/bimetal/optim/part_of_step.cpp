@@ -34,7 +34,7 @@ class PartOptions {
   PartOptions& operator=(const PartOptions&) = delete;
 
  private:
-  /// Those with a velocity of their own know what a part is.
+  /// Optimizers with a velocity of their own know how to step by a part.
   double rate_of(double part) const {
     return dynamic_cast<const Velocity*>(&optimizer_) != nullptr ? 1.0 : part;
   }
@@ -81,7 +81,7 @@ torch::Tensor adam_direction_if(const torch::optim::OptimizerParamState& state,
   return adam_direction(*adam, *of_adam);
 }
 
-/// What a whole step at rate 1 would subtract; undefined where nothing is known.
+/// The amount that a whole step at rate 1 would subtract; undefined if nothing is known.
 torch::Tensor direction(const torch::optim::OptimizerParamState& state,
                         const torch::optim::OptimizerOptions& options) {
   if (const auto* sgd = dynamic_cast<const torch::optim::SGDParamState*>(&state)) {

@@ -1,7 +1,7 @@
 #pragma once
-// What parameter servers do with an optimizer beyond stepping it: in async an update is a part of a
-// step, and workers are better given parameters as they will be when their gradients arrive.
-// docs/parameter_server.md, "Consistency".
+// The use that parameter servers make of an optimizer beyond stepping it. In async an update is a
+// part of a step, and workers do better with the parameters expected for the time when their
+// gradients arrive. docs/parameter_server.md, "Consistency".
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -14,8 +14,8 @@ class Velocity {
   virtual ~Velocity() = default;
   /// The steps from now on are that part of one: 0 < part ≤ 1.
   virtual void set_part(double part) = 0;
-  /// What a whole step would subtract from `parameter` if the gradient were such that the velocity
-  /// stays as it is; undefined before the parameter's first step.
+  /// The amount that a whole step would subtract from `parameter` if its gradient kept the velocity
+  /// as it is; undefined before the parameter's first step.
   virtual torch::Tensor velocity_of(const torch::Tensor& parameter) const = 0;
 };
 
@@ -27,13 +27,15 @@ class Velocity {
 /// with (1 − m^part) / (1 − m) instead of 1: any parts that make up a step leave the velocity that
 /// the whole step would, given the same gradients, and a sample weighs alike in large and small
 /// parts. With momentum left alone all parts' gradients weigh the same, however few their samples.
-/// For libtorch's SGD, and optimizers that have a Velocity; of others the learning rate alone.
+/// For libtorch's SGD, and optimizers that have a Velocity. For others it scales the learning rate
+/// alone.
 void step_by_part(torch::optim::Optimizer& optimizer, double rate_scale, double part);
 
-/// Where `parameter` will be `steps` steps later by its velocity: linear weight prediction (Kosson
-/// et al., "Pipelined Backpropagation at Scale", MLSys 2021, section 3.2; for Adam, Guan et al.,
-/// "XPipe", 2019, section 3.2). `values`, of the parameter's shape and with its values, becomes
-/// that. Does nothing where there is no velocity: SGD without momentum, LAMB, before a first step.
+/// Predicts `parameter` as it will be `steps` steps later, by its velocity: linear weight
+/// prediction (Kosson et al., "Pipelined Backpropagation at Scale", MLSys 2021, section 3.2; for
+/// Adam, Guan et al., "XPipe", 2019, section 3.2). `values`, of the parameter's shape and with its
+/// values, becomes the prediction. Does nothing if there is no velocity: SGD without momentum,
+/// LAMB, before a first step.
 void look_ahead(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter, double steps,
                 double rate_scale, torch::Tensor& values);
 

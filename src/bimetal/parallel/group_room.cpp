@@ -23,7 +23,7 @@ std::size_t whole_lines(std::size_t bytes) {
 
 }  // namespace
 
-/// What is in use, and where.
+/// The places in use.
 class GroupRoom::Places {
  public:
   explicit Places(comm::GroupMemory memory) : memory_(std::move(memory)) {}
@@ -51,7 +51,7 @@ class GroupRoom::Places {
  private:
   comm::GroupMemory memory_;
   std::mutex mutex_;
-  std::map<std::size_t, std::size_t> ends_;  ///< of what is in use, by its beginning
+  std::map<std::size_t, std::size_t> ends_;  ///< of memory in use, by its beginning
 };
 
 GroupRoom::GroupRoom(comm::Group& group, std::size_t bytes, bool here) {

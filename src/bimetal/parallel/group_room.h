@@ -26,10 +26,10 @@ class GroupRoom {
   /// where some have no tensors for it to be `here`. Errors: those of Group::allocate().
   GroupRoom(comm::Group& group, std::size_t bytes, bool here = true);
 
-  /// What tensors of so many bytes each take in it, all at once.
+  /// The bytes that tensors of these sizes take in it, all at once.
   static std::size_t bytes_for(std::span<const std::size_t> tensors);
 
-  /// Whatever is in it. Of ordinary memory where there is no room left.
+  /// A tensor with undefined contents. It is in ordinary memory if there is no room left.
   torch::Tensor take(std::int64_t count, torch::ScalarType dtype) const;
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
-// Where a rank's parameters, gradients and their sums over the ranks are kept: whole on every rank
-// (data/replicated_model.h), or in shards (shard/sharded_model.h). This is what a training step
-// needs of either.
+// The place of a rank's parameters, gradients and their sums over the ranks: whole on every rank
+// (data/replicated_model.h), or in shards (shard/sharded_model.h). A training step needs no more of
+// either.
 //
 // The time from the first to the last exchange of a step, beside other computation.
 
@@ -40,7 +40,7 @@ class ExchangeSpan {
   /// So far in this step.
   double seconds() const noexcept;
 
-  /// Seconds in which this rank has waited for others: whoever waits adds them (marked_wait).
+  /// Seconds in which this rank has waited for others: the code that waits adds them (marked_wait).
   double waited = 0;
 
  private:
@@ -51,11 +51,11 @@ class ExchangeSpan {
 
 // Waits of a step: timed for the report, and marked for a trace.
 
-/// What the names of such marks begin with; a trace has them in a row of their own.
+/// The beginning of such marks' names. A trace has them in a row of their own.
 inline constexpr const char* kWaitingFor = "waiting for ";
 
-/// Adds the seconds that `wait` takes to `seconds`, and returns what it does. In a trace it has the
-/// name that `make_name` gives behind "waiting for "; that is called where somebody profiles, only.
+/// Adds the seconds that `wait` takes to `seconds`, and returns its result. In a trace it has the
+/// name that `make_name` gives behind "waiting for "; that is called only while somebody profiles.
 /// An error passes through, and its wait does not count.
 template <std::invocable MakeName, std::invocable Wait>
 auto marked_wait(double& seconds, const MakeName& make_name, const Wait& wait) {
@@ -76,8 +76,8 @@ auto marked_wait(double& seconds, const MakeName& make_name, const Wait& wait) {
 struct TensorFacts {
   bool trained = false;  ///< finish_step() gives it the gradient that an optimizer updates it by
   torch::Tensor whole;   ///< the model's tensor of which it is a piece: itself, if those are whole
-  /// Whether this rank adds its gradient to a norm over the ranks: of several ranks that have the
-  /// same one, one does.
+  /// Whether this rank adds its gradient to a norm over the ranks: if several ranks have the same
+  /// gradient, one does.
   bool counts = true;
 };
 
@@ -99,17 +99,17 @@ class ParameterStore {
   ParameterStore(const ParameterStore&) = delete;
   ParameterStore& operator=(const ParameterStore&) = delete;
 
-  /// In how many passes each rank had better compute its share of the next step, given in how many
-  /// this one would: where ranks take part in each other's passes (zero.level 2 and 3), a rank with
-  /// one large pass beside another's two small ones would have both wait for the larger of each.
+  /// The number of passes in which each rank should compute its share of the next step, given this
+  /// rank's own wish. If ranks take part in each other's passes (zero.level 2 and 3), one rank's
+  /// large pass beside another's two small ones would make both wait for the larger of each.
   /// Between steps; collective, ranks without samples included.
   virtual int agree_on_passes(int own) { return own; }
 
-  /// Clears the gradients. They become `scale` times what they are said to be: for float16, whose
-  /// small numbers are none; the same on every rank. Error(InvalidArgument) unless weight > 0.
+  /// Clears the gradients. From then on they are multiplied by `scale`, for float16, where small
+  /// numbers underflow. It is the same on every rank. Error(InvalidArgument) unless weight > 0.
   void begin_step(std::int64_t weight, double scale = 1);
 
-  /// `loss`: one number, of this rank's samples. Adds the gradient of loss · part / W to the
+  /// `loss`: one number, for this rank's samples. Adds the gradient of loss · part / W to the
   /// gradients. Error(InvalidArgument) unless 0 < part, and if the parts of this step come to more
   /// than W.
   void backward(const torch::Tensor& loss, std::int64_t part = 1) { add(loss, part, false); }
@@ -123,27 +123,28 @@ class ParameterStore {
   /// know when passes begin.
   void run_pass(const std::function<void()>& backward, bool last);
   /// Before the first of a step's run_pass(), or of its forward passes: at most so many come with a
-  /// backward. Ranks may differ; who has none need not say so.
+  /// backward. Ranks may differ; a rank without any need not say so.
   virtual void expect_passes(int /*count*/) {}
-  /// What begin_step() makes of a loss of part 1: scale / W.
+  /// begin_step() multiplies a loss of part 1 by this: scale / W.
   double loss_factor() const noexcept { return scale_ / static_cast<double>(weight_); }
 
   /// Waits until the gradients are summed over the ranks. Rethrows the fabric's errors. After an
   /// exception in forward or backward of this rank alone, calling it still takes part in every
-  /// exchange (with what this rank has), so that no other rank hangs; the caller then discards the
-  /// step on all ranks. `before_sums` is called once nobody's passes wait for this rank any more:
-  /// it may add to gradients that the store expects late (ShardedModelOptions::stage). `when_sent`
-  /// once all of this rank's gradients are on their way, for which its device has computed them,
-  /// and before the last sum has come.
+  /// exchange (with this rank's own values), so that no other rank hangs. The caller then discards
+  /// the step on all ranks. `before_sums` is called once nobody's passes wait for this rank any
+  /// more: it may add to gradients that the store expects late (ShardedModelOptions::stage).
+  /// `when_sent` once all of this rank's gradients are on their way, for which its device has
+  /// computed them, and before the last sum has come.
   void finish_step(const std::function<void()>& before_sums = {},
                    const std::function<void()>& when_sent = {});
 
-  /// Collective, once the optimizer has changed what this rank keeps: all ranks get to know.
+  /// Collective, once the optimizer has changed this rank's parameters: makes the change known to
+  /// all ranks.
   virtual void after_update() {}
 
   /// Between steps: parameters that are whole all the time have become others on all ranks alike,
-  /// and what this rank keeps of them becomes the same. Not of what is whole in another type than
-  /// it is kept in.
+  /// and this rank's own part of them follows. Not for parameters that are whole in another type
+  /// than they are kept in.
   virtual void whole_changed() {}
 
   virtual TensorFacts facts_of(const torch::Tensor& tensor) const = 0;
@@ -151,7 +152,7 @@ class ParameterStore {
   /// Whether the gradients of a rank's optimizer are but its part of them, so that a norm is to be
   /// added up over the ranks.
   bool in_shards() const noexcept { return traits_.in_shards; }
-  /// Whether what a rank keeps alone is on another rank, too, once finish_step() has returned
+  /// Whether state that one rank keeps is on another rank, too, once finish_step() has returned
   /// there.
   bool keeps_copies() const noexcept { return traits_.keeps_copies; }
   /// Whether parameters change while backward still runs, so that a step that fails may have been
@@ -165,8 +166,8 @@ class ParameterStore {
   /// when the model has none.
   void broadcast_buffers(int root);
 
-  /// What compression has not got across yet, of all ranks together and the same on each: for
-  /// checkpoints. Empty where nothing is compressed. Collective, between steps.
+  /// The error feedback of compression, of all ranks together and the same on each: for
+  /// checkpoints. Empty if nothing is compressed. Collective, between steps.
   virtual std::vector<comm::NamedValues> error_feedback() { return {}; }
   /// Goes on with it after `steps` steps, on any number of ranks. False, and it is dropped, if it
   /// is of other buckets. Called with the same on every rank, between steps.
@@ -182,7 +183,7 @@ class ParameterStore {
   const comm::Group& group() const noexcept { return group_; }
 
  protected:
-  /// Of the store, the same at all times and on every rank.
+  /// Properties of the store: the same at all times and on every rank.
   struct Traits {
     bool in_shards = false, keeps_copies = false, updates_in_backward = false;
     bool waits_in_passes = false;

@@ -1,7 +1,7 @@
 #pragma once
-// What the ranks of a job exchange for a step, and when: their gradients, in every step, before the
-// update; and what of the update others need, after it. Whoever exchanges something else (the
-// difference of some local steps) does so here.
+// The ranks' exchange for a step, and when it happens: gradients before the update, in every step,
+// and parts of the update that others need after it. Any other exchange (the difference of some
+// local steps) belongs here, too.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -25,27 +25,27 @@ class ExtraSums {
  public:
   virtual ~ExtraSums() = default;
   virtual void begin_step() {}
-  /// Of gradients, when all passes are over: before or after the replicas have summed them.
+  /// Sum gradients when all passes are over: before or after the replicas have summed them.
   virtual void before_replicas() {}
   virtual void after_replicas() {}
-  /// Of what the optimizer has changed.
+  /// Exchanges parameters that the optimizer has changed.
   virtual void after_update() {}
 
-  /// Whether this rank is the one that counts the gradient of `whole`, of those that have the same.
+  /// Whether this rank counts the gradient of `whole`, among those that have the same.
   virtual bool counts(const torch::Tensor& /*whole*/) const { return true; }
-  /// Who agrees on a step where each rank has but its own part of the gradients and speaks for
-  /// itself (stages); nullptr: the store's replicas.
+  /// The ranks that agree on a step, if each has only its own part of the gradients and speaks for
+  /// itself (stages). nullptr: the store's replicas.
   virtual const comm::Group* everyone() const noexcept { return nullptr; }
-  /// What ranks that compute one replica together say of a step as one.
+  /// The figures of a step that ranks which compute one replica together report as one.
   virtual progress::RankFigures as_one(const progress::RankFigures& mine) { return mine; }
   /// Whether the others can go on with a step in whose passes this rank stops.
   virtual bool can_repeat() const noexcept { return true; }
 
-  /// Of this step, so far.
+  /// Seconds of this step so far.
   virtual double wait_seconds() const noexcept { return 0; }
   virtual double communicate_seconds() const noexcept { return 0; }
-  /// In which units have waited for each other: a part of what a replica computes. Stages time
-  /// their units themselves.
+  /// Seconds in which units have waited for each other: a part of a replica's computing time.
+  /// Stages time their units themselves.
   virtual double unit_seconds() const noexcept { return 0; }
 };
 
@@ -79,18 +79,18 @@ class Sync {
   const comm::Group& group() const noexcept {
     return everyone() != nullptr ? *everyone() : store_->group();
   }
-  /// What they are told of this one, and those that compute a replica together with it. Collective
-  /// among these.
+  /// The figures that other replicas are told of this rank and those that compute a replica with
+  /// it. Collective among these.
   progress::RankFigures as_one(const progress::RankFigures& mine) const;
   /// Whether a norm of the gradients is to be added up over group().
   bool in_parts() const noexcept { return store_->in_shards() || everyone() != nullptr; }
-  /// Whether this rank adds the gradient of `parameter`, one of its optimizer's, to that norm: of
-  /// several ranks that have the same one, one does.
+  /// Whether this rank adds the gradient of `parameter`, one of its optimizer's, to that norm: if
+  /// several ranks have the same one, one does.
   bool counts(const torch::Tensor& parameter) const;
   bool can_repeat() const noexcept;
 
-  /// Of this step, so far: for other ranks and the network; between the first exchange's start and
-  /// the last one's end; and in units, as ExtraSums has it.
+  /// Seconds of this step so far: waiting for other ranks and the network; between the first
+  /// exchange's start and the last one's end; and in units, as ExtraSums has it.
   double wait_seconds() const noexcept;
   double communicate_seconds() const noexcept;
   double unit_seconds() const noexcept;

@@ -22,7 +22,7 @@ constexpr std::uint64_t kPairFirstBytes = 128 << 10, kPairBytes = 1 << 20;
 constexpr std::uint64_t kProbeTag = 0x70726f6265;  // "probe"
 constexpr double kLongEnough = 0.05;               // seconds: a larger buffer would not tell more
 
-// The largest of the ranks' figures: what is decided by it is decided alike everywhere.
+// The largest of the ranks' figures: all ranks thus decide alike.
 double slowest(comm::Group& group, double seconds) {
   std::array<double, 1> value = {seconds};
   group.all_reduce(comm::buffer(std::span(value)), comm::ReduceOp::max).wait();
@@ -63,7 +63,7 @@ double round_trip(comm::Group& group, int from, int to, std::uint64_t bytes, int
 }
 
 LinkSpeed pair_speed(comm::Group& group, int from, int to) {
-  // All know what it took, so that all know whether more is sent.
+  // All ranks know the time, so that all know whether more is sent.
   const auto seconds_of = [&](std::uint64_t bytes, int runs) {
     return slowest(group, round_trip(group, from, to, bytes, runs));
   };

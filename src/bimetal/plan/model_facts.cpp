@@ -56,7 +56,7 @@ UnitFacts unit_in_parts(UnitFacts unit, Dealt& dealt) {
   unit.operations *= part;
   const auto all = static_cast<double>(std::max<std::int64_t>(1, unit.elements()));
   const double kept = 1 - (own + shared) / all;
-  // At level 3 what all ranks have whole stays so.
+  // At level 3 tensors that all ranks have whole stay so.
   const double whole = static_cast<double>(unit.parameters) - own_cut;
   const double small = std::max(0.0, static_cast<double>(unit.resident) - whole);
   unit.resident = std::llround(whole + (own_cut > 0 ? small * (1 - own / own_cut) : 0));

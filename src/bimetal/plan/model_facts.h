@@ -1,5 +1,5 @@
 #pragma once
-// What a plan needs to know of a model. For each unit: its parameters, the bytes that its forward
+// The facts on a model that a plan needs. For each unit: its parameters, the bytes that its forward
 // and backward need, and their time on the measured device.
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace bimetal::plan {
 
-/// What grows with the samples that are computed at once: bytes or seconds.
+/// A quantity that grows with the samples computed at once: bytes or seconds.
 struct Linear {
   double fixed = 0, per_sample = 0;
 
@@ -38,10 +38,11 @@ struct SplitFacts {
   std::int64_t shared = 0;    ///< and those in UnitFacts::shared
 };
 
-/// What tensor ranks (task/tensor_ranks.h), which compute a unit together, make of its figures.
+/// The figures of a unit that tensor ranks (task/tensor_ranks.h) compute together.
 struct PartFacts {
   std::vector<SplitFacts> splits = {};  ///< empty: each rank has all of the unit
-  /// Of the unit's figures the part, from 0 to 1, that each rank has however small its own is.
+  /// The fraction of each of the unit's figures, from 0 to 1, that each rank has however small its
+  /// own part is.
   double output = 1, saved = 1, forward_peak = 1, backward_peak = 1, forward_s = 1, backward_s = 1;
   /// All-reduces over the ranks; a reduce_scatter or an all_gather is half of one.
   double forward_sums = 0, backward_sums = 0;
@@ -54,15 +55,16 @@ struct UnitFacts {
   std::int64_t parameters = 0;  ///< elements that it alone uses
   std::int64_t shared = 0;      ///< elements that further units use, too; named by the first alone
   std::int64_t resident = 0;    ///< of `parameters`: zero.keep_below leaves them whole at level 3
-  /// Of the other `parameters`: gathered from level 1 on in ModelFacts::half_bytes. Where they are
-  /// whole in their own type, autocast makes copies of them, which are in the figures below.
+  /// Elements among the other `parameters` that are gathered from level 1 on in
+  /// ModelFacts::half_bytes. Where they are whole in their own type, autocast copies them. The
+  /// copies are in the figures below.
   std::int64_t halved = 0;
   double frozen = 0;         ///< bytes that are not trained, and buffers, of no unit before
   double frozen_shared = 0;  ///< of these, what further units use, too
   Linear output = {};        ///< bytes that go to the next unit
   Linear saved = {};         ///< bytes that its forward leaves for its backward, output included
   Linear forward_peak = {};  ///< most bytes of its own while its forward runs
-  /// Most bytes of its own while its backward runs: what it has saved, gradients of activations,
+  /// Most bytes of its own while its backward runs: its saved tensors, gradients of activations,
   /// and one gradient of a parameter at a time; and autocast's copies for the units behind it.
   Linear backward_peak = {};
   Linear forward_s = {}, backward_s = {};
@@ -72,7 +74,7 @@ struct UnitFacts {
   std::int64_t elements() const { return parameters + shared; }
 };
 
-/// Of a step in terms of a forward's operations: a backward takes twice as many.
+/// The operations of a step in terms of a forward's: a backward takes twice as many.
 inline constexpr double kForwardsOfStep = 3;
 /// And of one that computes its activations again, a forward more, in terms of one that does not.
 inline constexpr double kStepRecomputed = (kForwardsOfStep + 1) / kForwardsOfStep;
@@ -83,22 +85,23 @@ struct ModelFacts {
   int half_bytes = 2;      ///< of an element that autocast has copied
   double state_bytes = 0;  ///< of the optimizer for each parameter: 8 of Adam in float32
   double update_s = 0;     ///< of the optimizer's update, for each parameter
-  /// What the two parts of a split backward (zero-bubble) take, in terms of an ordinary one.
+  /// The cost of the two parts of a split backward (zero-bubble), in terms of an ordinary one.
   double split_inputs = 0.5, split_weights = 0.5;
   double batch_bytes = 0;          ///< of a sample's tensors, as the data set gives them
-  std::int64_t sample_weight = 1;  ///< what a sample counts: 1, or its tokens
+  std::int64_t sample_weight = 1;  ///< a sample's weight: 1, or its tokens
   bool by_units = false;           ///< made unit by unit at level 3, and so never whole
   std::int64_t shared_whole = 0;   ///< of parts of a model: elements that its units share, whole
-  /// All ranks compute in one type: else what is `halved` comes in its own, and is copied.
+  /// All ranks compute in one type: otherwise `halved` parameters come in their own type, and are
+  /// copied.
   bool alike = true;
 
-  /// Of so many elements.
+  /// The bytes of so many elements.
   template <typename Number>
   double bytes(Number elements) const {
     return static_cast<double>(elements) * element_bytes;
   }
-  /// What autocast copies of a unit's parameters, once for all micro-batches of a step, and keeps
-  /// until the step's backward is through.
+  /// The bytes that autocast copies of a unit's parameters, once for all micro-batches of a step.
+  /// It keeps them until the step's backward is through.
   double copies_of(const UnitFacts& unit) const {
     return static_cast<double>(unit.halved) * half_bytes;
   }
@@ -140,13 +143,13 @@ struct ModelFacts {
 
 /// How many ranks the model's units have whole pieces for; 1 where no unit may be cut.
 int most_tensor_ranks(const ModelFacts& facts);
-/// Of facts of one model on several kinds of devices.
+/// For facts of one model on several kinds of devices.
 int most_tensor_ranks(std::span<const ModelFacts> kinds);
 
-/// What rank `part` of those with these weights has and computes by itself, its pieces being dealt
-/// out as the run does it (balance::whole_parts): a unit's time is that of its matrices, in
-/// proportion, beside what every rank computes. Nothing of the sums. Errors: InvalidArgument for
-/// more weights than most_tensor_ranks().
+/// The facts of rank `part` among ranks with these weights, for its own part. Pieces are dealt out
+/// as in a run (balance::whole_parts). A unit's time is that of its matrices, in proportion, beside
+/// the work that every rank does. Sums are not in it. Errors: InvalidArgument for more weights than
+/// most_tensor_ranks().
 ModelFacts facts_in_parts(const ModelFacts& whole, std::span<const double> weights,
                           std::size_t part);
 

@@ -64,8 +64,8 @@ struct Plan {
   /// Smallest global batch from which the balanced split of all usable workers beats the fastest
   /// one alone; empty if there is none up to 2²⁰, or only one worker.
   std::optional<std::int64_t> crossover_batch;
-  /// Where a worker alone is best: the link speed from which sharing this batch would pay; empty
-  /// if no link would be fast enough.
+  /// If a worker alone is best: the link speed from which sharing this batch would pay; empty if no
+  /// link would be fast enough.
   std::optional<double> crossover_bytes_per_s;
   /// Smallest number of parameter servers, each on a link of its own, that beats the balanced split
   /// of all usable workers; empty if as many as workers do not, or `servers` is 0.
@@ -85,19 +85,19 @@ double ring_seconds(double bytes, double ranks, const LinkSpeed& link);
 /// Part of a step's computation that communication hides behind.
 inline constexpr double kHidden = 0.5;
 
-/// Of communication that may begin while backward runs, what is left to wait for beyond `hiding_s`
-/// of computation; `last_s` of it begins only when backward ends.
+/// The seconds left to wait for communication that may begin while backward runs, beyond `hiding_s`
+/// of computation. `last_s` of it begins only when backward ends.
 double left_to_wait_for(double all_s, double last_s, double hiding_s);
 
-/// What communication adds to a step of `compute_s` when gradients are reduced. Gradients travel
-/// while backward still runs: half of the computation hides them. (Backward is about two thirds of
-/// a step, and its beginning has nothing to send yet.) The last bucket becomes ready at the very
-/// end and is never hidden.
+/// The seconds that reducing gradients adds to a step of `compute_s`. Gradients travel while
+/// backward still runs: half of the computation hides them. (Backward is about two thirds of a
+/// step, and its beginning has nothing to send yet.) The last bucket becomes ready at the very end
+/// and is never hidden.
 double exposed_seconds(double compute_s, const PlanInput& input, int ranks);
 
 /// The same with `servers` parameter servers that share the parameters, on links like the workers'
 /// (Jiang et al., BytePS, OSDI 2020, section 3): parameters come before a step and are not hidden,
-/// gradients go as above. A server's link carries what all workers have for it.
+/// gradients go as above. A server's link carries the traffic of all workers with it.
 double exposed_by_servers(double compute_s, const PlanInput& input, int ranks, int servers);
 
 // A plan in plain words.

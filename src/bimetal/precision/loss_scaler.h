@@ -26,7 +26,7 @@ struct LossScalerOptions {
 /// train.loss_scale: 0 is a dynamic scale as train.loss_scale_… say, anything else is kept.
 LossScalerOptions scaler_options(const job::TrainConfig& config);
 
-/// What checkpoints carry.
+/// The loss scaler's state in checkpoints.
 struct LossScalerState {
   double scale = 0;
   std::int64_t growth_steps = 0;  ///< in a row without an overflow
@@ -37,9 +37,9 @@ struct LossScalerState {
 
 /// Decides on the scale as torch.amp.GradScaler does (Micikevicius et al., "Mixed Precision
 /// Training", ICLR 2018, §3.2), on a CPU and without a device: in float32 arithmetic, step by step
-/// the same, but for a hysteresis above 1, which torch's has not, and for the floor, below which
-/// torch's scale falls until it is 0 and stays so. All
-/// ranks that are told the same hold the same. Use from one thread.
+/// the same, with two exceptions. A hysteresis may be above 1, which torch does not have. And there
+/// is a floor, where torch's scale falls until it is 0 and stays so. All ranks that are told the
+/// same hold the same. Use from one thread.
 class LossScaler {
  public:
   explicit LossScaler(LossScalerOptions options);
@@ -57,7 +57,7 @@ class LossScaler {
   std::int64_t stuck() const noexcept { return stuck_; }
 
   LossScalerState state() const { return {scale(), growth_steps_, skipped_, tolerated_}; }
-  /// Goes on with it; a scale that is fixed stays what it is.
+  /// Goes on with it; a fixed scale stays as it is.
   void restore(const LossScalerState& state);
 
  private:
@@ -69,9 +69,9 @@ class LossScaler {
   std::int64_t growth_steps_ = 0, skipped_ = 0, tolerated_ = 0, falls_ = 0, stuck_ = 0;
 };
 
-/// The scale where the gradients are, which follows from what the device has found, so that the
-/// host need not wait for that: step by step what a LossScaler has that is told of the same, for a
-/// hysteresis of 1. Use from one thread.
+/// The loss scale on the device of the gradients, so that the host need not wait for the device's
+/// findings. Step by step it equals that of a LossScaler with the same findings and a hysteresis of
+/// 1. Use from one thread.
 class DeviceLossScale {
  public:
   /// Goes on from where `scaler` is.

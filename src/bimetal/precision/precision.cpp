@@ -31,7 +31,7 @@ void try_out(Precision precision, const torch::Device& device) {
   weight.grad().cpu();  // what went wrong on the device comes to light
 }
 
-/// Of what has no TF32 libtorch takes the switch as well, and goes on as before.
+/// On devices without TF32 libtorch takes the switch as well, and goes on as before.
 void require_tf32(const torch::Device& device) {
   constexpr int kAmpere = 8;
   if (device.is_cuda() && device::cuda_capability(device) >= kAmpere) return;
@@ -120,7 +120,7 @@ namespace {
 struct Tf32Switches {
   std::mutex mutex;
   int users = 0;
-  bool products = false, convolutions = false;  ///< what was set before
+  bool products = false, convolutions = false;  ///< the former settings
 };
 
 Tf32Switches& tf32_switches() {

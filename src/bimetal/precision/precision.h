@@ -1,5 +1,5 @@
 #pragma once
-// In which type a device computes what loses little by it: docs/precision.md.
+// The type in which a device does computations that lose little by it: docs/precision.md.
 
 #include <c10/core/DeviceType.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -34,8 +34,8 @@ void require_precision(Precision precision, const torch::Device& device);
 // libtorch's autocast from C++: within a scope, operations that gain by it compute in a type of
 // half the size (matrix products, convolutions), and those that lose too much stay in float32.
 
-/// The calling thread's autocast for devices of one type, for the time of a forward pass; what was
-/// set before is set again afterwards. Backward needs none: each operation's backward computes in
+/// The calling thread's autocast for devices of one type, for the time of a forward pass; the
+/// former setting comes back afterwards. Backward needs none: each operation's backward computes in
 /// the type of its forward. float32 changes nothing. Scopes may be nested.
 class Autocast {
  public:

@@ -15,8 +15,8 @@
 namespace bimetal::predict {
 
 /// Loads the checkpoint, then looks for newer ones on a thread of its own, so that nobody who asks
-/// waits for a file. What cannot be read, or is another model's, is logged and passed over: the
-/// weights stay what they are.
+/// waits for a file. A checkpoint that cannot be read, or is another model's, is logged and passed
+/// over: the weights stay as they are.
 class CheckpointWeights final : public WeightsSource {
  public:
   /// `path`: a checkpoint, which stays the only one, or a folder of them. Errors of
@@ -55,9 +55,9 @@ class JobWeights final : public WeightsSource {
              Options options, Version version);
   ~JobWeights() override;
 
-  /// Fetches what is newer than what is here, but spends no more than a tenth of the time on it.
-  /// The same update on all servers where they can give that, as to workers; else the version tells
-  /// of which they are. Errors of Client.
+  /// Fetches newer weights, but spends no more than a tenth of the time on it. All servers give the
+  /// same update if they can, as to workers. Otherwise the version tells which updates they are of.
+  /// Errors of Client.
   PredictionWeights newest() override;
 
  private:

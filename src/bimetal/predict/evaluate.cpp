@@ -109,7 +109,7 @@ progress::Evaluation evaluation_of(const task::Task& task, const EvaluationSums&
 
 namespace {
 
-/// What a set of ranks has computed of the chunks, as numbers by chunk.
+/// Computes chunks on a set of ranks; results are numbers by chunk.
 using Compute = std::function<void(
     std::int64_t first, std::int64_t last,
     const std::function<void(std::int64_t chunk, std::span<const double> numbers)>&)>;

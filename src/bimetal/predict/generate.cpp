@@ -98,7 +98,7 @@ void check(const Sampling& sampling, const std::vector<std::int64_t>& prompt) {
   }
 }
 
-/// Of one token's logits [vocabulary].
+/// Draws a token from one position's logits [vocabulary].
 std::int64_t draw(torch::Tensor logits, const Sampling& sampling, torch::Generator& generator) {
   logits = logits.to(torch::kCPU).to(torch::kFloat64);  // Metal has no float64
   if (!torch::isfinite(logits).all().item<bool>()) {
@@ -167,7 +167,7 @@ std::int64_t Continuation::next() {
   return tokens_.back();
 }
 
-/// Of the token after those that there are.
+/// The logits of the token after the present ones.
 torch::Tensor Continuation::logits() {
   const auto count = static_cast<std::int64_t>(tokens_.size());
   if (past_ && count <= context_) {

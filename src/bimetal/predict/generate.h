@@ -39,7 +39,7 @@ class LanguageWriter final : public serving::Writer {
   WeightsSource& weights_;
 };
 
-/// What foretells the tokens of a text: a model here, or this rank's part of one. Use from one
+/// Predicts the next tokens of a text: a model here, or this rank's part of one. Use from one
 /// thread.
 class Foretelling {
  public:
@@ -56,11 +56,11 @@ class Foretelling {
 /// By a model on `device`, whole and in evaluation mode.
 std::shared_ptr<Foretelling> foretold_by(task::Model model, const torch::Device& device);
 
-/// A text that grows by what a model foretells. Use from one thread.
+/// A text that grows by a model's predictions. Use from one thread.
 class Continuation {
  public:
-  /// The same as for generate(). What the model computes must not change meanwhile. All ranks that
-  /// compute a model together make the same calls.
+  /// The same as for generate(). The model must not change meanwhile. All ranks that compute a
+  /// model together make the same calls.
   Continuation(std::shared_ptr<Foretelling> by, std::int64_t context,
                std::vector<std::int64_t> prompt, const Sampling& sampling);
 
@@ -78,13 +78,12 @@ class Continuation {
   std::optional<task::Past> past_;  ///< none: the model has none, or its context is full
 };
 
-/// What follows `prompt`: each token is drawn from what `by` foretells after the last `context`
+/// Continues `prompt`: each token is drawn from the prediction of `by` after the last `context`
 /// tokens before it. Draws are made on the CPU in float64, so that equal logits give equal tokens
 /// on every device. A model that remembers what came before (task/past.h) is given each token once,
 /// until there are `context` of them: from then on all positions change with every token. `tell`
-/// gets each token as it comes. Errors:
-/// InvalidArgument for an empty prompt and for settings that cannot be; NotFinite if the model
-/// gives NaN or infinity; those of the model.
+/// gets each token as it comes. Errors: InvalidArgument for an empty prompt and for settings that
+/// cannot be; NotFinite if the model gives NaN or infinity; those of the model.
 std::vector<std::int64_t> generate(std::shared_ptr<Foretelling> by, std::int64_t context,
                                    const std::vector<std::int64_t>& prompt,
                                    const Sampling& sampling,

@@ -30,7 +30,7 @@ std::string percent(double part) {
   return fmt::format("{:.0f} %", 100 * part);
 }
 
-/// Numbers 0…255 of what was normalised for the model.
+/// Numbers 0…255 of an image that was normalised for the model.
 void put_pixels(const torch::Tensor& image, const checkpoint::ModelDescription& description,
                 progress::Sample& sample) {
   if (image.dim() != 3 || image.numel() > kMostPixels || image.size(0) != description.channels) {

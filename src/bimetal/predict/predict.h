@@ -1,7 +1,7 @@
 #pragma once
-// What a trained model says about each sample of a set, and what several of them say together.
+// Predictions of a trained model for each sample of a set, and of several models together.
 //
-// What a model that is being trained makes of one sample, for people to look at.
+// The output of a model in training for one sample, for people to look at.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -25,7 +25,7 @@ struct PredictionWeights {
   serving::WeightsVersion version;
 };
 
-/// Where the newest weights come from.
+/// A source of the newest weights.
 class WeightsSource {
  public:
   virtual ~WeightsSource() = default;
@@ -55,10 +55,10 @@ class PredictionModel final : public serving::Model {
   WeightsSource& weights_;
 };
 
-/// Of a task that tells samples' classes, its model's first output being logits [b, classes]: the
-/// probabilities of the classes, their softmax: float64 [N, classes] on the CPU, in the order of
-/// the evaluation data. Taken in double precision whatever the model computes in, so that
-/// their order is the logits'. Leaves the model in evaluation mode. Thread-compatible.
+/// The class probabilities of a classification task, whose model's first output is logits [b,
+/// classes]: their softmax, float64 [N, classes] on the CPU, in the order of the evaluation data.
+/// The softmax is taken in double precision, whatever the model's own, so that their order is the
+/// logits'. Leaves the model in evaluation mode. Thread-compatible.
 torch::Tensor predict(const task::Task& task, const task::Model& model,
                       const EvaluateOptions& options);
 

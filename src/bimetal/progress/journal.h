@@ -1,9 +1,9 @@
 #pragma once
-// What a run writes down about itself as it goes: rates, losses, history; and the report made of
-// it, whatever carries the gradients.
+// A run's journal: rates, losses and history, and the report made of it, whatever carries the
+// gradients.
 //
 // How fast the job runs: samples per second, and efficiency, which is that rate divided by the sum
-// of what the devices would do alone (docs/balance.md). The one definition of both.
+// of the devices' rates alone (docs/balance.md). The one definition of both.
 //
 // A series of points of bounded size, however long it gets.
 
@@ -59,7 +59,7 @@ class LossTrend {
   /// is.
   explicit LossTrend(bool fresh) : fresh_(fresh) {}
 
-  /// The mean loss of a step; one that is not finite is passed over. What is wrong, if that has
+  /// The mean loss of a step; one that is not finite is passed over. Returns the trouble, if it has
   /// just become clear: two spans in a row above the least one by a quarter of it and a tenth of
   /// the first step's loss, or a mean of all spans that is not 3 % below that.
   std::optional<std::string> add(double loss);
@@ -73,10 +73,10 @@ class LossTrend {
   std::int64_t counted_ = 0, spans_ = 0, risen_ = 0;
 };
 
-/// Tells `observer` of a step and, in a notice, where the loss does not get on, with what may help.
+/// Tells `observer` of a step and, in a notice, if the loss does not fall, with advice.
 void tell_step(const Progress& progress, LossTrend& trend, Observer& observer);
 
-/// What is known of a worker after a step.
+/// A worker's state after a step.
 struct WorkerState {
   WorkerTotals totals = {};
   bool here = true;           ///< it still takes part
@@ -101,7 +101,7 @@ class ProgressMeter {
   /// Time passes without training until the next start().
   void stop();
 
-  /// Others have counted so far: `elapsed_s`, and what each worker, by number, has done.
+  /// Takes over the counts of others so far: `elapsed_s`, and each worker's totals, by number.
   void go_on(double elapsed_s, std::span<const WorkerTotals> totals);
 
   /// A step has ended, after which the workers, by number, have done so much.
@@ -155,7 +155,8 @@ struct RunPlan {
   std::string counts = "samples";  ///< what weights count: "images", "tokens"
 };
 
-/// What a run tells after a step, which `meter` counts. `workers`: by number, as they are after it.
+/// The progress that a run reports after a step, which `meter` counts. `workers`: by number, as
+/// they are after it.
 Progress progress_after(const StepDone& step, const RunPlan& plan,
                         std::span<const WorkerState> workers, ProgressMeter& meter);
 
@@ -178,7 +179,7 @@ class Journal {
   /// `workers`: by number, as they are after it.
   Progress add(const StepDone& step, std::span<const WorkerState> workers);
 
-  /// Of the parameters after step number `step`.
+  /// The parameters evaluated are those after step number `step`.
   void add_evaluation(std::int64_t step, const Evaluation& evaluation) {
     evaluations_.push_back({step, elapsed_seconds(), evaluation.metrics, evaluation.data});
   }

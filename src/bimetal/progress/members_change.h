@@ -1,5 +1,5 @@
 #pragma once
-// What a change of the members of an elastic job was, and what it cost: docs/elastic.md.
+// A change of the members of an elastic job, and its cost: docs/elastic.md.
 
 #include <cstdint>
 #include <cstdio>

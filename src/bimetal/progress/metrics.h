@@ -1,7 +1,7 @@
 #pragma once
 // Figures by which a model is judged, by name.
 //
-// What a model makes of one sample, for people to look at.
+// A model's output for one sample, for people to look at.
 
 #include <algorithm>
 #include <cstdint>
@@ -33,12 +33,12 @@ inline bool is_ratio(std::string_view name) {
   return name == "accuracy" || name.ends_with("_accuracy");
 }
 
-/// What a model is judged by.
+/// The data that a model is judged by.
 inline constexpr const char* kTestData = "test";
 /// Data that are held out of training.
 inline constexpr const char* kValidationData = "validation";
 
-/// What a model says of data that it was not trained on.
+/// A model's figures on data that it was not trained on.
 struct Evaluation {
   double loss = 0;               ///< mean over the samples, or over their tokens
   Metrics metrics = {};          ///< by name
@@ -47,11 +47,11 @@ struct Evaluation {
 
 struct Sample {
   std::string text = {};  ///< for people: "label 3, taken for 3 (97 %), 8 (2 %)…"
-  /// Of an image: channels, height and width, and its values 0…255 in that order. Empty: it is
-  /// none, or a large one.
+  /// For an image: channels, height and width, and its values 0…255 in that order. Empty if the
+  /// sample is no image, or a large one.
   std::vector<std::int64_t> shape = {};
   std::vector<std::uint8_t> pixels = {};
-  /// Of a language model: what it was given, and how it has gone on.
+  /// For a language model: its prompt, and its continuation.
   std::vector<std::int64_t> prompt = {}, tokens = {};
   std::int64_t vocabulary = 0;
 };

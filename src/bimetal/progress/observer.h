@@ -1,5 +1,5 @@
 #pragma once
-// What training tells whoever watches: the library itself prints nothing.
+// The events that training reports to an observer: the library itself prints nothing.
 
 #include <atomic>
 #include <cstdint>
@@ -17,28 +17,29 @@ namespace bimetal::progress {
 struct RankLine;  // rank_log.h
 struct Sample;    // metrics.h
 
-/// Where a worker computes.
+/// The place where a worker computes.
 struct WorkerPlace {
   std::string host;        ///< its machine
-  std::string device;      ///< what it computes on
+  std::string device;      ///< the device that it computes on
   std::string stage = {};  ///< "stage 1 of 3, replica 0", where the model is cut
   bool gone = false;       ///< it was lost or has left, and the others go on
 };
 
-/// What a rank did for a while in one step; seconds since the step began, by rank 0's clock.
+/// A rank's activity for a while in one step; seconds since the step began, by rank 0's clock.
 struct StepSpan {
   int phase = 0;                  ///< of StepTimes::phases
   int micro_batch = -1;           ///< of a pipeline; -1: of no single one
   double begin_s = 0, end_s = 0;  ///< since the step began
 };
 
-/// Where the time of some steps went: of each rank the seconds in each phase (docs/profile.md).
+/// The time of some steps by phase: for each rank the seconds in each phase (docs/profile.md).
 struct StepTimes {
   std::int64_t first_step = 0, last_step = 0;     ///< that it is of
   std::vector<std::string> phases = {};           ///< "data", "forward"…
   std::vector<std::vector<double>> seconds = {};  ///< by rank, one for each phase
   std::vector<std::vector<StepSpan>> spans = {};  ///< by rank: the last step
-  std::vector<double> latency_s = {};  ///< by rank: of a short message from rank 0, one way
+  std::vector<double> latency_s = {};  ///< by rank: that of a short message from rank 0, one
+                                       ///< way
 };
 
 /// How far the ranks are with data that must be read, fetched or sent before training.
@@ -48,19 +49,19 @@ struct DataProgress {
   double seconds_left = 0;  ///< NaN where it is not known
 };
 
-/// A rank is lost, and the others save what it had, of which they keep a copy.
+/// A rank is lost, and the others save its state, of which they keep a copy.
 struct Rescue {
   /// How far it has come.
   enum class State { Saving, Saved, Failed };
   State state = State::Saving;  ///< of now
   int lost = -1;                ///< Saved
   std::int64_t step = 0;        ///< Saved
-  std::string path = {};        ///< Saved: of the checkpoint
+  std::string path = {};        ///< Saved: that of the checkpoint
   std::string cause = {};       ///< Failed
 };
 
-/// Is told what a run does, on the thread that trains; it must not throw. Each does nothing by
-/// itself.
+/// Is told a run's events, on the thread that trains. It must not throw. The functions here do
+/// nothing.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -79,9 +80,9 @@ class Observer {
   virtual void on_leading(bool /*leads*/) {}
   virtual void on_profile(const StepTimes&) {}            ///< of profiled steps
   virtual void on_notice(const std::string& /*text*/) {}  ///< shares capped, worker of no use…
-  /// What the model makes of a sample that was asked for: on rank 0.
+  /// The model's output for a sample that was asked for: on rank 0.
   virtual void on_sample(const Sample&) {}
-  /// What a worker's log has new, also this rank's own: on every rank.
+  /// New lines of a worker's log, also this rank's own: on every rank.
   virtual void on_rank_lines(int /*worker*/, const std::string& /*host*/,
                              const std::vector<RankLine>& /*lines*/) {}
   /// Other workers go on; by itself a notice.
@@ -154,7 +155,7 @@ class Observers : public Observer {
   std::vector<Observer*> all_;
 };
 
-// How far a long piece of work on files has got, for whoever watches it from another thread.
+// The progress of a long piece of work on files, for a thread that watches it.
 
 /// Thread-safe.
 class Meter {

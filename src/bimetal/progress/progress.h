@@ -1,5 +1,5 @@
 #pragma once
-// How far training is: what is told after each step.
+// How far training is: the report after each step.
 //
 // How far training is, in one line for people.
 
@@ -11,14 +11,15 @@
 
 namespace bimetal::progress {
 
-/// Of the gradients that a worker of a parameter server has given (docs/parameter_server.md).
+/// The staleness of the gradients that a worker of a parameter server has given
+/// (docs/parameter_server.md).
 struct Staleness {
   std::int64_t updates = 0;  ///< that its gradients became a part of
   std::int64_t sum = 0;      ///< over them, in updates
   std::int64_t max = 0;      ///< the largest
 };
 
-/// What a worker has done since the run's start. Only grows.
+/// A worker's totals since the run's start. They only grow.
 struct WorkerTotals {
   std::int64_t samples = 0;                 ///< that it has trained on
   double compute_s = 0;                     ///< computing
@@ -54,7 +55,7 @@ struct Progress {
 };
 
 /// "step 340/590  0:42 left  loss 0.4120  efficiency 97 %  8412 images/s (6730 + 1682)  shares …".
-/// What matters first: a terminal of 80 columns cuts the rest.
+/// The important parts come first: a terminal of 80 columns cuts the rest.
 std::string progress_line(const Progress& progress);
 
 /// The same for a run that a clock will end: "efficiency 97 %  8412 images/s …".

@@ -1,6 +1,6 @@
 #pragma once
-// What a rank has to say beside its figures: warnings, notices, what its task prints. It waits here
-// until rank 0 takes it, a little at a time, so that whoever watches reads all ranks in one place.
+// A rank's log beside its figures: warnings, notices, and its task's output. Lines wait here until
+// rank 0 takes them, a few at a time, so that users read all ranks in one place.
 
 #include <chrono>
 #include <cstddef>
@@ -27,7 +27,8 @@ void fields(Wire& wire, RankLine& line) {
   wire(line.at, line.kind, line.text);
 }
 
-/// May be used from any thread. Bounded: whoever says too much loses the oldest, and is told.
+/// May be used from any thread. Bounded: a rank that says too much loses its oldest lines, and is
+/// told.
 class RankLog {
  public:
   static constexpr std::size_t kMostWaiting = 16 << 10;      ///< bytes
@@ -51,7 +52,7 @@ class RankLog {
   Deadline next_ = Deadline::after(std::chrono::milliseconds(0));
 };
 
-/// What each rank gives of its log, rank by rank. Collective; errors are those of the group.
+/// Each rank's new log lines, in order of ranks. Collective; errors are those of the group.
 std::vector<std::vector<RankLine>> gather_lines(comm::Group group, RankLog& mine,
                                                 std::chrono::milliseconds timeout);
 

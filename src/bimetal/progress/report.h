@@ -16,8 +16,8 @@ namespace bimetal::progress {
 /// Bytes of a rank's process at its peak: as planned before training, by kind, and as measured.
 struct MemoryReport {
   double peak = 0;         ///< measured; 0: not known
-  double planned = 0;      ///< the sum of what follows; 0: there was no plan
-  double program = 0;      ///< planned, without what follows
+  double planned = 0;      ///< the sum of the kinds below; 0: there was no plan
+  double program = 0;      ///< planned, without the kinds below
   double parameters = 0;   ///< planned
   double gradients = 0;    ///< planned
   double optimizer = 0;    ///< planned: the optimizer's state
@@ -26,7 +26,7 @@ struct MemoryReport {
   double kept = 0;         ///< of freed tensors, beside the peak
 };
 
-/// What went to a disk and back.
+/// The traffic to a disk and back.
 struct DiskReport {
   double kept_bytes = 0;                  ///< the file's
   double read_bytes = 0, read_s = 0;      ///< from it
@@ -34,18 +34,18 @@ struct DiskReport {
   double wait_s = 0;                      ///< in which nothing else was done
 };
 
-/// Of a worker that keeps states or parameters on a disk (docs/zero.md).
+/// For a worker that keeps states or parameters on a disk (docs/zero.md).
 struct OffloadReport {
   std::string folder = {};                                 ///< where it lies
   std::optional<DiskReport> states = {}, parameters = {};  ///< none: they are not there
   std::optional<DiskReport> copy = {};  ///< a plain file's, at the start; none: no room for it
 };
 
-/// Of one worker.
+/// The report on one worker.
 struct WorkerReport {
   int rank = 0;                                         ///< from 0
   std::string host = {};                                ///< its machine
-  std::string device = {};                              ///< what it computed on
+  std::string device = {};                              ///< the device that it computed on
   std::string precision = {};                           ///< that it computed in; empty: not known
   double share = 0;                                     ///< of the samples trained on, 0…1
   std::int64_t samples = 0;                             ///< trained on
@@ -82,7 +82,7 @@ struct HistoryPoint {
   std::vector<std::int64_t> shares = {};                              ///< of the batch, by rank
 };
 
-/// Of a run in which a worker computed in float16 (docs/precision.md).
+/// For a run in which a worker computed in float16 (docs/precision.md).
 struct LossScaleReport {
   double scale = 0;                ///< at the end
   std::int64_t skipped_steps = 0;  ///< since the job's start
@@ -93,7 +93,7 @@ struct LossScaleReport {
 struct BalanceRecord {
   static constexpr std::size_t kMost = 10'000;  ///< steps; later ones are not kept
 
-  /// Of a rank, before training.
+  /// The measurement of a rank before training.
   struct Probe {
     double alpha_s = 0, beta_s = 0;  ///< both 0: unknown
   };
@@ -123,7 +123,7 @@ struct MeshReport {
   std::vector<std::int64_t> begins = {};  ///< the unit that each piece of the model begins with
 };
 
-/// One evaluation with the test data, or with what was held out for validation.
+/// One evaluation with the test data, or with the held-out validation data.
 struct EvaluationPoint {
   std::int64_t step = 0;         ///< after which it was
   double elapsed_s = 0;          ///< as Report::elapsed_s, up to then
@@ -131,7 +131,7 @@ struct EvaluationPoint {
   std::string data = kTestData;  ///< that it was judged by
 };
 
-/// Of all evaluations with validation data the best.
+/// The best of all evaluations with validation data.
 struct BestReport {
   std::int64_t step = 0;        ///< after which it was
   double loss = 0;              ///< on the validation data
@@ -139,7 +139,7 @@ struct BestReport {
   std::string checkpoint = {};  ///< of that step, where it is kept (checkpoint.keep_best)
 };
 
-/// What a run comes to: docs/report.md.
+/// The results of a run: docs/report.md.
 struct Report {
   int world_size = 1;              ///< ranks at its end
   std::int64_t steps = 0;          ///< done
@@ -162,7 +162,7 @@ struct Report {
   std::vector<MembersChange> changes = {};         ///< of an elastic job
 };
 
-/// Of the last evaluation with that data; none if there was none.
+/// The metrics of the last evaluation with that data; none if there was none.
 Metrics last_metrics(const Report& report, std::string_view data = kTestData);
 
 /// As docs/report.md has it.

@@ -1,7 +1,7 @@
 #pragma once
-// What people ask of a run while it trains: a checkpoint now, its end, that a worker leaves, a
-// profile of the next steps. Who watches asks, the rank that leads takes it between steps, and all
-// ranks agree on it with the step's figures.
+// Users' requests to a run while it trains: a checkpoint now, its end, that a worker leaves, a
+// profile of the next steps. A watching user asks, the leading rank takes the request between
+// steps, and all ranks agree on it with the step's figures.
 
 #include <algorithm>
 #include <atomic>
@@ -23,7 +23,8 @@ class Requests {
  public:
   static constexpr int kMostSteps = 1000;  ///< of a profile
 
-  /// One that has not been taken yet is joined with it; of two workers the latter leaves.
+  /// A request that has not been taken yet is joined with it. If two workers are asked to leave,
+  /// the latter one does.
   void ask(const Asked& more) {
     const std::scoped_lock lock(mutex_);
     asked_.save |= more.save;

@@ -24,7 +24,7 @@ inline std::string text_of(const MetricValue& metric) {
                                : fmt::format("{:.4f}", metric.value);
 }
 
-/// "0:42", "1:02:03"; "?" for what is not known.
+/// "0:42", "1:02:03"; "?" for an unknown time.
 inline std::string clock_text(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";
   const auto whole = static_cast<std::int64_t>(std::llround(seconds));

@@ -131,7 +131,7 @@ bool RunningTask::wait(milliseconds time) {
 }
 
 std::optional<FastestAlone> fastest_alone(const Report& report) {
-  // Who has a part of the model cannot be compared with the whole job.
+  // A worker with a part of the model cannot be compared with the whole job.
   if (report.workers.size() < 2 || !(report.elapsed_s > 0) || report.mesh) return std::nullopt;
   const auto fastest =
       std::ranges::max_element(report.workers, {}, &WorkerReport::samples_per_s_alone);
@@ -147,7 +147,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kRound{250};
 
-/// What all ranks have told in one round.
+/// The ranks' answers in one round.
 struct Round {
   bool all_done = true, interrupted = false;
   double done_bytes = 0, expected_bytes = 0;

@@ -49,7 +49,7 @@ class RunningTask {
 
 // How a finished job did beside its fastest device by itself, and where that device's time went.
 
-/// What "alone" stands for in a run's own figures.
+/// The meaning of "alone" in a run's own figures.
 inline constexpr const char* kAloneFrom =
     "each worker's own compute time in this run, beside the others; not a run by itself";
 
@@ -60,7 +60,8 @@ struct FastestAlone {
   std::string time = {};    ///< where its time went, in words
 };
 
-/// Of the worker that is fastest alone; none for a job of one worker, or one that has no figures.
+/// The figures of the worker that is fastest alone; none for a job of one worker, or one without
+/// figures.
 std::optional<FastestAlone> fastest_alone(const Report& report);
 
 /// The user has asked for the end before training began. Thrown on every rank.

@@ -89,7 +89,7 @@ void FigureExchange::start(const RankFigures& mine, Deadline deadline) {
          mine.memory_bytes};
   work_ = group_.all_gather(comm::buffer(std::span<const double>(own)),
                             comm::buffer(std::span<double>(gathered)), deadline);
-  // Whoever unwinds in the middle of a step does not wait for it.
+  // A thread that unwinds in the middle of a step does not wait for it.
   work_.on_done([kept = buffers_](const std::exception_ptr&) {});
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// What each rank tells all others at a run's end, so that every rank holds the whole report.
+// The summary that each rank sends to all others at a run's end, so that every rank holds the whole
+// report.
 
 #include <array>
 #include <chrono>
@@ -13,7 +14,7 @@
 
 namespace bimetal::progress {
 
-// What the ranks tell each other once per step: a few numbers each, all-gathered behind the
+// The figures that ranks exchange once per step: a few numbers each, all-gathered behind the
 // gradients, so that every rank takes the same decision before the optimizer changes anything.
 
 /// How a rank's share fitted into its memory.
@@ -25,13 +26,13 @@ enum class Fit : std::uint8_t {
   try_without_graphs,  ///< it did not, but will be launched kernel by kernel next time
 };
 
-/// What a rank without samples has measured beside the others' work; 0 samples: nothing.
+/// Measurements of a rank without samples beside the others' work; 0 samples: none.
 struct ShadowFigures {
   std::int64_t batch = 0;
   double seconds = 0;  ///< as RankFigures::compute_seconds
 };
 
-/// What a rank asks of all, after this step.
+/// A rank's requests to all, after this step.
 struct Wishes {
   bool stop = false;    ///< the job's end
   bool save = false;    ///< a checkpoint: one is due by its clock
@@ -41,22 +42,22 @@ struct Wishes {
   int profile = 0;      ///< so many of the next steps are to be profiled
   bool tell = false;    ///< its log has lines for those who watch
 
-  /// Of those that count as one.
+  /// Adds the wishes of another rank that counts as the same one.
   Wishes& operator|=(const Wishes& other);
 };
 
 struct RankFigures {
   std::int64_t batch = 0;      ///< weight of this rank's samples: their number where each weighs 1
   double compute_seconds = 0;  ///< forward, backward and the previous step's update
-  /// Of these, waiting in the sums of ranks that compute one replica together: a part of what that
-  /// takes, and no work.
+  /// The part of these seconds in which ranks that compute one replica together wait in their sums:
+  /// a part of that replica's time, and no work.
   double sum_seconds = 0;
   double loss_sum = 0;  ///< of its samples
   Fit fit = Fit::fits;
   Wishes wishes = {};
-  /// Of the summed gradients, where the step asks for it; not finite where they are not.
+  /// The norm of the summed gradients, where the step asks for it; not finite if they are not.
   double gradient_norm = 0;
-  /// Of this rank since the run's start, up to the step before: for those who watch.
+  /// This rank's totals since the run's start, up to the step before: for users who watch.
   double communicate_seconds = 0, wait_seconds = 0;
   std::uint64_t bytes_sent = 0;
   double memory_bytes = 0;  ///< that its process has now
@@ -74,7 +75,7 @@ class FigureExchange {
   /// One entry per rank; valid until the next start(). Rethrows the fabric's errors.
   std::span<const RankFigures> wait();
 
-  /// What wait() has decoded, for a rank that has not got it; until the next start().
+  /// The numbers that wait() has decoded, for a rank that has not got them; until the next start().
   std::span<const double> numbers() const noexcept { return buffers_->gathered; }
   /// In the place of start() and wait(): another rank's numbers(). Error(InvalidArgument) if they
   /// are of another world.

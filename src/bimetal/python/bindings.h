@@ -1,5 +1,5 @@
 #pragma once
-// What the library offers Python beside the core's C interface. Python has it as the module
+// The library's functions for Python beside the core's C interface. Python has it as the module
 // bimetal._C (python/bimetal/_C.py), by two functions: one tells the names, one calls by number.
 
 #include <chrono>
@@ -32,7 +32,7 @@ enum class Lock { let_go, kept };
 /// Everything that can be called, by its number.
 class Bindings {
  public:
-  /// `object`: what a method is called on.
+  /// `object`: the object of a method call.
   using Call = std::function<Object(PyObject* object, PyObject* arguments)>;
   struct Named {
     std::string name;
@@ -100,7 +100,7 @@ class Bindings {
   };
 
  private:
-  /// Of the parameters of a function, the types that Convert knows.
+  /// A function's parameters as types that Convert knows.
   template <class T>
   using Bare = std::remove_cvref_t<T>;
 

@@ -1,6 +1,7 @@
 #pragma once
-// What C++ has as Python's objects, and back: numbers, text, tensors, None for what is optional,
-// tuples, lists, dictionaries, callables, and objects of ours by reference. With the lock.
+// Converts C++ values to Python objects, and back: numbers, text, tensors, None for optional
+// values, tuples, lists, dictionaries, callables, and objects of ours by reference. Call it with
+// the lock.
 
 #include <functional>
 #include <map>
@@ -220,7 +221,7 @@ struct Convert<std::variant<T...>> {
   }
 };
 
-/// Takes the lock for each call. What it throws is PythonError.
+/// Takes the lock for each call. It throws PythonError.
 template <class Result, class... Arguments>
 struct Convert<std::function<Result(Arguments...)>> {
   static std::function<Result(Arguments...)> from(PyObject* object) {

@@ -31,7 +31,7 @@ class DeepSpeedConfig {
   const job::DeepSpeedLoop& loop() const { return loop_; }
   const std::vector<std::string>& notices() const { return notices_; }
 
-  /// Of a schedule that falls for as long as the job is.
+  /// For a schedule that falls for as long as the job is.
   void set_total_steps(std::int64_t steps) { job_.train.decay_steps = steps; }
   double learning_rate(std::int64_t step) const {
     return optim::learning_rate_at(job_.train, step, job_.train.decay_steps);

@@ -26,9 +26,9 @@ Error error_of(const PythonError& error, const std::string& what) {
                fmt::format("{}:\n{}", what, text));
 }
 
-/// `call()` with Python's lock. What it gives back must be no object of Python's. Errors: those of
-/// `call`, and of Python's exceptions OutOfMemory where Python says so, else InvalidArgument:
-/// "<what>:" and the traceback.
+/// `call()` with Python's lock. Its result must not be a Python object. Errors: those of `call`;
+/// OutOfMemory for Python's MemoryError; for other Python exceptions InvalidArgument: "<what>:" and
+/// the traceback.
 template <class Call>
 auto in_python(const std::string& what, Call&& call) {
   const Locked locked;

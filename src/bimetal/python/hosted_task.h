@@ -20,7 +20,7 @@ namespace bimetal::python {
 
 class HostedDataset final : public task::Dataset {
  public:
-  /// `dataset`: bimetal.task.hosted.HostedDataset; `dtype`: of the floating-point tensors in
+  /// `dataset`: bimetal.task.hosted.HostedDataset; `dtype`: that of the floating-point tensors in
   /// batches. With the Python's lock.
   HostedDataset(const Object& dataset, torch::Dtype dtype);
 
@@ -52,8 +52,8 @@ class HostedOptimizer final : public optim::ForeignOptimizer {
 
   Held hosted_;
   std::vector<torch::Tensor> parameters_;
-  /// What this object has put into state(), for the first parameter: another one there means that
-  /// a checkpoint's has been put in its place.
+  /// The state that this object has put into state(), for the first parameter. If another one is
+  /// there, a checkpoint's state has replaced it.
   const torch::optim::OptimizerParamState* shown_ = nullptr;
 };
 
@@ -87,8 +87,8 @@ class HostedTask final : public task::JobTask {
   bool has_optimizer_;
 };
 
-/// What job.model.python names, by bimetal.task.hosted.load. Errors: InvalidArgument with Python's
-/// traceback.
+/// The task that job.model.python names, by bimetal.task.hosted.load. Errors: InvalidArgument with
+/// Python's traceback.
 std::shared_ptr<const task::JobTask> host_task(const job::JobConfig& job);
 
 }  // namespace bimetal::python

@@ -42,7 +42,7 @@ const Bindings& everything() {
 
 extern "C" {
 
-/// The names, a line each, in the order of their numbers: "function", "Class()" for what makes one,
+/// The names, a line each, in the order of their numbers: "function", "Class()" for a constructor,
 /// "Class.method" and "Class.=property".
 BIMETAL_C const char* bimetal_torch_names() {
   static const std::string names = [] {
@@ -53,8 +53,8 @@ BIMETAL_C const char* bimetal_torch_names() {
   return names.c_str();
 }
 
-/// Calls a function with a tuple of its arguments. `object`: of a method, what the class's "()" has
-/// given, else None. Gives a new reference, or NULL with an exception raised.
+/// Calls a function with a tuple of its arguments. `object`: for a method the object that the
+/// class's "()" has given, otherwise None. Gives a new reference, or NULL with an exception raised.
 BIMETAL_C PyObject* bimetal_torch_call(std::int32_t number, PyObject* object, PyObject* arguments) {
   try {
     const auto& named = bimetal::python::everything().all()[static_cast<std::size_t>(number)];

@@ -22,12 +22,13 @@
 namespace bimetal::python {
 namespace {
 
-/// A loop in Python, shown as a job is: what the loop's rank 0 knows becomes what a job's tells.
-/// Use from one thread at a time.
+/// A loop in Python, shown as a job is: the figures of the loop's rank 0 become those of a job. Use
+/// from one thread at a time.
 class LoopMonitor {
  public:
-  /// Of a rank in a step: samples and seconds of compute; since the loop's start seconds of waiting
-  /// and bytes sent; samples/s by itself, as long as it has computed nothing. NaN: not known.
+  /// A rank's figures in a step: samples and seconds of compute; since the loop's start seconds of
+  /// waiting and bytes sent; samples/s by itself, as long as it has computed nothing. NaN: not
+  /// known.
   using Figures = std::tuple<double, double, double, double, double>;
 
   LoopMonitor(const std::string& listen, const std::string& tensorboard_dir,
@@ -53,7 +54,7 @@ class LoopMonitor {
   /// Empty where nobody asked for pages.
   std::string address() const { return monitor_ ? monitor_->address() : ""; }
 
-  /// Where a browser opens the page, once; empty likewise.
+  /// The link by which a browser opens the page, once; empty likewise.
   std::string link() { return monitor_ ? monitor_->link() : ""; }
 
   void set_workers(const std::vector<std::pair<std::string, std::string>>& host_and_device) {
@@ -62,7 +63,7 @@ class LoopMonitor {
     if (monitor_) monitor_->on_workers(places);
   }
 
-  /// What a rank has said: Unix time, kind and text of each line.
+  /// A rank's log: Unix time, kind and text of each line.
   void lines(int rank, const std::string& host,
              const std::vector<std::tuple<double, std::string, std::string>>& said) {
     std::vector<progress::RankLine> lines;
@@ -73,7 +74,7 @@ class LoopMonitor {
   void start() { meter_.start(); }
   void stop() { meter_.stop(); }
 
-  /// Returns the line for a terminal. `epoch_of`: from 0; `batch`: what a step weighs on average.
+  /// Returns the line for a terminal. `epoch_of`: from 0; `batch`: the average weight of a step.
   std::string step(std::pair<std::int64_t, std::int64_t> epoch_of,
                    std::pair<std::int64_t, std::int64_t> step_of, std::int64_t batch, double loss,
                    const std::vector<std::int64_t>& shares, const std::vector<Figures>& ranks) {

@@ -9,7 +9,7 @@
 #include "bimetal/c10d/torch_bridge.h"
 #include "bimetal/python/convert.h"
 
-// Of libtorch_python, whose headers need Python's.
+// Declared as in libtorch_python, whose headers need Python's.
 PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
 namespace torch {
 void translate_exception_to_python(const std::exception_ptr& thrown);
@@ -83,7 +83,7 @@ PythonError::PythonError() {
   const char* words = said == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(said, &size);
   if (words != nullptr) what_.assign(words, static_cast<std::size_t>(size));
   if (said != nullptr) Py_DecRef(said);
-  PyErr_Clear();  // an exception may be unable to say what it is
+  PyErr_Clear();  // an exception may be unable to describe itself
 }
 
 bool PythonError::is_exception() const {

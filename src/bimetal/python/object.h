@@ -18,8 +18,8 @@ namespace bimetal::python {
 class Object {
  public:
   Object() = default;
-  /// Takes a new reference over, as Python's functions give them. Throws what they have raised
-  /// where there is none.
+  /// Takes a new reference over, as Python's functions give them. If it is null, throws the
+  /// exception that they have raised.
   explicit Object(PyObject* made);
   static Object borrowed(PyObject* object);
   Object(const Object& other);
@@ -89,7 +89,7 @@ class Held {
   std::shared_ptr<const Object> object_;
 };
 
-/// What Python has raised, on its way through C++.
+/// A Python exception on its way through C++.
 class PythonError : public std::exception {
  public:
   /// Takes it from the interpreter, where it is for this thread.
@@ -111,7 +111,7 @@ class PythonError : public std::exception {
 /// Raises TypeError as a PythonError.
 [[noreturn]] void raise_type_error(const std::string& message);
 
-/// What Python makes its exceptions of for errors of ours: `type(message, code, rank)`.
+/// The class of Python's exceptions for errors of ours: `type(message, code, rank)`.
 void set_error_class(const Object& type);
 /// Raises in Python what C++ has thrown: errors of ours as that class, all else as torch does.
 void raise_as_python(const std::exception_ptr& thrown) noexcept;

@@ -60,8 +60,8 @@ bool is_out_of_memory(const std::exception_ptr& error) {
   }
 }
 
-/// What Python has thrown within backward, autograd carries on as an exception of its own, and
-/// leaves the interpreter's mark of it behind, with which no further call would do.
+/// Autograd turns a Python exception within backward into one of its own. It leaves the
+/// interpreter's error set, which no further call would survive.
 void carry_python_errors(const parallel::schedule::Action& /*action*/,
                          const std::function<void()>& compute) {
   try {

@@ -1,6 +1,6 @@
 #pragma once
-// Functions of Python, as its documentation has them under "Stable ABI". What is a macro or a
-// struct there is not used, so that no header of Python's is needed.
+// Functions of Python, as its documentation has them under "Stable ABI". Macros and structs are not
+// used, so that no header of Python's is needed.
 
 #include <cstddef>
 

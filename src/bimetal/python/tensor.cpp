@@ -37,8 +37,8 @@ class PartRanks {
         });
   }
 
-  /// Of `part` [n, columns here] all columns; each rank's gradient is that of its own, which all
-  /// ranks are to have alike. Columns are dealt out as positions of sequences are.
+  /// All columns of `part` [n, columns here]. Each rank's gradient is that of its own columns, and
+  /// must be the same on all ranks. Columns are dealt out as positions of sequences are.
   torch::Tensor gathered(const torch::Tensor& part, std::int64_t columns) const {
     const auto here = ranks_->part(columns);
     return tensor::both_ways(

@@ -21,7 +21,7 @@ namespace {
 
 // How long one look for a missing rank lasts before the next look at faults that others found.
 constexpr std::chrono::milliseconds kSlice{250};
-// What is kept of the time to ask once more who is there and to say so.
+// The time kept to ask once more who is there, and to say so.
 constexpr std::chrono::milliseconds kLongestEpilogue{500};
 
 /// One rank's meeting with the others.
@@ -100,7 +100,7 @@ std::unique_ptr<net::Mesh> Meeting::connect() {
   }
 }
 
-/// Whoever is refused for its token tells the others, who would wait for it.
+/// A rank that is refused for its token tells the others, who would wait for it.
 void Meeting::tell_refused(const Error& error) noexcept try {
   const auto who = fmt::format("rank {} on {}", rank_, describe(members_.at(rank_)));
   note_failure(store_, fault_key(options_.prefix),
@@ -112,7 +112,7 @@ void Meeting::tell_refused(const Error& error) noexcept try {
 std::vector<std::string> Meeting::listen_hosts() const {
   if (!options_.listen_host.empty()) return {options_.listen_host};
   const std::string towards_store = store_.local_address();
-  // A job that stays on loopback does not depend on what else there is.
+  // A job that stays on loopback does not depend on other networks.
   const bool stays_here = towards_store.empty() || net::is_loopback(towards_store);
   const auto own = stays_here ? std::vector<net::InterfaceAddress>() : net::own_addresses();
   return net::addresses_to_advertise(options_.interfaces, towards_store, own);
@@ -136,8 +136,8 @@ void Meeting::publish(const MemberRecord& self) {
 }
 
 /// Waits until every rank has published itself. Short of the deadline by a little, so that the time
-/// suffices to find out who is missing. Rank 0 asks for each of the others, and they for what it
-/// has gathered: n² questions would keep the store busy for longer than all else takes.
+/// suffices to find out who is missing. Rank 0 asks for each of the others, and they ask for its
+/// list: n² questions would keep the store busy for longer than all else takes.
 void Meeting::gather() {
   const auto epilogue =
       std::min<Deadline::Clock::duration>(deadline_.remaining() / 10, kLongestEpilogue);
@@ -159,7 +159,7 @@ void Meeting::gather_for_all(Deadline until) {
   store_.set(key("members"), encode_members(members_), deadline_);
 }
 
-/// Where rank 0 has ended before it could tell, each finds by itself who is there.
+/// If rank 0 has ended before it could tell, each rank finds by itself who is there.
 void Meeting::take_gathered(Deadline until) {
   const auto first = await(rank_key(0), until);
   if (!first) return report_missing();

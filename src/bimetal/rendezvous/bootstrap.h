@@ -29,7 +29,7 @@ struct BootstrapOptions {
   std::string listen_host;  ///< where peers reach this rank; empty: at its interfaces
   /// Which interfaces those are: see net::addresses_to_advertise.
   std::string interfaces = net::interfaces_from_environment();
-  /// Of the connections between the ranks; all must want the same.
+  /// Encryption of the connections between the ranks; all must want the same.
   net::Encryption encryption = net::encryption_from_environment();
   /// How long a peer may be silent before it is lost; nothing: see net::TcpMeshOptions.
   std::optional<std::chrono::milliseconds> peer_timeout = net::peer_timeout_from_environment();
@@ -39,19 +39,18 @@ struct BootstrapOptions {
   std::string prefix{kFirstMesh};  ///< of keys; a new one for each membership epoch
 };
 
-/// Where to note_failure() of a rank that will not come any more, so that nobody waits for it:
-/// whoever started it, in the store at which it was to meet the others.
+/// The key for note_failure() of a rank that will not come any more, so that nobody waits for it.
+/// The launcher notes it in the store at which the rank was to meet the others.
 std::string fault_key(std::string_view prefix = kFirstMesh);
 
-/// Collective. A world of one needs nobody: it opens no socket and leaves the store alone. Where
-/// plain connections go beyond loopback, rank 0 says so (net::note_if_plain).
+/// Collective. A world of one needs nobody: it opens no socket and leaves the store alone. If plain
+/// connections go beyond loopback, rank 0 says so (net::note_if_plain).
 ///
 /// Errors: Timeout that names every rank that did not join and those that did; InvalidArgument
 /// when two processes claim one rank (names both) or disagree about the world size or encryption,
-/// on every rank that is still waiting; what has been noted under fault_key(), at once;
-/// ProtocolMismatch if they run different versions of Bimetal (names both); those of
-/// TcpMeshBuilder::connect. Each rank asks the store for rank 0's address, and for all that rank 0
-/// has gathered.
+/// on every rank that is still waiting; an error noted under fault_key(), at once; ProtocolMismatch
+/// if they run different versions of Bimetal (names both); those of TcpMeshBuilder::connect. Each
+/// rank asks the store for rank 0's address, and for all that rank 0 has gathered.
 std::unique_ptr<net::Mesh> connect_mesh(Store& store, int rank, int size,
                                         const BootstrapOptions& options, Deadline deadline);
 
@@ -62,7 +61,7 @@ std::unique_ptr<net::Mesh> connect_mesh(Store& store, int rank, int size,
 /// follow from it. Errors of the store.
 void note_failure(Store& store, std::string_view key, const Error& failure, Deadline deadline);
 
-/// What has been left there by now. Errors of the store; CorruptData for something else.
+/// The error noted there by now. Errors of the store; CorruptData for something else.
 std::optional<Error> noted_failure(Store& store, std::string_view key, Deadline deadline);
 
 }  // namespace bimetal::rendezvous

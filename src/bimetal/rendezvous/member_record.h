@@ -1,5 +1,5 @@
 #pragma once
-// What each rank publishes about itself in the store.
+// Each rank's entry about itself in the store.
 
 #include <cstdint>
 #include <map>

@@ -72,10 +72,10 @@ std::unique_ptr<Store> connect_store(
 std::unique_ptr<Store> connect_store_at_once(const net::Endpoint& server, const net::Token& token,
                                              Deadline deadline);
 
-// A store of somebody else's that can tell what there is, but should not be asked to wait.
+// A store of another program's that can tell its entries, but should not be asked to wait.
 
 /// Waits by asking in turns: another store's own wait may hold its connection, and other threads
-/// with it. What is left to the derived class is set, try_get, add and local_address.
+/// with it. The derived class defines set, try_get, add and local_address.
 class PolledStore : public Store {
  public:
   /// `name` stands for the store in messages.

@@ -44,7 +44,7 @@ class ClientSession final : public net::Session {
   const std::string local_address_;
   Outbox outbox_;
 
-  std::mutex mutex_;  ///< guards what follows
+  std::mutex mutex_;  ///< guards the members below
   std::condition_variable changed_;
   std::uint64_t last_request_ = 0;
   std::map<std::uint64_t, std::optional<StoreMessage>> pending_;

@@ -1,6 +1,6 @@
 #pragma once
-// What a store's client and server say to each other after the handshake: one message layout for
-// requests and replies, a 48-byte header and then key and value. docs/protocol.md describes it.
+// The messages of a store's client and server after the handshake: one message layout for requests
+// and replies, a 48-byte header and then key and value. docs/protocol.md describes it.
 
 #include <array>
 #include <cstddef>

@@ -154,7 +154,7 @@ void StoreSession::handle(StoreMessage request) {
     waiting_.erase(request.request);
     return;
   }
-  // Also what makes a replayed request useless.
+  // It also makes a replayed request useless.
   if (request.request <= last_request_) {
     throw Error(ErrorCode::CorruptData, "a request number was used twice");
   }

@@ -47,8 +47,8 @@ class Outbox {
   asio::steady_timer drained_;
 };
 
-// The server's side of the store: the values, who waits for which key, and one session per client.
-// Everything happens on the server's thread.
+// The server's side of the store: the values, which client waits for which key, and one session per
+// client. Everything happens on the server's thread.
 
 class StoreSession;
 

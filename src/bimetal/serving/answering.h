@@ -1,6 +1,6 @@
 #pragma once
-// What computes the answers of a server, on a thread of its own: batches of samples
-// (below), or texts (TextAnswering). Private to the server and its sessions.
+// Computes the answers of a server, on a thread of its own: batches of samples (below), or texts
+// (TextAnswering). Private to the server and its sessions.
 
 #include <atomic>
 #include <chrono>
@@ -97,7 +97,7 @@ class TextAnswering final : public Answering {
     TextJob job;
     std::unique_ptr<Text> text;
     std::int64_t left = 0;  ///< tokens
-    TextPiece piece;        ///< what is to be told next
+    TextPiece piece;        ///< to be told next
     std::chrono::steady_clock::time_point told;
   };
 

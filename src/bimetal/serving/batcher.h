@@ -25,7 +25,7 @@ inline constexpr std::uint64_t kFirstGuest = std::uint64_t{1} << 63;
 struct BatcherOptions {
   std::int64_t max_batch = 256;  ///< samples that are computed at once
   /// How long the first request of a batch waits for others to come, though nothing is computed. 0:
-  /// a batch is what has come while the last one was computed.
+  /// a batch has the requests that came while the last one was computed.
   std::chrono::microseconds max_delay{0};
   /// Samples that may wait; beyond it a request is turned away. A lone request of any size is
   /// taken.
@@ -39,7 +39,8 @@ struct Request {
   std::int64_t samples = 0;
   std::vector<std::byte> values;
   std::chrono::steady_clock::time_point arrived{};
-  /// Called once, by whoever computes: with the answer in `predicted`, or with why there is none.
+  /// Called once, by the thread that computes: with the answer in `predicted`, or with the reason
+  /// why there is none.
   std::function<void(Request&, const std::optional<Error>&)> done;
 
   Predicted predicted;
@@ -72,7 +73,7 @@ class Batcher {
   /// ones, after those that came meanwhile. Nothing at the deadline.
   std::optional<Batch> next(Deadline deadline);
 
-  /// Forgets those that wait and of which `which` is true, or what is left of them.
+  /// Forgets waiting requests for which `which` is true, or the rest of them.
   void forget(const std::function<bool(const Request&)>& which);
   /// Forgets all requests that wait, and returns them.
   std::vector<std::shared_ptr<Request>> drain();

@@ -11,7 +11,7 @@
 
 namespace bimetal::serving {
 
-/// What predict() was called with.
+/// The arguments of predict().
 struct Question {
   std::span<const std::byte> values;
   comm::DType dtype = comm::DType::uint8;

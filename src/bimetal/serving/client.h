@@ -33,13 +33,12 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  /// What is served.
+  /// The facts of the served model.
   ModelFacts facts(Deadline deadline);
 
   /// Logits [samples, classes] of `samples` samples that lie back to back in `values`: uint8
-  /// pixels, or float32 or float64 as the model takes them. Any number of samples: what is more
-  /// than a request may have goes in several. InvalidArgument where they are not of the model's
-  /// shape.
+  /// pixels, or float32 or float64 as the model takes them. Any number of samples: more than one
+  /// request may have go in several. InvalidArgument where they are not of the model's shape.
   Predicted predict(std::span<const std::byte> values, comm::DType dtype, std::int64_t samples,
                     Deadline deadline);
 
@@ -48,10 +47,10 @@ class Client {
 
   /// Lets a language model go on with a text; `read` gets its tokens, piece by piece, on this
   /// thread and must not throw. Returns how many optimizer steps the weights have learnt from.
-  /// InvalidArgument for what cannot be, as the server says; and from any other model.
+  /// InvalidArgument for impossible requests, with the server's reason, and from any other model.
   std::int64_t write(const TextRequest& wanted, const TextReader& read, Deadline deadline);
 
-  /// What the server has done so far, for all its clients.
+  /// The server's figures so far, for all its clients.
   Figures figures(Deadline deadline);
 
  private:

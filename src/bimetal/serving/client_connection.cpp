@@ -179,7 +179,7 @@ void ClientConnection::connect(Deadline deadline) {
   }
 }
 
-/// What answers there may be the directory of a job, which knows who serves its predictions.
+/// The server there may be the directory of a job, which knows who serves its predictions.
 void ClientConnection::ask_directory(const Error& refusal, Deadline deadline) {
   std::unique_ptr<rendezvous::Store> directory;
   try {

@@ -28,12 +28,12 @@ struct ServerMessage {
   MessageKind kind() const { return static_cast<MessageKind>(header.operation); }
 };
 
-/// What a client has once it is connected.
+/// A client's connection once it is made.
 class ClientSession final : public net::FrameSession {
  public:
   ClientSession(asio::ip::tcp::socket connected, const net::SessionKeys& keys);
 
-  /// The next message. Throws what has ended the connection.
+  /// The next message. Throws the error that has ended the connection.
   asio::awaitable<ServerMessage> next_message();
   /// A server says nothing to a client that asks nothing, unless it ends.
   bool has_said_nothing() const noexcept { return messages_.empty(); }
@@ -60,16 +60,16 @@ class ClientConnection {
   ClientConnection(const ClientConnection&) = delete;
   ClientConnection& operator=(const ClientConnection&) = delete;
 
-  /// Who answers, for errors.
+  /// The name of the server, for errors.
   std::string name() const;
-  /// Of the connection that there is.
+  /// The facts of the present connection.
   const ModelFacts& facts() const { return session().facts; }
 
   /// Unless it stands already. Errors as Client has them.
   void connect(Deadline deadline);
 
-  /// Runs `task` on this thread until it is done, the deadline, or too long a silence. What it
-  /// throws ends the connection.
+  /// Runs `task` on this thread until it is done, the deadline, or too long a silence. An exception
+  /// from it ends the connection.
   template <typename Result>
   Result run(asio::awaitable<Result> task, Deadline deadline);
 

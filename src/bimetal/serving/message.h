@@ -1,5 +1,5 @@
 #pragma once
-// What a server of predictions and its clients say to each other after the handshake: frames of
+// The messages of a server of predictions and its clients after the handshake: frames of
 // net/frame.h whose `operation` is a MessageKind. docs/protocol.md lists the layouts. Bodies are
 // decoded with bounded lengths and throw Error(CorruptData) for anything that does not fit.
 
@@ -31,18 +31,18 @@ enum class MessageKind : std::uint8_t {
 inline constexpr std::size_t kMaxRequestBytes = std::size_t{16} << 20;
 /// All other bodies are no longer than that.
 inline constexpr std::size_t kMaxBodyBytes = std::size_t{64} << 10;
-/// Where a job's directory (its rendezvous store) tells who answers: HOST:PORT.
+/// The key under which a job's directory (its rendezvous store) names the server: HOST:PORT.
 inline constexpr const char* kDirectoryKey = "predictions";
 
 using Body = std::vector<std::byte>;
 
-/// What is served, and what a sample of it looks like.
+/// The served model, and the form of its samples.
 struct ModelFacts {
   std::string release;  ///< the server's
   std::string model;    ///< its name
   std::int64_t channels = 0, height = 0, width = 0, classes = 0;
-  /// Of a language model: tokens that it looks back at. Its classes are its vocabulary, and it
-  /// takes no samples, but text to go on with. 0: one of images.
+  /// For a language model: the tokens that it looks back at. Its classes are its vocabulary. It
+  /// takes no samples, but text to go on with. 0: a model of images.
   std::int64_t context = 0;
   /// Pixels x become (x/255 − mean) ÷ stddev: one number for each channel, or one for all.
   std::vector<double> mean = {0}, stddev = {1};
@@ -83,7 +83,7 @@ constexpr std::size_t predicted_bytes(std::size_t logits) {
 /// Neither a prompt nor its continuation is longer.
 inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 20;
 
-/// What is asked of a language model.
+/// A request to a language model.
 struct TextRequest {
   std::int64_t tokens = 200;         ///< how many are drawn
   double temperature = 1;            ///< logits are divided by it; 0: always the likeliest token
@@ -109,7 +109,7 @@ TextPiece decode_text_piece(std::span<const std::byte> body);
 Body encode(const Error& error);
 Error decode_refused(std::span<const std::byte> body);
 
-/// What a server has done since it started.
+/// A server's totals since it started.
 struct Figures {
   std::uint64_t requests = 0, samples = 0;         ///< answered
   std::uint64_t batches = 0;                       ///< computed

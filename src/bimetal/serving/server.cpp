@@ -74,7 +74,7 @@ constexpr std::chrono::milliseconds kToSayGoodbye{300};
 }  // namespace
 
 struct Server::Impl final : SessionOwner {
-  /// Of one of the two.
+  /// Exactly one of `model` and `writer` is set.
   Impl(const ServerOptions& given, ModelFacts served, Model* model, Writer* writer)
       : options(given),
         model_facts(std::move(served)),

@@ -42,7 +42,7 @@ struct Samples {
   std::span<const std::byte> values;
 };
 
-/// What is served. Its calls come from one thread.
+/// The served model. Its calls come from one thread.
 class Model {
  public:
   virtual ~Model() = default;
@@ -73,7 +73,7 @@ class Writer {
   /// Does not change. Called before anything is served.
   virtual ModelFacts facts() const = 0;
 
-  /// Errors for what it cannot go on with; they are told to who asked, as those of next().
+  /// Errors for texts that it cannot go on with. The client is told of them, as of those of next().
   virtual std::unique_ptr<Text> begin(const TextRequest& wanted) = 0;
 };
 
@@ -103,12 +103,12 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// Where it listens, with the real port.
+  /// The address at which it listens, with the real port.
   net::Endpoint endpoint() const;
 
   Figures figures() const;
 
-  /// What is served.
+  /// The facts of the served model.
   const ModelFacts& facts() const;
 
   /// A question that comes by no connection of this server's: computed together with those that do.
@@ -121,7 +121,7 @@ class Server {
   bool write(TextRequest wanted, std::function<void(TextPiece, const std::optional<Error>&)> tell,
              std::function<bool()> awaited = {});
 
-  /// What has ended the serving; nothing while it goes on.
+  /// The error that has ended the serving; nothing while it goes on.
   std::optional<Error> failure() const;
 
  private:

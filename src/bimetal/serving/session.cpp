@@ -11,7 +11,7 @@
 namespace bimetal::serving {
 namespace {
 
-/// Of one client: enough to send the next while one is computed.
+/// The most requests pending for one client: enough to send the next while one is computed.
 constexpr int kMostPending = 4;
 /// Longest silence in the middle of a request, and for a client to read why it is refused.
 constexpr std::chrono::seconds kPatience{10};
@@ -118,14 +118,14 @@ asio::awaitable<void> Session::wait_for_room() {
 /// until they have been answered; one that has none is turned away.
 asio::awaitable<bool> Session::reserve(std::int64_t samples) {
   for (;;) {
-    if (!is_open()) co_return false;  // what is reserved for a session that ends stays so
+    if (!is_open()) co_return false;  // a reservation for a session that ends stays
     if (owner_.batcher()->reserve(samples)) co_return true;
     if (pending_ == 0) co_return false;
     co_await wait_for_room();
   }
 }
 
-/// What is wrong with a request, as far as its header tells.
+/// The fault of a request, as far as its header tells.
 std::optional<Error> Session::flaw_of(const net::FrameHeader& header) const {
   const auto& facts = owner_.facts();
   if (!owner_.batcher()) {
@@ -236,7 +236,7 @@ asio::awaitable<void> Session::discard(std::uint64_t bytes) {
   }
 }
 
-// What a session does for the clients of a language model.
+// A session's part for clients of a language model.
 
 asio::awaitable<void> Session::take_text(net::FrameHeader header) {
   if (header.payload_bytes > kMaxRequestBytes) {

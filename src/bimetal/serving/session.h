@@ -24,17 +24,17 @@ inline constexpr std::chrono::milliseconds kTick{250};
 class Session;
 class TextAnswering;
 
-/// What sessions need of their server.
+/// The functions that sessions need of their server.
 class SessionOwner {
  public:
   virtual ~SessionOwner() = default;
   virtual const ModelFacts& facts() const = 0;
-  /// Where samples are answered; nullptr: of a language model.
+  /// Answers samples; nullptr for a language model.
   virtual Batcher* batcher() = 0;
-  /// Where texts are; nullptr: of another model.
+  /// Answers texts; nullptr for another model.
   virtual TextAnswering* texts() = 0;
   virtual Figures figures() const = 0;
-  /// Counts what is refused.
+  /// Counts refused requests.
   virtual void on_refused() = 0;
   /// Gives `action` to the I/O thread. Thread-safe; after the server's end nothing happens.
   virtual void post(std::function<void()> action) = 0;

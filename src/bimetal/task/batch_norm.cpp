@@ -21,7 +21,7 @@ void merge(const BatchStatistics& statistics, const torch::Tensor& skipped) {
   const auto samples = sums[2 * channels];
   const auto means = sums / samples.clamp_min(1);
   const auto weight = (samples > 0).to(sums.scalar_type()) * statistics.momentum;
-  // Chosen and not weighed: what is not finite times 0 is not 0.
+  // Chosen and not weighed: a value that is not finite times 0 is not 0.
   const auto move = [&](torch::Tensor running, const torch::Tensor& seen) {
     if (!skipped.defined()) {
       running.lerp_(seen, weight);

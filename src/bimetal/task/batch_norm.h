@@ -1,7 +1,8 @@
 #pragma once
-// Batch normalisation (Ioffe and Szegedy 2015) over groups of samples of a stated size, which lie
-// in a step's order and not in who computes them: any split of a batch into whole groups computes
-// the same. What a step's groups have shown goes into the running statistics once, at its end.
+// Batch normalisation (Ioffe and Szegedy 2015) over groups of samples of a stated size, which
+// follow the step's order and not the rank that computes them. So any split of a batch into whole
+// groups computes the same. The statistics of a step's groups go into the running statistics once,
+// at its end.
 
 #include <torch/csrc/api/include/torch/nn/module.h>
 #include <torch/csrc/api/include/torch/nn/pimpl.h>
@@ -11,7 +12,7 @@
 
 namespace bimetal::task {
 
-/// Running statistics of one normalisation, and what is to be added to them.
+/// Running statistics of one normalisation, and the statistics to be added to them.
 struct BatchStatistics {
   torch::Tensor mean, variance;  ///< [channels], running: buffers of the model
   /// [2 × channels + 1] of the groups of this step, on this rank or, once summed, on all: means and

@@ -90,8 +90,8 @@ std::uint32_t threshold_of(double p) {
   return static_cast<std::uint32_t>(std::floor(p * 4294967296.0));
 }
 
-/// Of all heads, so that the number of rows, which padding changes, is not in it. `head`: of those
-/// that are here.
+/// A row's number among all heads. It does not depend on the number of rows, which padding changes.
+/// `head` counts those that are here.
 std::int64_t row_number(std::int64_t row, std::int64_t head, HeadRange heads) {
   return row * heads.of + heads.first + head;
 }

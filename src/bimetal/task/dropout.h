@@ -14,9 +14,9 @@
 
 namespace bimetal::task {
 
-// What a forward pass, and a data set that changes its samples, draw at random depends on: the
-// job's seed and the visit of each sample, so that neither the rank that computes a sample, nor the
-// micro-batch in which it does, nor how often, makes a difference.
+// The random numbers of a forward pass, and of a data set that changes its samples. They depend on
+// the job's seed and the visit of each sample. So it makes no difference which rank computes a
+// sample, in which micro-batch, or how often.
 
 /// An epoch visits each sample once: (epoch, sample) tells one visit from all others as (step,
 /// sample) would, and who computes for parameter servers knows it, too.
@@ -30,7 +30,8 @@ struct Draws {
   }
   /// For samples that count for nothing: measurements.
   static Draws of_nobody(std::int64_t samples);
-  /// Samples `begin` … `end - 1`, of those here. Error(InvalidArgument) if there are fewer.
+  /// Samples `begin` … `end - 1`, counted among those here. Error(InvalidArgument) if there are
+  /// fewer.
   Draws slice(std::int64_t begin, std::int64_t end) const;
 };
 
@@ -40,7 +41,7 @@ PhiloxKey key_of(const Draws& draws, std::int64_t place);
 
 inline constexpr std::int64_t kAugmentation = -1;  ///< the place of what data sets draw
 
-/// While it lives, what this thread computes draws for these samples. Scopes nest. To compute
+/// While it lives, this thread's computations draw for these samples. Scopes nest. To compute
 /// something again elsewhere: `auto draws = current_draws();` now, `DrawScope scope(draws);` then.
 class DrawScope {
  public:
@@ -54,7 +55,7 @@ class DrawScope {
   std::shared_ptr<const Draws> before_;
 };
 
-/// Of this thread's innermost scope; nullptr outside of all.
+/// The draws of this thread's innermost scope; nullptr outside of all.
 const std::shared_ptr<const Draws>& current_draws() noexcept;
 
 /// How often anything on this thread has drawn for samples: dropout_by_sample() and its like.
@@ -68,9 +69,9 @@ struct HeadRange {
 /// Each number of `x` is 0 with probability `p` (at least 0, less than 1), and ÷ (1 − p) otherwise.
 /// `x` is [b, rows, columns] or [b, heads, rows, columns], of the b samples of this thread's
 /// DrawScope in their order; `layer` tells the places of a model apart. Row and column decide, and
-/// not their number: what is padded changes nothing before it. `first_row`: of a sample, where not
-/// all are here. Rows × heads and columns are less than 2³². Errors: InvalidArgument outside of a
-/// DrawScope, or in one of another number of samples.
+/// not their number: padding changes nothing before it. `first_row`: the first one here of a
+/// sample, if not all are here. Rows × heads and columns are less than 2³². Errors: InvalidArgument
+/// outside of a DrawScope, or in one of another number of samples.
 torch::Tensor dropout_by_sample(const torch::Tensor& x, double p, std::int64_t layer,
                                 HeadRange heads = {}, std::int64_t first_row = 0);
 

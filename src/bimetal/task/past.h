@@ -1,6 +1,6 @@
 #pragma once
-// What the positions of a sequence leave for those that come later, so that a model which is asked
-// for one more token does not compute the others again: keys and values of its attention.
+// The key-value cache of attention: keys and values of a sequence's earlier positions. With it a
+// model that is asked for one more token does not compute the others again.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -10,7 +10,7 @@
 
 namespace bimetal::task {
 
-/// Of sequences that grow together. Use from one thread.
+/// The cache of sequences that grow together. Use from one thread.
 class Past {
  public:
   /// For at most `most` positions: so much memory is taken when a layer is first used.
@@ -25,8 +25,8 @@ class Past {
   std::pair<torch::Tensor, torch::Tensor> join(std::int64_t layer, const torch::Tensor& keys,
                                                const torch::Tensor& values);
 
-  /// Whether a layer has joined. A whole model of which none does looks at what it is given alone,
-  /// and must be given everything.
+  /// Whether a layer has joined. If none does, the model looks at its inputs alone, and must be
+  /// given everything.
   bool remembers() const noexcept { return !layers_.empty(); }
 
   /// After a pass of `positions` through all layers.
@@ -42,8 +42,8 @@ class Past {
   std::map<std::int64_t, Remembered> layers_;
 };
 
-/// While it lives, what this thread computes goes on from `past`, which must outlive it.
-/// Scopes nest.
+/// While it lives, this thread's computations go on from `past`, which must outlive it. Scopes
+/// nest.
 class PastScope {
  public:
   explicit PastScope(Past& past);
@@ -55,10 +55,10 @@ class PastScope {
   Past* const before_;
 };
 
-/// Of this thread's scope; nullptr outside of one: sequences are whole.
+/// The cache of this thread's scope; nullptr outside of one: sequences are whole.
 Past* current_past() noexcept;
 
-/// Where the positions that this thread computes begin: 0 outside of a scope.
+/// The first position that this thread computes: 0 outside of a scope.
 std::int64_t first_position() noexcept;
 
 }  // namespace bimetal::task

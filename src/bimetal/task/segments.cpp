@@ -25,8 +25,8 @@
 namespace bimetal::task {
 namespace {
 
-// What a forward pass reads beside its inputs, parameters and buffers, so that a second pass can be
-// the same as the first.
+// The state that a forward pass reads beside its inputs, parameters and buffers. It lets a second
+// pass repeat the first exactly.
 
 /// This thread's autocast and DrawScope, and torch's default generators of the CPU and of one
 /// device, at the time of its making. Those generators are the process's: two threads that draw
@@ -35,7 +35,7 @@ class Surroundings {
  public:
   explicit Surroundings(const torch::Device& device);
 
-  /// Does `work` with all of it as it was then, and puts back what it finds now, also when `work`
+  /// Calls `work` with all of it as it was then, and puts back the present state, also when `work`
   /// throws. Autocast keeps no casts from before, nor for later: theirs may be without a gradient.
   void restore_for(const std::function<void()>& work) const;
 
@@ -243,7 +243,7 @@ class Segments::Function : public torch::autograd::Function<Segments::Function> 
   static Values backward(Context* context, const Values& gradients);
 
  private:
-  /// What a pass leaves to its backward beside tensors.
+  /// The part of a pass, beside tensors, that its backward needs.
   struct Memory final : torch::CustomClassHolder {
     Memory(std::shared_ptr<const Group> g, const torch::Device& device)
         : group(std::move(g)), surroundings(device) {}
@@ -287,7 +287,7 @@ Values Segments::Function::backward(Context* context, const Values& gradients) {
   const auto count = saved.size() - group.parameters.size();
 
   Values inputs, wanted;
-  std::vector<std::size_t> places;  // in what is returned, of each that is wanted
+  std::vector<std::size_t> places;  // in the result, of each wanted one
   for (std::size_t i = 0; i < saved.size(); ++i) {
     const bool needed = context->needs_input_grad(i);
     if (i < count) inputs.push_back(saved[i].detach().set_requires_grad(needed));

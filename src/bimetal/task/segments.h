@@ -11,15 +11,14 @@
 
 namespace bimetal::task {
 
-/// A model whose units are run in groups. Of each group but the last only the inputs are kept for
-/// backward; the last is what backward begins with, so that dropping it would gain nothing.
+/// A model whose units are run in groups. Each group but the last keeps only its inputs for
+/// backward. Backward begins with the last group, so dropping its activations would gain nothing.
 ///
 /// Gradients are bit for bit those of run_units(): random numbers, autocast and buffers are in the
-/// second pass what they were in the first. (But for a tensor that stands in three units or more,
-/// two of them in one group: its parts are added up in another order.) A group's gradients come
-/// together, the last group's first, so that hooks on parameters fire while groups before it are
-/// still to be computed. A tensor of several groups gets its gradient once, when all parts are
-/// there.
+/// second pass as they were in the first. (The exception is a tensor in three units or more, two of
+/// them in one group: its parts are added up in another order.) A group's gradients come together,
+/// the last group's first. So hooks on parameters fire while groups before it are still to be
+/// computed. A tensor that several groups use gets its gradient once, when all parts are there.
 ///
 /// A cheap handle. Use from one thread; backward calls units and `before_use` on its own.
 class Segments {
@@ -32,7 +31,7 @@ class Segments {
   /// tensor which it does not list, Unsupported for derivatives of derivatives.
   Values run(Values inputs) const;
 
-  /// Of how many groups activations are dropped.
+  /// The number of groups whose activations are dropped.
   std::size_t recomputed() const noexcept { return groups_.size() - 1; }
 
  private:

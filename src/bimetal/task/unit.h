@@ -1,7 +1,7 @@
 #pragma once
-// A model as an ordered list of units. A unit is what parameters are waited for, gathered and
-// recomputed by, and where a model may be cut: whatever happens between the parts of a model hangs
-// on the boundaries of its units, since libtorch has no hooks on modules.
+// A model as an ordered list of units. Parameters are waited for, gathered and recomputed by units,
+// and a model may be cut between them. All work between the parts of a model is tied to the
+// boundaries of its units, since libtorch has no hooks on modules.
 //
 // Layers whose result depends on which samples are computed together, or by whom: with these a step
 // of several ranks is not the step of one.
@@ -21,9 +21,10 @@
 
 namespace bimetal::task {
 
-// What flows through a model and out of a data set: tensors in an order that both sides know.
+// The values that flow through a model and out of a data set: tensors in an order that both sides
+// know.
 
-/// A batch, a unit's inputs, or its outputs. Of a batch each tensor's first dimension is the
+/// A batch, a unit's inputs, or its outputs. The first dimension of each tensor of a batch is the
 /// samples.
 using Values = std::vector<torch::Tensor>;
 
@@ -36,9 +37,9 @@ Values slice(const Values& batch, std::int64_t begin, std::int64_t end);
 /// The same values on `device`; `non_blocking`: as torch::Tensor::to has it.
 Values to_device(const Values& values, const torch::Device& device, bool non_blocking = false);
 
-/// Where images are among them (of four dimensions and floating point), these with each pixel's
-/// channels side by side in memory (torch.channels_last), which convolutions hand on. The same
-/// numbers; parameters need not lie so.
+/// Puts the channels of each pixel side by side in memory (torch.channels_last) for images: tensors
+/// of four dimensions and floating point. Convolutions hand this layout on. The numbers stay the
+/// same, and parameters need not have this layout.
 Values in_channels_last(Values values);
 
 /// A tensor of a model.
@@ -48,8 +49,8 @@ struct NamedTensor {
 };
 
 /// How a parameter may be cut into the parts of ranks that compute a unit together
-/// (tensor_ranks.h). Of units that say so, forward takes sizes from the parameters, and works with
-/// parts of them.
+/// (tensor_ranks.h). If a unit declares such splits, its forward takes sizes from the parameters,
+/// and works with parts of them.
 struct TensorSplit {
   std::string parameter;      ///< its name in the unit
   std::int64_t dim = 0;       ///< along which it is cut
@@ -87,12 +88,12 @@ struct Model {
   /// name are left out.
   std::vector<std::vector<std::string>> tied() const;
 
-  /// Of all units.
+  /// The statistics of all units.
   std::vector<BatchStatistics> statistics() const;
   /// Samples that belong together, since they are normalised with each other; 1: none do.
   std::int64_t sample_group() const;
 
-  void train(bool on = true) const;    ///< training or evaluation mode, of all units
+  void train(bool on = true) const;    ///< sets all units to training or evaluation mode
   void eval() const { train(false); }  ///< evaluation mode
   /// Floating-point parameters and buffers become `dtype`; all move to `device`. Handles stay
   /// valid, tied tensors stay tied.
@@ -111,7 +112,7 @@ Unit make_unit(std::string name, std::shared_ptr<torch::nn::Module> module,
                std::function<torch::Tensor(torch::Tensor input)> forward);
 
 /// Told of each unit of a model that is being made, once its tensors have their values and before
-/// the next unit is made: it may take the values and let their memory go, as long as the tensors
+/// the next unit is made. It may take the values and free their memory, as long as the tensors
 /// stay.
 using UnitMade = std::function<void(const Unit& unit)>;
 
@@ -130,14 +131,15 @@ Values run_units(const Model& model, Values inputs, const BeforeUse& before_use 
 Values run_units(std::span<const Unit> units, Values inputs, const BeforeUse& before_use,
                  std::size_t first);
 
-/// What make_unit has for Unit::set_training, so that a unit's module can be found in it.
+/// The value that make_unit passes as Unit::set_training, so that a unit's module can be found in
+/// it.
 struct ModuleTraining {
   std::shared_ptr<torch::nn::Module> module;
   void operator()(bool training) const { module->train(training); }
 };
 
 /// Error(InvalidArgument) names torch's batch normalisations and dropouts that are in training
-/// mode, and what to take instead. What a forward does by itself, without a layer, it cannot see.
+/// mode, and their replacements. It cannot see what a forward does without a layer.
 void require_exact(const torch::nn::Module& module);
 /// The same of the modules that make_unit was given.
 void require_exact(const Model& model);

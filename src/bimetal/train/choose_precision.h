@@ -1,5 +1,5 @@
 #pragma once
-// In which precision each rank computes.
+// The precision in which each rank computes.
 
 #include <optional>
 #include <vector>
@@ -36,12 +36,12 @@ bool choose_channels_last(const job::JobConfig& job, const device::Place& place,
 /// Whether the device can compute in it, however slowly.
 bool knows(precision::Precision precision, const torch::Device& device);
 
-/// Whether every rank has a precision, and all the same: what ranks with tensors in parts need, who
-/// add up what they compute. Collective.
+/// Whether every rank has a precision, and all the same: ranks with tensors in parts need that,
+/// because they add up their results. Collective.
 bool all_in_one_precision(comm::Group group, std::optional<precision::Precision> mine,
                           Deadline deadline);
 
-/// What all ranks of a run compute in. Safe from any thread.
+/// The precisions of all ranks of a run. Safe from any thread.
 class RankPrecisions {
  public:
   /// Chooses for this rank, unless it is `known`, and learns of the others. Collective. Tells the
@@ -58,7 +58,7 @@ class RankPrecisions {
   /// The gradients of all ranks are scaled where any of them computes in float16.
   std::optional<precision::LossScalerOptions> scaler() const;
 
-  /// Writes down each worker's, and what has become of the scale.
+  /// Reports each worker's precision, and the scale at the end.
   void report(progress::Report& report, const std::optional<precision::LossScaler>& scaler) const;
 
  private:

@@ -22,7 +22,7 @@ namespace bimetal::train {
 namespace {
 
 // Every rank sees the same figures, so every rank throws the same error at the same step.
-/// `updated`: what has been by it, which the error drops; "": nothing.
+/// `updated`: the part that was already updated, which the error drops; "": nothing.
 void require_finite(std::span<const progress::RankFigures> figures, std::int64_t step,
                     std::string_view updated) {
   std::vector<int> ranks;
@@ -38,8 +38,8 @@ void require_finite(std::span<const progress::RankFigures> figures, std::int64_t
       ranks.front());
 }
 
-/// Of one that is made of other tensors than those that the gradients are of, nothing would move,
-/// or what nobody else gets to know.
+/// If the optimizer had other tensors than those with gradients, nothing would move, or other ranks
+/// would not hear of the change.
 void require_trained(const torch::optim::Optimizer& optimizer,
                      const parallel::ParameterStore& store) {
   for (const auto& group : optimizer.param_groups()) {
@@ -82,8 +82,8 @@ double CollectiveUpdate::memory_now() {
   return memory_bytes_;
 }
 
-/// What a rank says of its share, once its device has come to it. Returns for how long of its wait
-/// for the sums the device was still at the share.
+/// Takes a rank's figures of its share, once its device has come to it. Returns for how long of its
+/// wait for the sums the device was still at the share.
 double CollectiveUpdate::learn_share(progress::RankFigures& mine, const Unread& unread,
                                      const device::LateNumbers& losses) {
   const auto numbers = losses.take(Deadline::after(timeout_));
@@ -113,7 +113,8 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   };
   // Travels beside the gradients and has arrived by the time that they have, unless it is to tell
   // of them.
-  // With copies whoever knows the figures knows, too, that every rank has what the update takes.
+  // With copies, a rank that knows the figures also knows that every rank has all that the update
+  // needs.
   const bool copies = sync_.store().keeps_copies();
   const bool ahead = !copies && (!stages_.needs_agreement() || (decides_there() && !alone));
   if (ahead && !losses) start();
@@ -157,12 +158,12 @@ StepResult CollectiveUpdate::run(std::int64_t step, progress::RankFigures mine,
   return result;
 }
 
-/// What all ranks have said of the step; without `applied` it is dropped.
+/// All ranks' figures of the step; without `applied` it is dropped.
 void CollectiveUpdate::wait_for_all(StepResult& result, double behind) {
   const Stopwatch waiting;
   result.figures = in_phase(Phase::kWait, [&] { return exchange_.wait(); });
   result.communicate_seconds = sync_.communicate_seconds();
-  // Whoever waited for the sums of gradients that were not there yet has waited for the device.
+  // A wait for sums of gradients that were not there yet is a wait for the device.
   const double summing = std::max(0.0, sync_.wait_seconds() - behind);
   result.wait_seconds = summing + waiting.seconds() + std::exchange(waited_before_, 0);
   communicate_seconds_ += result.communicate_seconds;
@@ -195,14 +196,14 @@ StepResult CollectiveUpdate::run_now(std::int64_t step, torch::optim::Optimizer&
   return result;
 }
 
-/// Nobody waits for the device, but for what it has done a step ago: by then it has the next one.
-/// `alone`: of a rank alone, of whose share nothing is known yet either.
+/// Nobody waits for the device, except for its results of a step ago: by then it has the next
+/// step's work. `alone`: for a rank alone, whose share is not known yet either.
 StepResult CollectiveUpdate::run_late(std::int64_t step, torch::optim::Optimizer& optimizer,
                                       std::optional<Unread> alone, double behind) {
   constexpr std::size_t kBehind = 1;
   StepResult result;
   wait_for_all(result, behind);
-  // Of several ranks all is there: what was wrong with the last step comes first.
+  // With several ranks all figures are there: an error of the last step comes first.
   if (!alone || !result.applied) result.earlier = read_late();
   if (!result.applied) return result;
   require_finite(result.figures, step, "");
@@ -271,7 +272,7 @@ double CollectiveUpdate::spread_update() {
   return sync_.wait_seconds() - before;
 }
 
-/// What this rank does by itself; false: the step is skipped.
+/// This rank's own part; false: the step is skipped.
 bool CollectiveUpdate::update(std::int64_t step, std::span<const progress::RankFigures> figures,
                               torch::optim::Optimizer& optimizer) {
   const bool applied = stages_.decide(step, figures, optim::gradients_of(optimizer));

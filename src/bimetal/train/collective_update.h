@@ -1,6 +1,6 @@
 #pragma once
 // The second half of every step, which all ranks do together, in stages: the gradients are summed,
-// inspected, the ranks agree on what is to become of the step, and only then the parameters change.
+// inspected, the ranks agree on whether the step counts, and only then the parameters change.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
@@ -35,14 +35,14 @@ struct StepResult {
   bool skipped = false;  ///< applied, but for the update: float16 could not hold the gradients
   double communicate_seconds = 0;
   double wait_seconds = 0;
-  /// The norm and `skipped` are not known yet, and of a rank alone neither are its loss and seconds
-  /// of computing: they come as `earlier` of the next step's result, applied or not, or by
+  /// The norm and `skipped` are not known yet. For a rank alone, neither are its loss and seconds
+  /// of computing. They come as `earlier` of the next step's result, applied or not, or by
   /// CollectiveUpdate::read_late().
   bool unread = false;
   std::optional<EarlierStep> earlier = {};
 };
 
-/// What is to be known of a share once the device has computed it, which nobody has waited for.
+/// Figures of a share that are known once the device has computed it. Nobody has waited for them.
 struct Unread {
   torch::Tensor losses;       ///< of its pieces
   double launch_seconds = 0;  ///< that the host took
@@ -66,8 +66,8 @@ class CollectiveUpdate {
   /// parameters unchanged (but for a store that updates in backward), naming the step and the ranks
   /// whose loss is no number, or as GradientStages::decide has it; the fabric's.
   /// `unread`: loss and seconds of `mine`, which the host reads once this rank's gradients are on
-  /// their way, when the device has come to them; of a rank alone that decides_there(), a step
-  /// later. What is known late may be an error: then that has its step's number, and that
+  /// their way, when the device has come to them. A rank alone that decides_there() reads them a
+  /// step later. A late figure may show an error: then the error has its step's number, and that
   /// step's update is dropped.
   StepResult run(std::int64_t step, progress::RankFigures mine, torch::optim::Optimizer& optimizer,
                  std::optional<Unread> unread = {});
@@ -79,18 +79,18 @@ class CollectiveUpdate {
   void decide_on(std::optional<torch::Device> device) { decides_on_ = device; }
   bool decides_there() const noexcept { return decides_on_.has_value(); }
 
-  /// What is still to be known of the last step, if that is anything; waits for the device. Errors:
-  /// what run() says of a step's numbers; Timeout.
+  /// The late figures of the last step, if there are any; waits for the device. Errors: those of
+  /// run() on a step's numbers; Timeout.
   std::optional<EarlierStep> read_late();
 
-  /// Whose loss_scale() the step's gradients are multiplied by.
+  /// The stages of the gradients. The step's gradients are multiplied by their loss_scale().
   GradientStages& stages() noexcept { return stages_; }
 
-  /// Where a rank is lost, this rank may have all gradients of a step and not have heard that the
-  /// others agreed on it, which those who did have updated by. (With a store that keeps copies.)
-  /// The last step that was; 0: none.
+  /// The last step that was updated; 0: none. If a rank is lost, this rank may have all gradients
+  /// of a step without having heard that the others agreed on it. Ranks that have heard so have
+  /// updated. (With a store that keeps copies.)
   std::int64_t updated() const noexcept { return updated_; }
-  /// Of that step, for those who have not heard: the figures of all ranks.
+  /// All ranks' figures of that step, for ranks that have not heard.
   std::span<const double> agreed_numbers() const noexcept { return exchange_.numbers(); }
   /// Makes the update of `step` by another rank's figures. Error(PeerLost) if the gradients are not
   /// all here; those of run().

@@ -1,4 +1,4 @@
-// What an epoch is made of, in the order of its start, and what it hands over.
+// The parts of an epoch, in the order of its start, and the state that it hands over.
 
 #include "bimetal/train/epoch.h"
 
@@ -69,7 +69,7 @@ Epoch::Epoch(Run& run, comm::Group group)
   observer_.on_leading(group_.rank() == 0);
 }
 
-/// What has been learnt of this rank's device. Gradients may lie in memory of the group.
+/// Keeps the facts learnt about this rank's device. Gradients may lie in memory of the group.
 Epoch::~Epoch() {
   trained_.wait_for_copies();
   run_.saving.end_group();
@@ -177,7 +177,7 @@ ProbeOptions Epoch::probe_options() const {
   return options;
 }
 
-/// What was planned with; speeds are known by now.
+/// The weights that the plan was made with; speeds are known by now.
 std::vector<double> Epoch::weigh_shards() {
   if (job_.zero.shards == "memory" && job_.zero.weights.empty() && !memory_.shards().empty()) {
     return memory_.shards();
@@ -221,7 +221,7 @@ balance::Balancer Epoch::measure_devices() {
   }
   memory_.note_peak();
   for (const auto& device : devices) alone_.push_back(device.cost.rate(run_.batch_weight()));
-  // What replicas of uneven stages get of a step is no matter of shares: see Dealer.
+  // Shares do not decide what replicas of uneven stages get of a step: see Dealer.
   const bool dealt = stages_.mesh && !stages_.mesh->shape().even();
   return balance::Balancer({.policy = dealt ? balance::Policy::Equal : job_.parallel.balance,
                             .fixed_weights = job_.parallel.weights,
@@ -292,7 +292,7 @@ void Epoch::show_sample(std::uint64_t draw) {
   journal_->start_clock();
 }
 
-/// What the ranks' logs have new. A few kilobytes of each, so that no step waits long for it.
+/// New lines of the ranks' logs. A few kilobytes of each, so that no step waits long for them.
 void Epoch::tell_lines() {
   if (options_.log == nullptr) return;
   const auto lines = progress::gather_lines(group_, *options_.log, run_.timeout());

@@ -1,6 +1,6 @@
 #pragma once
 // A training among ranks that stay the same: an epoch of membership, not of the data. Private to
-// this folder and its tests: run_training() is what others call.
+// this folder and its tests: others call run_training().
 
 #include <cstdint>
 #include <memory>
@@ -35,26 +35,26 @@ namespace bimetal::train {
 
 using membership::follows_from_a_loss;
 
-/// What one rank of a group makes to go on with its run, and throws away with the group: mesh,
-/// shares, where the parameters live, the step, the feed of batches, figures. Its members are made
-/// in the order of their declaration, which is the order of an epoch's start.
+/// The objects that one rank of a group makes to go on with its run, and throws away with the
+/// group: mesh, shares, the store of parameters, the step, the feed of batches, figures. Its
+/// members are made in the order of their declaration, which is the order of an epoch's start.
 ///
 ///   Run run(job, …);
 ///   Epoch(run, group_of_three).train();  // or next_step() as often as wanted, then hand_over()
 ///   Epoch(run, group_of_two).train();    // goes on behind the last step: no sample twice or never
 ///
 /// Every step that next_step() has returned from is in the run, if every rank has the whole model:
-/// parameters, optimizer, the sampler's place, loss scale. The next epoch draws shares anew. What
-/// ranks keep for each other goes with them unless all have called hand_over(): shards (ZeRO),
-/// parts of a mesh, buffers that differ (parallel.exact = "relaxed") and the error feedback of
-/// compression. (Whoever makes an epoch of those who are left when one is lost has shards from
-/// their copies, see rescue(), or goes back to the last checkpoint; and first lets all come to the
-/// same step, as go_even() does.)
+/// parameters, optimizer, the sampler's place, loss scale. The next epoch draws shares anew. State
+/// that ranks keep for each other is lost with them unless all have called hand_over(): shards
+/// (ZeRO), parts of a mesh, buffers that differ (parallel.exact = "relaxed") and the error feedback
+/// of compression. (After a loss, an epoch of the remaining ranks gets shards from their copies,
+/// see rescue(), or goes back to the last checkpoint. First all come to the same step, as in
+/// go_even().)
 class Epoch {
  public:
   /// Goes on with `run` among the ranks of `group`, each of which has one at the same step; the
-  /// first epoch begins it. Measures what is not known of the devices. All is collective. Errors:
-  /// those of run_training().
+  /// first epoch begins it. Measures the devices as far as they are not known. All is collective.
+  /// Errors: those of run_training().
   Epoch(Run& run, comm::Group group);
   ~Epoch();
   Epoch(const Epoch&) = delete;
@@ -65,16 +65,17 @@ class Epoch {
   /// empty then, and the run handed over.
   progress::Report train();
 
-  /// What train() has ended for: the ranks that leave; nothing where it is none of that.
+  /// The ranks that leave, if train() has ended for them; nothing if it has ended for another
+  /// reason.
   const std::optional<std::vector<int>>& change() const noexcept { return change_; }
 
   /// As Group::abort(), for those of its mesh, too: who waits in one of them for a rank that
   /// another one has failed on would else not hear of it.
   void abort(const std::string& reason);
 
-  /// Where a rank is lost and zero.copies = 2 keeps each shard twice: those who are left save what
-  /// all had, and the run goes on from there. `left`: a group of theirs. False if it keeps no
-  /// copies. Collective among them; what goes wrong is told, and thrown.
+  /// After the loss of a rank, if zero.copies = 2 keeps each shard twice: the remaining ranks save
+  /// the state of all, and the run goes on from there. `left`: a group of theirs. False if there
+  /// are no copies. Collective among them; errors are told, and thrown.
   bool rescue(int lost, const comm::Group& left);
 
   /// False, and nothing is done, when the job is done.
@@ -149,8 +150,8 @@ class Epoch {
   const bool channels_last_;
   StagePlan stages_;
   Lanes lanes_;                ///< shares are by lane
-  std::vector<double> alone_;  ///< what each rank would do without the others, in any unit
-  /// Of those that have shards of the same: their speed, where shards are by that and no steps are
+  std::vector<double> alone_;  ///< each rank's speed without the others, in any unit
+  /// The speeds of ranks that have shards of the same, where shards go by speed and no steps are
   /// measured.
   std::vector<double> products_;
   balance::Balancer balancer_;  ///< of lanes

@@ -58,7 +58,7 @@ bool Epoch::save_due() const {
          run_.since_save.seconds() >= 60 * checkpoint.every_minutes;
 }
 
-/// Of the rank that has seen most samples of late.
+/// Broadcasts buffers from the rank that has seen most samples lately.
 void Epoch::share_buffers() {
   const auto shares = balancer_.shares();
   const auto busiest = std::ranges::max_element(shares) - shares.begin();

@@ -1,4 +1,4 @@
-// An epoch's steps, one after the other, and what comes between them; checkpoints: epoch_saves.cpp.
+// An epoch's steps, one after the other, and the work between them; checkpoints: epoch_saves.cpp.
 
 #include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -23,7 +23,7 @@ progress::Report Epoch::train() {
   try {
     return run_steps();
   } catch (const Error& error) {
-    // What has been aborted says who has failed, in that rank's words.
+    // An aborted step's error says who has failed, in that rank's words.
     const bool names = stages_.mesh && error.code() != ErrorCode::Aborted;
     if (!names || !follows_from_a_loss(error)) throw;
     throw parallel::named(error, stages_.mesh->shape(), group_.rank());
@@ -104,13 +104,13 @@ progress::Wishes Epoch::wishes() {
       .leave = options_.members != nullptr && asks(options_.leave_requested),
       .change = options_.members != nullptr && options_.members->somebody_waits(),
       .tell = options_.log != nullptr && options_.log->due()};
-  // What is said for a replica in parts does not tell which of its ranks it is.
+  // Wishes that count for a replica in parts do not tell which of its ranks made them.
   if (wishes.leave && replicas_.in_parts()) wishes.dismiss = group_.rank();
   if (options_.requests != nullptr && group_.rank() == 0) add_requests(wishes);
   return wishes;
 }
 
-/// What people who watch have asked of the rank that leads, and that can be done.
+/// Requests of watching users to the leading rank that can be met.
 void Epoch::add_requests(progress::Wishes& wishes) {
   const auto asked = options_.requests->take();
   wishes.profile = asked.profile;
@@ -152,7 +152,7 @@ void Epoch::heed_requests(std::span<const progress::RankFigures> figures,
   }
 }
 
-/// Whoever watches is told of a profile, too.
+/// The observer is told of a profile, too.
 std::optional<ProfileRequest> Epoch::profile_request() const {
   auto request = options_.profile;
   if (!request) return request;
@@ -163,7 +163,7 @@ std::optional<ProfileRequest> Epoch::profile_request() const {
   return request;
 }
 
-/// Who has asked for an end of the job, or of this epoch.
+/// Notes which rank has asked for an end of the job, or of this epoch.
 void Epoch::note_change(std::span<const progress::RankFigures> figures) {
   std::vector<int> leaving;
   bool change = false;
@@ -184,7 +184,7 @@ void Epoch::note_change(std::span<const progress::RankFigures> figures) {
   }
 }
 
-/// What is to be done between two steps, and has not been: whoever goes on in another epoch does it
+/// Does the work between two steps that is still owed. Ranks that go on in another epoch do it
 /// there.
 void Epoch::settle_debts() {
   if (run_.save_owed || run_.evaluation_owed) read_late();
@@ -194,8 +194,8 @@ void Epoch::settle_debts() {
   run_.evaluation_owed = false;
 }
 
-/// What this rank has measured since the last step, and the start of another shadow batch where it
-/// has nothing else to do.
+/// This rank's measurements since the last step. Starts another shadow batch if it has nothing else
+/// to do.
 progress::ShadowFigures Epoch::measure_beside_work(const data::BatchFeed::Plan& plan) {
   const auto lane = static_cast<std::size_t>(lanes_.mine());
   const auto measured = shadow_.take();
@@ -208,7 +208,7 @@ progress::ShadowFigures Epoch::measure_beside_work(const data::BatchFeed::Plan& 
   return measured;
 }
 
-/// What has been done so far belongs to the run.
+/// Hands the progress so far to the run.
 void Epoch::commit(std::int64_t step, const data::SamplerPosition& after) {
   state().step = step;
   state().position = after;
@@ -229,7 +229,7 @@ void Epoch::record(const data::BatchFeed::Plan& plan, const StepResult& result) 
   }
 }
 
-/// What is known of a step now that the next one has begun, or that all is to be saved.
+/// Tells the late figures of a step, now that the next one has begun or that all is to be saved.
 void Epoch::tell_earlier(const std::optional<EarlierStep>& known) {
   if (!known) return;
   auto [plan, result] = *std::exchange(unread_, std::nullopt);
@@ -239,7 +239,7 @@ void Epoch::tell_earlier(const std::optional<EarlierStep>& known) {
   tell(known->number, plan, result);
 }
 
-/// Whoever watches, and the balancer.
+/// Tells the observer and the balancer.
 void Epoch::tell(std::int64_t step, const data::BatchFeed::Plan& plan, const StepResult& result) {
   if (const auto text = result.skipped ? step_.stages().notice() : std::nullopt) {
     observer_.on_notice(*text);
@@ -282,8 +282,8 @@ void Epoch::repeat(const data::BatchFeed::Plan& plan, const StepResult& result) 
   feed_.draw(balancer_.shares());
 }
 
-/// Where it was asked for, the launcher has said so: on the machine whose ranks are numbered from
-/// its first on.
+/// Tells who asked for the end. On the machine of the request, whose ranks are numbered from its
+/// first on, the launcher has said so.
 void Epoch::tell_who_ended_it(std::span<const progress::RankFigures> figures) {
   const auto first_here = static_cast<std::size_t>(group_.rank() - options_.local_rank);
   const auto here = static_cast<std::size_t>(options_.local_world_size);
@@ -310,7 +310,7 @@ void Epoch::evaluate_now() {
   run_.best->offer(run_.saved_step == state().step ? run_.saved_path : "", state().step, result);
 }
 
-/// Once, at the end: what has been chosen by other data.
+/// Tests once, at the end, the model that was chosen by other data.
 void Epoch::test_now() {
   if (!job_.train.evaluate || !run_.task->validation() || !run_.task->evaluation()) return;
   evaluate_with(run_.task->evaluation(), progress::kTestData);

@@ -25,7 +25,7 @@
 namespace bimetal::train {
 namespace {
 
-/// In which members meet who are there.
+/// The seconds in which members that are there meet.
 constexpr double kToMeetS = 5;
 
 std::vector<std::string> names_of(const std::vector<membership::Member>& members) {
@@ -66,7 +66,7 @@ class Epochs {
       } catch (const Error& error) {
         if (!follows_from_a_loss(error) || members_.over()) throw;
         loss = error;
-        // Whoever waits for this one, and has seen nothing yet.
+        // For ranks that wait for this one, and have seen nothing yet.
         const auto why = fmt::format("rank {}: {}", group_.rank(), error.what());
         group_.abort(why);
         if (epoch_) epoch_->abort(why);
@@ -76,7 +76,8 @@ class Epochs {
   }
 
  private:
-  /// A rank that comes later: what it can do without the others is done before they wait for it.
+  /// For a rank that comes later: it does all work that it can do alone before the others wait for
+  /// it.
   void come_in() {
     if (run_.whole()) prepare(run_, group_);
     run_.observer.on_phase("waiting to be let in");
@@ -196,9 +197,9 @@ class Epochs {
     return all[0] != 0;
   }
 
-  /// What is in shards, of which one is lost: it is where its copy is.
+  /// For state in shards: a lost shard is restored from its copy.
   bool rescue(const membership::Roll& before, const membership::Change& change, bool seen) {
-    // One that has slept, while the others went on without it, is alone in what it would rescue.
+    // A rank that has slept, while the others went on without it, is alone with its old state.
     const bool is_next = members_.roll().epoch == before.epoch + 1;
     if (!can_all_rescue(seen && epoch_ && before.epoch == made_in_ && is_next)) return false;
     std::vector<int> lost;

@@ -8,10 +8,10 @@
 
 namespace bimetal::train {
 
-/// Trains `run` until it is done. `group`: of the first epoch, and from then on of the present one;
-/// of a rank that comes later (TrainerOptions::doors) first one of its own alone. Without members
-/// it is the only epoch. Collective. Errors: those of run_training(). A report that is interrupted
-/// and has no workers is of a rank that has left.
+/// Trains `run` until it is done. `group`: that of the first epoch, and from then on of the present
+/// one. For a rank that comes later (TrainerOptions::doors) it first has this rank alone. Without
+/// members it is the only epoch. Collective. Errors: those of run_training(). A report that is
+/// interrupted and has no workers is that of a rank which has left.
 progress::Report train_epochs(Run& run, comm::Group& group);
 
 }  // namespace bimetal::train

@@ -58,7 +58,7 @@ void take_history(Run& run, const std::string& text) {
     for (const auto& member : run.journal->members) totals.push_back(member.totals);
     auto& journal = run.journal->journal;
     journal.go_on(history.at("elapsed_s"), totals);
-    // Of one whom these members do not know.
+    // The number belongs to a rank that these members do not know.
     if (run.number >= std::ssize(run.journal->members)) run.number = -1;
     for (std::size_t known = journal.changes().size(); known < history.at("changes").size();) {
       journal.add_change(history.at("changes").at(known++).get<progress::MembersChange>());
@@ -69,12 +69,13 @@ void take_history(Run& run, const std::string& text) {
   }
 }
 
-/// What one rank has of the run.
+/// A rank's position in the run.
 struct Account {
   std::int64_t step = -1;   ///< that it has made last; -1: it has not begun
   bool from_start = false;  ///< it needs nobody to begin
   bool shards_lost = false;
-  /// That it has heard of. Not one sum: who is new is counted by itself before others tell of it.
+  /// The changes and members that it has heard of. Not one sum: a newcomer counts itself before
+  /// others tell of it.
   std::int64_t changes = -1, members = -1;
   std::int64_t saved_step = -1, evaluated_step = -1;
   bool save_owed = false, evaluation_owed = false;
@@ -86,7 +87,7 @@ void fields(Wire& wire, Account& one) {
        one.evaluated_step, one.save_owed, one.evaluation_owed);
 }
 
-/// Who wrote it may be gone, and was not through with it: rank 0 looks.
+/// The writer may be gone before it had finished: rank 0 looks.
 std::int64_t saved_step_of(const Run& run, int rank) {
   const auto& dir = run.job.checkpoint.dir;
   if (rank != 0 || dir.empty() || run.saved_step == 0) return run.saved_step;
@@ -109,7 +110,7 @@ Account account_of(const Run& run, int rank, bool shards_lost) {
           .evaluation_owed = run.evaluation_owed};
 }
 
-/// What the ranks of a new epoch have of the run.
+/// The ranks' positions in the run at the start of a new epoch.
 struct Standing {
   std::vector<Account> accounts;
 
@@ -260,7 +261,7 @@ void even_out(Run& run, comm::Group group, bool shards_lost) {
     if (run.whole()) {
       share_whole_model(run, group, standing.all_behind());
     } else if (follows || run.job.zero.level == 0) {
-      run.learnt.begun = false;  // it goes on from what has been saved, as who is new
+      run.learnt.begun = false;  // it goes on from the saved state, like a newcomer
     }
   }
   if (standing.any([&](int one) { return standing.lacks_history(one); })) {

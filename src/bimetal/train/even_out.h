@@ -1,6 +1,6 @@
 #pragma once
-// Brings the ranks of a new epoch to the same step: who is behind, or new, takes the run from the
-// one that is furthest. Private to this folder and its tests.
+// Brings the ranks of a new epoch to the same step: a rank that is behind, or new, takes the run
+// from the one that is furthest. Private to this folder and its tests.
 
 #include <string>
 
@@ -17,8 +17,8 @@ class NothingToGoOnWith : public Error {
   explicit NothingToGoOnWith(const std::string& why) : Error(ErrorCode::PeerLost, why) {}
 };
 
-/// What this rank would do in `run` is measured beside nobody, and its model and optimizer made, so
-/// that ranks which are training need not wait for that. `alone`: a group of this process alone.
+/// Measures this rank's work in `run` beside nobody, and makes its model and optimizer, so that
+/// ranks in training need not wait for that. `alone`: a group of this process alone.
 void prepare(Run& run, const comm::Group& alone);
 
 /// Ranks that have the whole model each: parameters, buffers, the optimizer's state and the

@@ -59,7 +59,7 @@ torch::Tensor GradientStages::inverse_scale(const torch::Device& device) const {
       .reciprocal_();
 }
 
-/// `inverse`: of the scale, [], where that is to be taken out.
+/// `inverse`: that of the scale, [], if the scale is to be taken out.
 torch::Tensor GradientStages::look_with(const std::vector<torch::Tensor>& gradients,
                                         const std::vector<torch::Tensor>& counted,
                                         const torch::Tensor& inverse) {

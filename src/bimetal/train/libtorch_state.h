@@ -1,5 +1,5 @@
 #pragma once
-// What of libtorch's own state in this process a run sets: its choice of kernels, its generators.
+// The state of libtorch in this process that a run sets: its choice of kernels, its generators.
 
 #include <chrono>
 #include <cstdint>
@@ -18,10 +18,11 @@ namespace bimetal::train {
 /// their precision or their memory format.
 void require_deterministic(const job::JobConfig& job, int ranks);
 
-/// While it lives, libtorch takes deterministic kernels alone if the job asks for them, in this
-/// process. Of others cuDNN measures which algorithm is fastest for each shape, as
-/// torch.backends.cudnn.benchmark has it, where shapes stay: a share that changes would be measured
-/// anew, and its slow first step taken for a slow device. Deterministic ones: one at a time.
+/// While it lives, libtorch uses only deterministic kernels in this process if the job asks for
+/// them. Otherwise cuDNN measures which algorithm is fastest for each shape
+/// (torch.backends.cudnn.benchmark), if shapes stay the same. A share that changes would be
+/// measured anew, and its slow first step taken for a slow device. Deterministic ones: one at a
+/// time.
 class KernelChoice {
  public:
   KernelChoice(const job::JobConfig& job, int ranks);

@@ -13,7 +13,7 @@ namespace bimetal::train {
 
 namespace {
 
-/// Of a thread that cannot be started, too, which may be for want of memory or of leave.
+/// Also for a thread that cannot be started, which may be for lack of memory or of permission.
 std::string first_line(const std::exception& exception) {
   if (dynamic_cast<const std::system_error*>(&exception)) return to_error(exception).what();
   const auto* of_torch = dynamic_cast<const c10::Error*>(&exception);

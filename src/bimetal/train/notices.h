@@ -1,5 +1,5 @@
 #pragma once
-// What people are told, in words, of what happens to a rank.
+// Texts for people on events of a rank.
 
 #include <cstdint>
 #include <exception>
@@ -14,17 +14,17 @@
 
 namespace bimetal::train {
 
-// What users are told of an exception that is not the project's own.
+// Texts for users on an exception that is not the project's own.
 
 /// The error that says in one line what ended `who` ("rank 3"): OutOfMemory, Unsupported for an
 /// operation without a deterministic kernel, or else Internal. `rank`: whom it names. To be called
 /// where the exception is caught.
 Error error_of(const std::exception& exception, const std::string& who, std::optional<int> rank);
 
-// What people are told where a batch did not fit.
+// Texts for people on a batch that did not fit.
 
-/// What is done about a rank's lack of memory, for people to read. `cap`: most that it gets from
-/// now on.
+/// The remedy for a rank's lack of memory, for people to read. `cap`: most that it gets from now
+/// on.
 std::string remedy(const progress::RankFigures& rank, std::int64_t cap);
 
 // Tells of ranks that are left without work, once each time.

@@ -38,7 +38,7 @@ std::string name_of(const KeptPiece& piece) {
   return fmt::format("{}@{}", piece.parameter, fmt::join(first.offset, ","));
 }
 
-/// Of `values`, which have the form of `piece`, each slice's.
+/// The slices of `values`, which have the form of `piece`.
 void add_slices(std::vector<OwnSlice>& own, const KeptPiece& piece, const std::string& name,
                 const torch::Tensor& values) {
   const auto& only = piece.blocks.front();

@@ -1,6 +1,6 @@
 #pragma once
-// Between checkpoints and the pieces of parameters that a rank keeps, whoever has cut them, with
-// what its optimizer has learnt about them.
+// Moves pieces of parameters between checkpoints and a rank, whatever has cut them, with its
+// optimizer's state for them.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
@@ -24,22 +24,22 @@ using checkpoint::KeptPieces;
 using checkpoint::part_pieces;
 using checkpoint::whole_pieces;
 
-/// Of what a rank keeps in shards.
+/// The pieces of a rank's shards.
 KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards);
 /// Shards of the parts that tensor rank `rank` has.
 KeptPieces shard_pieces(const std::vector<parallel::shard::Piece>& shards,
                         const parallel::tensor::Cuts& cuts, int rank);
 
-/// Of `model`, which is all of a model or the part that a rank of a mesh has, what is in pieces:
-/// shards where there are any (else nullptr), of its part of tensors where these are in parts (else
-/// nullptr).
+/// The pieces of `model`, which is a whole model or the part of a rank in a mesh. `shards`: nullptr
+/// if there are none. `parts`: nullptr if tensors are not in parts; otherwise pieces are of its
+/// part of them.
 KeptPieces kept_pieces(const task::ModelState& model, const parallel::shard::ShardedModel* shards,
                        const parallel::tensor::TensorModel* parts);
 /// The rest of it.
 task::ModelState kept_whole(task::ModelState model, const parallel::shard::ShardedModel* shards);
 
-/// What is in nobody's shards of `model`: buffers, and parameters that are not trained or have no
-/// elements.
+/// The tensors of `model` that are in nobody's shards: buffers, and parameters that are not trained
+/// or have no elements.
 task::ModelState uncut_of(task::ModelState model);
 
 /// This rank's part of a checkpoint: those of `pieces` that it `gives`, and what `of_pieces`, which

@@ -40,13 +40,13 @@ RankJournal::RankJournal(const balance::Balancer& balancer, const Lanes& lanes,
   }
 }
 
-/// Nobody has measured what a stage would do alone.
+/// Nobody has measured a stage's speed alone.
 std::vector<double> RankJournal::expected_alone() const {
   return lanes_.shared() ? std::vector<double>(numbers_.size()) : alone_rates(balancer_);
 }
 
 void RankJournal::keep_for_replay(std::span<const progress::RankFigures> figures) {
-  // What is replayed is told by rank.
+  // Replays take their records by rank.
   record_.complete = !lanes_.shared() && record_.steps.size() < progress::BalanceRecord::kMost;
   if (!record_.complete) return;
   auto& step = record_.steps.emplace_back();

@@ -1,5 +1,5 @@
 #pragma once
-// The journal of ranks that reduce their gradients: what each has done is summed from the figures
+// The journal of ranks that reduce their gradients: each rank's totals are summed from the figures
 // that they exchange in every step.
 
 #include <chrono>
@@ -17,16 +17,16 @@
 
 namespace bimetal::train {
 
-/// What each rank would do alone, in samples per second, as far as is known.
+/// Each rank's speed alone, in samples per second, as far as it is known.
 std::vector<double> alone_rates(const balance::Balancer& balancer);
 
-/// Who trains, or has trained: a rank, or the ranks that stand for one device.
+/// A member that trains, or has trained: a rank, or the ranks that stand for one device.
 struct Member {
   progress::WorkerPlace place = {};
   progress::WorkerTotals totals = {};
 };
 
-/// What a run writes down, whoever trains.
+/// A run's journal, whichever ranks train.
 struct RunJournal {
   explicit RunJournal(const progress::RunPlan& plan)
       : global_batch(plan.global_batch), journal(plan) {}
@@ -36,13 +36,13 @@ struct RunJournal {
   std::vector<Member> members;  ///< by number, which each keeps
 };
 
-/// What the ranks of a group add to it. Holds the same figures on every rank, but for this rank's
-/// own clock. Use from one thread.
+/// The entries that the ranks of a group add to it. It holds the same figures on every rank, except
+/// for this rank's own clock. Use from one thread.
 class RankJournal {
  public:
   /// `balancer` and `run` must outlive it; the balancer has observed nothing yet, and deals with
-  /// `lanes`. `numbers`: of the ranks among the members. None: each rank has its own, and all are
-  /// new.
+  /// `lanes`. `numbers`: those of the ranks among the members. None: each rank has its own, and all
+  /// are new.
   RankJournal(const balance::Balancer& balancer, const Lanes& lanes, balance::Policy policy,
               RunJournal& run, std::vector<int> numbers = {});
 
@@ -56,7 +56,7 @@ class RankJournal {
   progress::Progress add(std::int64_t step, const data::BatchFeed::Plan& plan,
                          const StepResult& result);
 
-  /// Of the parameters after step number `step`.
+  /// The parameters evaluated are those after step number `step`.
   void add_evaluation(std::int64_t step, const progress::Evaluation& evaluation) {
     run_.journal.add_evaluation(step, evaluation);
   }
@@ -78,7 +78,7 @@ class RankJournal {
   RunJournal& run_;
   std::vector<int> numbers_;  ///< by rank
   progress::BalanceRecord record_;
-  std::vector<progress::WorkerTotals> before_;         ///< by rank: what it had done when it began
+  std::vector<progress::WorkerTotals> before_;         ///< by rank: its totals when it began
   double communicate_seconds_ = 0, wait_seconds_ = 0;  ///< of this rank
 };
 

@@ -35,9 +35,9 @@ namespace {
                           fmt::join(shape.parts, ", ")));
 }
 
-/// What the ranks with each part of stage `stage` do together. Parts are alike in all replicas,
-/// whose gradients are summed, and, where stages have equally many, on all of these, of which
-/// several may have a tensor in common.
+/// The joint speed of the ranks with each part of stage `stage`. Parts are alike in all replicas,
+/// whose gradients are summed. If stages have the same number of parts, they are alike on all
+/// stages, of which several may have a tensor in common.
 std::vector<double> speeds_of_parts(const parallel::MeshShape& shape, int stage,
                                     std::span<const double> alone) {
   std::vector<double> speeds(static_cast<std::size_t>(shape.tensor_of(stage)), 0.0);
@@ -208,7 +208,7 @@ void require_one_precision(const parallel::Mesh* mesh, precision::Precision mine
 
 namespace {
 
-/// Of `weight` the part that `number` of `all` has.
+/// The part of `weight` that belongs to `number` of `all`.
 std::int64_t even_part(std::int64_t weight, int number, int all) {
   return weight * (number + 1) / all - weight * number / all;
 }

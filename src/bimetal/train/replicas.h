@@ -1,5 +1,5 @@
 #pragma once
-// Whose part of the samples a rank computes: a replica of the model is a rank, or several that
+// The part of the samples that a rank computes: a replica of the model is a rank, or several that
 // compute together and stand for one device.
 
 #include <chrono>
@@ -25,7 +25,7 @@ namespace bimetal::train {
 // Which ranks of a job compute one replica of its model together (mesh.tensor), and, where there
 // are no stages, stand for one device wherever samples are dealt out, counted and reported.
 
-/// Of a job whose model is cut, into stages or tensors; nullptr: every rank has all of it.
+/// The mesh of a job whose model is cut, into stages or tensors. nullptr: every rank has all of it.
 /// Collective. Errors: those of shape_of().
 std::shared_ptr<const parallel::Mesh> make_mesh(comm::Group world, const job::MeshConfig& mesh);
 
@@ -45,16 +45,17 @@ class Replicas {
   /// The ranks with this one's part of the model. Its rank in it is its replica.
   const comm::Group& group() const noexcept { return mesh_ ? mesh_->replicas() : world_; }
 
-  /// Of each replica, from those of the ranks: it does what its ranks do alone, all together.
+  /// The devices of the replicas, from those of the ranks. A replica is as fast as its ranks alone,
+  /// all together.
   std::vector<balance::Device> devices(const std::vector<balance::Device>& of_ranks) const;
-  /// Of each rank of group(), from those of all ranks; nothing where there is none of each.
+  /// The values of each rank of group(), from those of all ranks; nothing if there is not one for
+  /// each.
   std::vector<double> of_this_part(std::span<const double> of_ranks) const;
-  /// Of each replica, where its ranks are: "cpu + cuda:0". `mine`: of this rank. Collective.
+  /// The place of each replica, from its ranks: "cpu + cuda:0". `mine`: this rank's. Collective.
   std::vector<progress::WorkerPlace> places(const progress::WorkerPlace& mine,
                                             std::chrono::milliseconds timeout) const;
 
-  /// What is to be said of a run in parts that did `rate` where a rank does more `alone`, in the
-  /// same unit.
+  /// The advice on a run in parts at `rate` if a rank does more `alone`, in the same unit.
   std::optional<std::string> advice(std::span<const double> alone, double rate) const;
 
  private:
@@ -62,8 +63,8 @@ class Replicas {
   std::shared_ptr<const parallel::Mesh> mesh_;  ///< of parts alone
 };
 
-/// How large the parts of tensors are to be: mesh.tensor_weights; the same on all stages, if these
-/// have equally many. `alone`: what each rank of `shape` does, any unit; 0 where that is not known.
+/// The relative sizes of the parts of tensors: mesh.tensor_weights; the same on all stages with the
+/// same number of parts. `alone`: each rank's speed, any unit; 0 if it is not known.
 /// Error(InvalidArgument) unless there is one for each part of a stage that has several.
 parallel::PartWeights part_weights(const job::MeshConfig& mesh, const parallel::MeshShape& shape,
                                    std::span<const double> alone);
@@ -73,14 +74,14 @@ parallel::PartWeights part_weights(const job::MeshConfig& mesh, const parallel::
 /// meshes are not looked at. Error(InvalidArgument).
 void require_counts(const job::JobConfig& job, int ranks);
 
-/// Error(Unsupported), on every rank, unless those that have a replica's tensors in parts compute
-/// in one precision: they add up what they compute. Collective over `mesh`.
+/// Error(Unsupported), on every rank, unless ranks that have a replica's tensors in parts compute
+/// in one precision: they add up their results. Collective over `mesh`.
 void require_one_precision(const parallel::Mesh* mesh, precision::Precision mine,
                            Deadline deadline);
 
-// Who computes which part of a step's samples: each rank its own, or, where a model is cut, the
-// ranks of a replica one part together, and where stages have replicas of their own number all
-// ranks the whole of it. Such a part is a lane: samplers and balancers deal with lanes.
+// Assigns the parts of a step's samples. Each rank computes its own part. If a model is cut, the
+// ranks of a replica compute one part together. If stages have their own numbers of replicas, all
+// ranks compute the whole. Such a part is a lane: samplers and balancers deal with lanes.
 
 /// A value; the same on every rank but for mine().
 class Lanes {
@@ -98,14 +99,14 @@ class Lanes {
   /// Several ranks compute one.
   bool shared() const noexcept { return ranks() > count(); }
 
-  /// What this rank says that it has computed of samples of its lane: of `weight`, which its stages
-  /// share evenly, and their ranks, so that all together each is counted once.
+  /// The weight that this rank reports of its lane's samples. The lane's stages, and their ranks,
+  /// share `weight` evenly, so that together they count each sample once.
   std::int64_t counted(std::int64_t weight) const;
 
-  /// Of each rank what its lane has.
+  /// For each rank, its lane's value.
   std::vector<std::int64_t> by_rank(const std::vector<std::int64_t>& by_lane) const;
 
-  /// What ranks have told of a step, by lane: one is as fast as the slowest of its ranks.
+  /// The ranks' figures of a step, by lane: a lane is as fast as the slowest of its ranks.
   std::vector<balance::StepFigures> learnt(std::span<const progress::RankFigures> figures) const;
 
  private:

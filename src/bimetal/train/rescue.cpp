@@ -1,6 +1,6 @@
-// What those who are left do where a rank is lost and zero.copies = 2 keeps each shard twice: they
-// bring each other to the same step, and save it whole. A group's end ends all of its ranks' calls,
-// so that they meet anew for it.
+// The rescue after the loss of a rank, if zero.copies = 2 keeps each shard twice. The remaining
+// ranks bring each other to the same step, and save it whole. A group's end ends all of its ranks'
+// calls, so that they meet anew for it.
 
 #include <fmt/format.h>
 
@@ -59,9 +59,10 @@ bool Epoch::rescue(int lost, const comm::Group& left) {
   }
 }
 
-/// Nobody updates before all have what the update takes, copies included: who has not heard that
-/// they have follows those who did. More than one step apart ranks never are. Returns which of
-/// `left` has the largest share by its own account, as shares may be a step apart, too.
+/// Nobody updates before all have everything that the update takes, copies included. A rank that
+/// has not heard so follows those that have updated. Ranks are never more than one step apart.
+/// Returns which of `left` has the largest share by its own account, as shares may be a step apart,
+/// too.
 int Epoch::go_even(comm::Group left) {
   auto& update = step_.update();
   const auto mine = std::max(state().step, update.updated());

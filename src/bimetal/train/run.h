@@ -1,6 +1,6 @@
 #pragma once
-// What of one rank's training outlives a change of members. Private to this folder and its tests:
-// run_training() is what others call.
+// The part of one rank's training that outlives a change of members. Private to this folder and its
+// tests: others call run_training().
 
 #include <chrono>
 #include <cstdint>
@@ -25,22 +25,22 @@
 
 namespace bimetal::train {
 
-/// Epochs (epoch.h) are made of a run and a group, one after the other, and leave here what the
-/// next one goes on with. The same on every rank, but for what is said to be this rank's. A rank
-/// that is new to a run that has begun needs learnt, journal, saved_step and evaluated_step from
-/// another one. Use from one thread.
+/// Epochs (epoch.h) are made of a run and a group, one after the other, and leave the state here
+/// that the next one goes on with. It is the same on every rank, except for members that are called
+/// this rank's. A rank that is new to a run that has begun needs learnt, journal, saved_step and
+/// evaluated_step from another one. Use from one thread.
 struct Run {
-  /// `of`: as this rank's worker has it; of a rank that comes later it may be `settled`, too.
-  /// `data`: as load_shared_task() has it. All that is referred to must outlive the run.
+  /// `of`: the job of this rank's worker; for a rank that comes later it may be `settled`, too.
+  /// `data`: as from load_shared_task(). All references must outlive the run.
   Run(const job::JobConfig& of, job::JobConfig settled, const TrainerOptions& how,
       progress::Observer& to, const device::Place& where,
       std::shared_ptr<const task::JobTask> data);
 
   /// Once the first epoch knows where the model begins; does nothing after that.
   void begin();
-  /// The part of it that a newcomer does by what others have planned.
+  /// The part of it that a newcomer does with the others' plan.
   void start_journal();
-  /// As this rank becomes rank 0 of an epoch: what it keeps for all.
+  /// Called when this rank becomes rank 0 of an epoch: makes the state that it keeps for all.
   void lead();
   /// Whether every rank has the whole model in any epoch, so that one may be lost and takes nothing
   /// with it.
@@ -49,9 +49,9 @@ struct Run {
   }
 
   bool done() const { return learnt.begun && learnt.state.step >= planned_steps; }
-  /// Where the next step's samples begin.
+  /// A sampler at the next step's first sample.
   data::EpochSampler sampler_here() const;
-  /// What a global batch weighs on average: what shares add up to.
+  /// The average weight of a global batch, which the shares add up to.
   std::int64_t batch_weight() const { return sampler.mean_weight(job.train.global_batch); }
   std::chrono::milliseconds timeout() const;
 
@@ -64,7 +64,8 @@ struct Run {
   data::EpochSampler sampler;  ///< at the start of the first epoch of the data
   Learnt learnt;
 
-  // Of this rank's device and of the model, so that a later epoch need not measure them again.
+  // Facts on this rank's device and on the model, so that a later epoch need not measure them
+  // again.
   std::optional<precision::Precision> precision;
   std::optional<bool> channels_last;
   balance::CostModel cost;

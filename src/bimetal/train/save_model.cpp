@@ -1,5 +1,5 @@
-// What of a trained model becomes a checkpoint: of a whole one, in shards or in parts; at once, or
-// from copies while training goes on.
+// Turns a trained model into a checkpoint: a whole model, shards or parts; at once, or from copies
+// while training goes on.
 
 #include <algorithm>
 #include <array>
@@ -32,8 +32,9 @@ struct Copy {
   torch::Tensor from, to;
 };
 
-/// A copy in the place of each, contiguous; nothing, and none, if there is not the room. Of what
-/// changes `in_updates` alone, and lies in the host's memory, those that are still to be made.
+/// Puts a contiguous copy in the place of each tensor. Returns nothing, and makes no copy, if there
+/// is no room. Tensors that only change `in_updates` and are in the host's memory are not copied
+/// yet: their copies are returned, to be made later.
 std::optional<std::vector<Copy>> copy_to_host(const std::vector<torch::Tensor*>& tensors,
                                               const std::vector<torch::Tensor*>& in_updates = {}) {
   double bytes = 0;
@@ -94,7 +95,7 @@ task::ModelState TrainedModel::kept_whole() const {
   return train::kept_whole(whole_, sharded_.get());
 }
 
-/// What several ranks keep the first of them gives.
+/// If several ranks keep the same part, the first of them gives it.
 checkpoint::OwnSlices TrainedModel::slices_to_save() {
   const bool first = mesh_ ? mesh_->place().replica == 0 : group_.rank() == 0;
   auto own = own_slices(kept_pieces(), *optimizer_, [&](const KeptPiece& piece) {
@@ -164,7 +165,7 @@ std::function<std::filesystem::path()> TrainedModel::save_later() {
   return copied[0] != 0 ? write : nullptr;
 }
 
-/// Who keeps a copy of what is lost gives it, with its own.
+/// The rank with the copy of the lost shard gives it, with its own.
 std::filesystem::path TrainedModel::save_without(int lost, comm::Group left, int busiest) {
   const auto timeout = milliseconds_of(job_.parallel.timeout_s);
   parallel::broadcast_tensors(task::tensors_of(kept_whole().buffers), busiest, left,

@@ -65,7 +65,7 @@ namespace {
 /// Ranks that are threads of one process share torch's generator: one at a time seeds and draws.
 std::mutex drawing;
 
-/// `dtype` must hold what the task has made.
+/// `dtype` must be able to hold the task's values.
 void require_kept(const task::ModelState& model, torch::Dtype dtype) {
   if (dtype == torch::kFloat64) return;
   for (const auto* tensors : {&model.parameters, &model.buffers}) {
@@ -155,7 +155,7 @@ comm::CompressedAllReduceOptions gradient_compression(const job::JobConfig& job,
   options.compression.links = comm::compressed_links_of(job.compression.links);
   options.compression.density = job.compression.topk_density;
   options.compression.momentum = corrects_momentum(job, world_size) ? job.train.momentum : 0;
-  // Beyond what a rank may be, it is refused by its own check.
+  // A value beyond the limit is refused by its own check.
   options.compression.rank =
       static_cast<int>(std::min<std::int64_t>(job.compression.powersgd_rank, 1 << 30));
   options.warmup_steps = job.compression.topk_warmup_steps;

@@ -14,7 +14,7 @@
 
 namespace bimetal::train {
 
-/// What a rank computes on, and how.
+/// A rank's device, and how it computes.
 struct Computing {
   torch::Device device{torch::kCPU};
   torch::Dtype dtype = torch::kFloat32;
@@ -66,7 +66,7 @@ struct ModelSize {
 /// Makes a model whose parameters have no memory, or one that has, where it is not made by units.
 ModelSize size_of_model(const task::Task& task);
 
-// What a job's compression of gradients means for the exchange and for the optimizer.
+// The effects of a job's compression of gradients on the exchange and on the optimizer.
 
 /// With topk, SGD's momentum is applied before the largest elements are chosen (momentum
 /// correction: docs/compression.md); a rank alone chooses nothing.

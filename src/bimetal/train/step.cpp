@@ -14,7 +14,7 @@
 namespace bimetal::train {
 namespace {
 
-/// Of a rank that has a whole replica, or a part of each of its tensors.
+/// For a rank that has a whole replica, or a part of each of its tensors.
 class ReplicaCompute final : public ShareCompute {
  public:
   /// `scale`: what losses are multiplied by, beside the store's scale, where it is defined as a
@@ -86,18 +86,17 @@ TrainingStep::TrainingStep(const task::Task& task, const task::Model& model,
   }
 }
 
-/// Whether nobody needs to know what the device computes before it is to update: not where parts of
-/// a model wait for each other within a share, whose seconds then tell nothing, and not where a
-/// pause is to follow.
+/// Whether nobody needs the device's results before the update. False if parts of a model wait for
+/// each other within a share, whose seconds then tell nothing, and if a pause follows.
 bool TrainingStep::unwatched() const {
   const bool whole = sync_.store().in_shards() || !sync_.in_parts();
   return !options_.device.is_cpu() && !options_.stage && whole && sync_.can_repeat() &&
          !sync_.store().waits_in_passes() && options_.speed == 1 && !sync_.store().keeps_copies();
 }
 
-/// Whether the host need know what becomes of gradients but a step later: of a rank alone, or of
-/// ranks that have the same gradients on like devices, which find the same. Metal has one stream,
-/// in which what the host reads comes behind all that it has asked for. Collective.
+/// Whether the host needs the findings on gradients only a step later. That holds for a rank alone,
+/// and for ranks with the same gradients on like devices, which find the same. Metal has one
+/// stream, in which the host's reads come behind all its requests. Collective.
 bool TrainingStep::decides_there() const {
   const auto& [limits, scaler] = options_.update;
   const bool skips =
@@ -168,12 +167,12 @@ progress::RankFigures TrainingStep::compute(const data::EpochSampler::Step& plan
     unread_.emplace(outcome.losses, watch.seconds() - sync_.wait_seconds(), std::move(timer_));
     return mine;
   }
-  // The previous step's update belongs to what this device spends on a step, and waiting for others
-  // does not.
+  // The previous step's update belongs to this device's time for a step; waiting for others does
+  // not.
   const auto spent = [&] {
     return watch.seconds() - sync_.wait_seconds() + update_.update_seconds();
   };
-  // Of tensors in parts the sums are no reason to pause: in them this rank waits for the others'
+  // The sums of tensors in parts are no reason to pause: in them this rank waits for the others'
   // pauses, and pauses would make each other longer.
   const double summing = sync_.unit_seconds();
   device::pause_for_speed(options_.speed, spent() - summing);

@@ -31,9 +31,9 @@ struct StepOptions {
   bool graphs = false;             ///< as train.graphs
   UpdateOptions update = {};
   parallel::ReplicatedModelOptions parallel = {};
-  /// Where this rank has a stage of the model: computes its share. None: it has the whole model.
+  /// Computes this rank's share if it has a stage of the model. None: it has the whole model.
   std::shared_ptr<ShareCompute> stage = nullptr;
-  /// Called between a share and the update: until it returns, nothing of what is learnt changes.
+  /// Called between a share and the update: until it returns, nothing that is learnt changes.
   std::function<void()> before_update = [] {};
 };
 
@@ -46,8 +46,8 @@ class TrainingStep {
                comm::Group group, StepOptions options);
 
   /// The same with parameters, gradients and their sums wherever `sync` keeps and brings them.
-  /// `model` is what is to be computed with: of shards, their own. Collective. Error(Unsupported)
-  /// for a loss scale or limits of gradients where parameters are updated in backward.
+  /// `model` is the one to compute with: for shards, their own. Collective. Error(Unsupported) for
+  /// a loss scale or limits of gradients where parameters are updated in backward.
   TrainingStep(const task::Task& task, const task::Model& model, torch::optim::Optimizer& optimizer,
                parallel::Sync sync, StepOptions options);
 
@@ -64,16 +64,16 @@ class TrainingStep {
                  const std::function<task::Values()>& fetch, progress::Wishes wishes = {},
                  progress::ShadowFigures shadow = {});
 
-  /// As CollectiveUpdate has it: what the last step's result left open.
+  /// As CollectiveUpdate has it: the open figures of the last step's result.
   std::optional<EarlierStep> read_late() { return update_.read_late(); }
 
-  /// What becomes of the summed gradients; used between steps alone.
+  /// The stages that the summed gradients go through; used between steps alone.
   GradientStages& stages() noexcept { return update_.stages(); }
 
-  /// Who has agreed to what; used where a rank is lost.
+  /// The ranks' agreement on the update; used when a rank is lost.
   CollectiveUpdate& update() noexcept { return update_; }
 
-  /// Where parameters and gradients live; used between steps alone.
+  /// The store of parameters and gradients; used between steps alone.
   parallel::ParameterStore& store() noexcept { return sync_.store(); }
 
   /// Copies the buffers of rank `root` (running means and the like) to all. Collective.

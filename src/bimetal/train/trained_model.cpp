@@ -76,7 +76,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const job::JobConfig& jo
   return task.make_optimizer(model.parameters());
 }
 
-/// Of SGD, the only one whose momentum depends on the ranks: optimizer_config().
+/// For SGD, the only optimizer whose momentum depends on the ranks: optimizer_config().
 void set_momentum(torch::optim::Optimizer& optimizer, double momentum) {
   for (auto& group : optimizer.param_groups()) {
     if (auto* const sgd = dynamic_cast<torch::optim::SGDOptions*>(&group.options())) {
@@ -158,7 +158,7 @@ void TrainedModel::begin_whole(const std::shared_ptr<const task::JobTask>& task,
   sync_ = store_;
 }
 
-/// Where all goes on, once it is certain that it can.
+/// Begins at a checkpoint, once it is certain that it can.
 void TrainedModel::begin_at(checkpoint::SharedReader& saved, progress::Observer& observer) {
   optimizer_facts_ = checkpoint::optimizer_facts(*optimizer_);
   saved.on_rank_0([&](const checkpoint::OpenCheckpoint& opened) {
@@ -169,7 +169,7 @@ void TrainedModel::begin_at(checkpoint::SharedReader& saved, progress::Observer&
   take_up(checkpoint::starting_point(group_, job_, saved, observer));
 }
 
-/// What has been saved must be what was trained last.
+/// The saved state must be that of the last training.
 void TrainedModel::take_up(checkpoint::TrainingState saved) {
   if (learnt_.begun && saved.step != learnt_.state.step) {
     throw Error(

@@ -1,7 +1,7 @@
 #pragma once
-// The model of a run, its optimizer and where both live among the ranks of an epoch: whole on every
-// rank, in shards, or each rank its part of a mesh. What begins at a checkpoint, and becomes the
-// next one.
+// The model of a run, its optimizer, and their layout over the ranks of an epoch: whole on every
+// rank, in shards, or each rank its part of a mesh. It begins at a checkpoint, and becomes the next
+// one.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
@@ -34,10 +34,10 @@
 
 namespace bimetal::train {
 
-/// What a run has learnt, whoever trains it. A model that every rank has whole is trained where it
-/// is, with its optimizer: both are here after each step, whatever becomes of the other ranks.
-/// Shards and parts of a mesh end with the ranks that have them: they are here as a checkpoint of
-/// `state.step`, in `saved`, which those ranks have written before they part.
+/// The state that a run has learnt, whichever ranks train it. A model that every rank has whole is
+/// trained in place, with its optimizer: both are here after each step, whatever happens to the
+/// other ranks. Shards and parts of a mesh end with the ranks that have them: they are here as a
+/// checkpoint of `state.step`, in `saved`, written by those ranks before they part.
 struct Learnt {
   bool begun = false;
   task::Model model = {};                                   ///< whole, or none
@@ -52,13 +52,13 @@ void make_whole(const job::JobConfig& job, int ranks,
                 const std::shared_ptr<const task::JobTask>& task, const device::Place& place,
                 Learnt& learnt);
 
-/// What weighs the ranks' shards: zero.shards. `speeds`: of each rank, any unit. Collective where
-/// memory decides: what each rank's `device` has free. Error(InvalidArgument) for weights that are
-/// not one for each rank.
+/// The weights of the ranks' shards: zero.shards. `speeds`: one for each rank, any unit. If memory
+/// decides, each rank's `device` is asked for its free memory, and the call is collective.
+/// Error(InvalidArgument) for weights that are not one for each rank.
 std::vector<double> shard_weights(const job::JobConfig& job, comm::Group group,
                                   const torch::Device& device, std::span<const double> speeds);
 
-/// Where a model is cut into stages.
+/// How a model is cut into stages.
 struct StagePlan {
   std::shared_ptr<const parallel::Mesh> mesh;  ///< none: it is not
   ChosenCuts cuts = {};
@@ -84,7 +84,7 @@ class TrainedModel {
                std::shared_ptr<const parallel::Mesh> mesh, const ChosenCuts& cuts,
                std::optional<torch::Dtype> half);
 
-  /// What to compute with; a stage's own units.
+  /// The model to compute with; a stage's own units.
   const task::Model& model() const noexcept { return sharded_ ? sharded_->model() : whole_; }
   /// Those that compute its units together; nullptr: they are whole.
   std::shared_ptr<const parallel::tensor::GroupRanks> tensor_ranks() const noexcept {
@@ -94,10 +94,10 @@ class TrainedModel {
   /// nullptr: nothing is in shards.
   const parallel::shard::ShardedModel* sharded() const noexcept { return sharded_.get(); }
   const std::shared_ptr<parallel::ParameterStore>& store() const noexcept { return store_; }
-  /// Around it what all ranks exchange for a step.
+  /// The exchange of all ranks for a step, around the store.
   const parallel::Sync& sync() const noexcept { return sync_; }
 
-  /// Where the model is cut into stages: this rank's of it, and what it sums with others.
+  /// If the model is cut into stages: this rank's stage, and the sums that it shares with others.
   const parallel::pipeline::StageModel& stage() const noexcept { return stage_; }
   const std::shared_ptr<parallel::pipeline::StageSums>& stage_sums() const noexcept {
     return stage_sums_;
@@ -110,24 +110,24 @@ class TrainedModel {
   /// Seconds that passes over model() have waited for other ranks so far, since any moment.
   double waited_seconds() const;
 
-  /// As checkpoint::save_shared_checkpoint, or each rank what it keeps (save_slices) where that is
-  /// not all. Collective; the path is rank 0's. However slow a disk, a rank that is stuck is found
-  /// out after parallel.timeout_s.
+  /// As checkpoint::save_shared_checkpoint, or by slices (save_slices) if each rank keeps only a
+  /// part. Collective; the path is rank 0's. However slow a disk, a rank that is stuck is found out
+  /// after parallel.timeout_s.
   std::filesystem::path save();
 
-  /// The same of what is there now, to be called on another thread while training goes on, with
-  /// copies in the host's memory; nothing where there is no room for these on a rank, or what is
-  /// kept lies elsewhere. With shards and parts the ranks' calls meet in group_of_saves(). It makes
-  /// those copies first that only updates would change: see wait_for_copies(). Collective.
+  /// The same for the present state, to be called on another thread while training goes on, with
+  /// copies in the host's memory. Nothing if some rank has no room for these, or keeps its part
+  /// elsewhere. With shards and parts the ranks' calls meet in group_of_saves(). It makes those
+  /// copies first that only updates would change: see wait_for_copies(). Collective.
   std::function<std::filesystem::path()> save_later();
-  /// Before anything changes parameters, or what the optimizer has learnt.
+  /// To be called before anything changes parameters or the optimizer's state.
   void wait_for_copies();
   /// None where rank 0 saves by itself.
   const comm::Group& group_of_saves() const noexcept { return group_of_saves_; }
 
-  /// Where shards are kept twice, by those who are left of the ranks, all at the same step: the
-  /// same, `lost`'s from its copy, and buffers from the `busiest` of them. The path is that of the
-  /// first of `left`. Collective among them.
+  /// The same if shards are kept twice, by the remaining ranks, all at the same step. The shard of
+  /// `lost` comes from its copy, and buffers from the `busiest` rank. The path is that of the first
+  /// of `left`. Collective among them.
   std::filesystem::path save_without(int lost, comm::Group left, int busiest);
 
   /// As checkpoint::require_finite_parameters; by those who are left, or all.
@@ -161,7 +161,7 @@ class TrainedModel {
   const std::optional<torch::Dtype> half_;
   task::Model whole_;  ///< its parameters are views of the shards' flat tensors where there are any
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
-  checkpoint::OptimizerFacts optimizer_facts_;  ///< where slices are saved: of the whole model's
+  checkpoint::OptimizerFacts optimizer_facts_;  ///< of the whole model's, if slices are saved
   Learnt& learnt_;
   std::shared_ptr<parallel::ParameterStore> store_;
   parallel::Sync sync_;

@@ -44,7 +44,7 @@ job::JobConfig with_own_precision(job::JobConfig job, const job::WorkerSpec& wor
   return job;
 }
 
-/// What those who train have alike, for those who want to join them.
+/// The facts that members have in common, for newcomers to match.
 std::string fingerprint(const job::JobConfig& job, const task::JobTask& task) {
   std::string text;
   for (const auto& [key, value] : job::facts_of(job)) text += fmt::format("{}={}\n", key, value);
@@ -63,7 +63,7 @@ progress::Report run_training(const job::JobConfig& job, comm::Group group,
     require_deterministic(with_own_precision(job, options.worker), group.size());
     require_meeting(job, group.size(), options);
     const auto own = job::as_worker_has_it(job, options.worker);
-    const bool founds = options.doors.empty();  // who comes later gets a mesh with the others
+    const bool founds = options.doors.empty();  // a newcomer gets a mesh with the others
     if (founds) require_counts(job, group.size());
     const auto settled = founds ? with_mesh(own, group, options, observer) : own;
     const KernelChoice kernels(settled, group.size());
@@ -75,7 +75,7 @@ progress::Report run_training(const job::JobConfig& job, comm::Group group,
   } catch (const progress::Interrupted&) {  // by all ranks alike
     return {.world_size = group.size(), .interrupted = true};
   } catch (const Error& error) {
-    // What went wrong here alone must not leave the others waiting.
+    // An error on this rank alone must not leave the others waiting.
     if (!agreed(error)) {
       end_for_others(group, members, fmt::format("rank {}: {}", rank, error.what()), error);
     }

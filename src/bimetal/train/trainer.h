@@ -35,17 +35,18 @@ struct TrainerOptions {
   std::function<bool()> interrupt_requested = {};
   /// Polled between steps; true: this rank leaves after the step, and the others go on.
   std::function<bool()> leave_requested = {};
-  /// Who belongs to the job, founded by its first group: when members come, leave or are lost,
+  /// The members of the job, founded by its first group. When members come, leave or are lost,
   /// those who are there go on. None: a lost rank ends the job. Must outlive the run.
   membership::Membership* members = nullptr;
-  /// False, with members: where one is lost, zero.copies = 2 saves what it had, and the job ends.
+  /// False, with members: if one is lost, zero.copies = 2 saves its state, and the job ends.
   bool goes_on = true;
-  /// Of a rank that comes to a job which trains already: where members are to be found.
+  /// For a rank that comes to a job which trains already: the members' addresses.
   std::vector<net::Endpoint> doors = {};
-  /// What people ask of the run; the rank that leads takes it between steps. Must outlive the run.
+  /// Users' requests to the run. The rank that leads takes them between steps. Must outlive the
+  /// run.
   progress::Requests* requests = nullptr;
-  /// What this rank says beside its figures: whoever watches rank 0 is told. All ranks have one, or
-  /// none. Must outlive the run.
+  /// This rank's log beside its figures: observers of rank 0 are told. All ranks have one, or none.
+  /// Must outlive the run.
   progress::RankLog* log = nullptr;
   data::Fetch fetch = {};                      ///< for data at a URL; empty: that is Unsupported
   std::optional<ProfileRequest> profile = {};  ///< rank 0's counts
@@ -56,8 +57,8 @@ struct TrainerOptions {
 /// share_dataset, NotFinite naming step and rank (the last checkpoint stays), OutOfMemory, and the
 /// fabric's; after one of them the group is unusable.
 ///
-/// With members, a lost rank is none of these errors: docs/elastic.md. With zero.copies = 2 those
-/// who are left save what they and it had: Observer::on_rescue(). A rank that comes later (doors)
+/// With members, a lost rank is none of these errors: docs/elastic.md. With zero.copies = 2 the
+/// remaining ranks save their state and its: Observer::on_rescue(). A rank that comes later (doors)
 /// has a `group` of its own alone.
 progress::Report run_training(const job::JobConfig& job, comm::Group group,
                               const TrainerOptions& options, progress::Observer& observer);

@@ -38,7 +38,7 @@ torch::nn::Sequential make_net() {
   return net;
 }
 
-/// What happened to the workers, as one of them was told.
+/// The changes of workers, as one of them was told.
 struct Told : Observer {
   std::size_t lost = 0, left = 0, came = 0;
   void on_members(const progress::MembersChange& change) override {

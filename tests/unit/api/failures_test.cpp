@@ -1,5 +1,5 @@
-// What the other ranks of an own loop are told of an exception on one of them, and of a token that
-// is not theirs.
+// The messages that other ranks of an own loop get about an exception on one of them, and about a
+// token that is not theirs.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -19,7 +19,7 @@ inline std::string free_port() {
   return std::to_string(asio::ip::tcp::acceptor(context, any).local_endpoint().port());
 }
 
-/// What `program` returns on each rank, as its exit status.
+/// The results of `program` on each rank, as its exit status.
 inline std::vector<int> run_forked_ranks(int ranks, const std::function<int(int rank)>& program) {
   const auto port = free_port();
   std::vector<std::unique_ptr<ForkedChild>> children;

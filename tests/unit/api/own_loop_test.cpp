@@ -401,7 +401,7 @@ TEST(OwnLoop, StagesThatCannotBeAreRefused) {
   EXPECT_NE(refused({.stages = 2}), "nothing was refused");  // one rank
 }
 
-/// What is wrong, said by the first step at the latest.
+/// The error's text, thrown by the first step at the latest.
 std::string refusal(
     const DataParallelOptions& options,
     const std::function<void(DataParallel&, torch::optim::Optimizer&, Batch&)>& body,

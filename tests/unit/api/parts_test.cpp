@@ -31,7 +31,7 @@ std::shared_ptr<TensorDataset> make_data() {
       Values{x.view({kSamples, kLength, 3}), y.view({kSamples, kLength})});
 }
 
-/// Of a whole sequence the positions that are here.
+/// The positions of a whole sequence that are here.
 struct First : nn::Module {
   First() : layer(register_module("layer", nn::Linear(3, kWidth))) {}
   torch::Tensor forward(torch::Tensor x) {
@@ -218,7 +218,7 @@ TEST_F(Parts, GoOnAsAnythingElse) {
   expect_same("whole");
 }
 
-/// What a rank has of the model, and no more.
+/// A rank keeps its own part of the model, and no more.
 TEST(PartsOfAModel, LeaveARankItsPartAlone) {
   const auto statuses = test::run_forked_ranks(4, [](int rank) {
     auto job = init(0, nullptr, {.worker = "cpu:threads=1"});

@@ -1,4 +1,4 @@
-// What a program of one's own may not do is an error that says what to do, in the first step.
+// A forbidden call of an own program is an error that says what to do, in the first step.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

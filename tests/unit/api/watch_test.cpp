@@ -1,4 +1,4 @@
-// What an own loop tells whoever watches: steps, profiles, evaluations, checkpoints, a report.
+// The reports of an own loop to an observer: steps, profiles, evaluations, checkpoints, a report.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -41,7 +41,7 @@ class DisturbedJob {
   void start_at(double now) { now_ = now; }
   int ranks() const { return static_cast<int>(devices_.size()); }
 
-  /// What steps cost in the mean at this moment; without the bursts, what they cost at rest.
+  /// The mean costs of steps at this moment; without the bursts, their costs at rest.
   std::vector<Device> known_costs(bool with_bursts) const {
     std::vector<Device> costs;
     for (int r = 0; r < ranks(); ++r) {

@@ -1,5 +1,5 @@
-// What others do on the same machine: bursts of competing processes, steps with a heavy tail. How
-// soon the shares are right again, and what it costs beside an oracle.
+// Disturbance by others on the same machine: bursts of competing processes, steps with a heavy
+// tail. Measured are how soon the shares are right again, and the cost beside an oracle.
 
 #include "unit/balance/disturbance.h"
 

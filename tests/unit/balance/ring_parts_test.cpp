@@ -24,7 +24,7 @@ double sum(const std::vector<double>& numbers) {
   return std::accumulate(numbers.begin(), numbers.end(), 0.0);
 }
 
-/// By how much the fullest rank exceeds its room, with the copy of the one before it.
+/// The amount by which the fullest rank exceeds its room, with the copy of the one before it.
 double excess(const std::vector<double>& rooms, const std::vector<double>& parts) {
   std::vector<std::size_t> ring;
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {

@@ -87,7 +87,7 @@ TEST(RemoveLeftovers, TakesThoseOfTheDeadAndLeavesThoseOfTheLiving) {
   EXPECT_EQ(names_in(folder.path()), std::set<std::string>{mine.path().filename().string()});
 }
 
-/// What stays of leftovers of each of these targets.
+/// The leftovers that remain for each of these targets.
 std::set<std::string> left_of(const std::set<std::string>& targets, std::string_view name,
                               Leftovers which) {
   const test::TemporaryFolder folder;

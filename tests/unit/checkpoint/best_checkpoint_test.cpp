@@ -59,7 +59,7 @@ class BestCheckpointTest : public ::testing::Test {
   fs::path dir() const { return folder_ / "run"; }
   fs::path best() const { return dir() / kBestFolder; }
 
-  /// Of which step the parameters are that lie there.
+  /// The step of the parameters that are there.
   double kept_step() {
     load_checkpoint_model(best(), net_state());
     return net_.parameters()[0].flatten()[0].item<double>();

@@ -70,7 +70,7 @@ TEST(CatchUp, WhoIsNewOrBehindGoesOnLikeTheOthers) {
   }
 }
 
-/// Where each slice is from is seen by values that those who send do not have in common.
+/// Values that the senders do not have in common show where each slice is from.
 TEST(CatchUp, EachOfTheOthersSendsItsPart) {
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int number = 0; number < 3; ++number) {

@@ -1,4 +1,4 @@
-// What a damaged or forged safetensors file leads to: Error(CorruptData), never a crash, and no
+// The outcome of a damaged or forged safetensors file: Error(CorruptData), never a crash, and no
 // allocation beyond what the file's own size allows.
 
 #include <fmt/format.h>

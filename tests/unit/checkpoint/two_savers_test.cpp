@@ -49,7 +49,7 @@ void save(const fs::path& dir, std::int64_t step, std::uint64_t term, const Admi
   fresh.commit(std::move(manifest), admit);
 }
 
-// What the second has been shown when it is admitted is what lies there when it renames.
+// The checkpoint that the second is shown when it is admitted is still there when it renames.
 TEST(TwoSavers, TakeTurns) {
   const test::TemporaryFolder folder;
   const Gate inside, go_on;

@@ -18,7 +18,7 @@ std::string printed(const DemoFigures& figures) {
   return ::testing::internal::GetCapturedStdout();
 }
 
-/// Of two workers that do 1,000 and 250 images/s alone, and `together` when balanced.
+/// The figures of two workers that do 1,000 and 250 images/s alone, and `together` when balanced.
 DemoFigures figures_of(double together) {
   DemoFigures figures;
   figures.workers = {"cpu:threads=1", "cpu:threads=1,speed=0.25"};

@@ -22,7 +22,7 @@ TEST(Call, BytesFromAStrangerAreDescribedToo) {
   EXPECT_EQ(describe(header), "unknown operation(unknown reduction) of 10 unknown type");
 }
 
-// What may decide something; what only floats is left to TCP where it is long.
+// Values that may decide something are sealed. Long floating-point ones are left to TCP.
 TEST(Call, BytesAndIntegersAreSealed) {
   for (const auto dtype : {DType::uint8, DType::int8, DType::int16, DType::int32, DType::int64}) {
     EXPECT_TRUE(Call{.dtype = dtype}.header_to(0, 1).sealed) << to_string(dtype);

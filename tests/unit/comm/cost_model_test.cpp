@@ -70,8 +70,7 @@ TEST(CostModel, UnequalLinksGetWeights) {
   EXPECT_EQ(plan.weights[3], 0u);
 }
 
-// What docs/algorithms.md says of four ranks: an even ring moves 1.5 times as much over a slow
-// link.
+// As docs/algorithms.md says of four ranks: an even ring moves 1.5 times as much over a slow link.
 TEST(CostModel, PredictsTheBytesOfTheSlowLink) {
   const Links links{0, {1e9, 1e9, 1e9, 1e8}};
   EXPECT_NEAR(predicted_seconds(Algorithm::ring, 1e8, links), 1.5, 1e-6);

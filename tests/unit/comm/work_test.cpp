@@ -69,7 +69,7 @@ TEST(Work, ACallbackMayWaitForItsOwnWork) {
   EXPECT_TRUE(waited);
 }
 
-// Who has given them buffers may let these go afterwards, whatever has become of the first.
+// A caller may free its buffers afterwards, whatever the outcome of the first.
 TEST(WaitForAll, OutlastsAnErrorAndThrowsTheFirst) {
   const auto lost = std::make_shared<Work::State>(), late = std::make_shared<Work::State>();
   const std::vector<Work> works = {Work(), Work(lost), Work(late)};

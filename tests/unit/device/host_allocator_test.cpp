@@ -67,8 +67,8 @@ TEST(HostAllocator, WhatIsGivenBackIsTheSystemsAgain) {
 
 TEST(HostAllocator, AChildThatIsForkedMeanwhileMakesTensors) {
   reuse_freed_tensors();
-  // What libtorch makes at its first tensor is guarded by locks that no fork knows of: a child that
-  // is forked while a thread is in there would wait for ever, whatever the heap does.
+  // Locks that no fork knows of guard the state that libtorch makes at its first tensor. A child
+  // forked while a thread is in there would wait for ever, whatever the heap does.
   torch::empty({kOneMiB}, torch::kUInt8);
   std::vector<std::jthread> busy;
   for (int i = 0; i < 3; ++i) {

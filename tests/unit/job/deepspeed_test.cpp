@@ -128,7 +128,7 @@ TEST(DeepSpeed, OneBatchSizeFollowsFromTheOthers) {
               ElementsAre(24, 4, 2));
   EXPECT_THAT(sizes(R"({"train_batch_size": 24, "gradient_accumulation_steps": 2})", 3),
               ElementsAre(24, 0, 2));
-  // What DeepSpeed refuses: nothing has to divide anything here.
+  // DeepSpeed refuses this. Here nothing has to divide anything.
   EXPECT_THAT(sizes(R"({"train_batch_size": 25, "train_micro_batch_size_per_gpu": 4})", 3),
               ElementsAre(25, 4, 3));
   EXPECT_THAT(sizes(R"({"train_batch_size": 25})", 3), ElementsAre(25, 0, 1));

@@ -70,7 +70,7 @@ TEST(MeshKeys, AWordMayStandForTheMesh) {
               HasSubstr("expected \"auto\" or a whole number"));
 }
 
-// What is left open is chosen with its schedule, unless somebody names that.
+// An open mesh is chosen with its schedule, unless a schedule is named.
 TEST(MeshKeys, OpenMeshesHaveAnOpenSchedule) {
   EXPECT_EQ(parse("mesh = 'auto'").mesh.schedule, kAutoSchedule);
   EXPECT_EQ(parse("", {"mesh.stages=auto"}).mesh.schedule, kAutoSchedule);

@@ -24,7 +24,7 @@ void PrintTo(const Setting& setting, std::ostream* out) {
   *out << setting.key;
 }
 
-/// What each rank is told whose job says something else than rank 0's; empty: nothing.
+/// The message to each rank whose job differs from rank 0's; empty: none.
 std::vector<std::string> compare(const Setting& setting) {
   std::vector<std::string> told(2);
   bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {

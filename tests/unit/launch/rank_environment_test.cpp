@@ -1,4 +1,4 @@
-// What is read of the environment: as torchrun sets it, and as srun does.
+// Reads the environment: as torchrun sets it, and as srun does.
 
 #include "bimetal/launch/rank_environment.h"
 

@@ -1,4 +1,5 @@
-"""What fetch_url.py keeps of a URL: whole files alone, on a real HTTP server that cuts connections, and after damage."""
+"""The files that fetch_url.py keeps of a URL: whole files alone, on a real HTTP server that cuts connections, and after
+damage."""
 
 import http.server
 import importlib.util

@@ -31,7 +31,7 @@ inline VariableMap without(VariableMap variables, const std::string& name) {
   return variables;
 }
 
-/// What the error says that `read` ends in.
+/// The text of the error that `read` ends in.
 template <typename Read>
 std::string complaint_of(const Read& read) {
   return text_of(ErrorCode::InvalidArgument, read);

@@ -1,5 +1,5 @@
-// Members as threads, each with a door and connections of its own: whoever is left or comes agrees
-// on the next epoch, and on no more than one.
+// Members as threads, each with a door and connections of its own: the members that are left or
+// come agree on the next epoch, and on no more than one.
 
 #include "bimetal/membership/membership.h"
 

@@ -80,7 +80,7 @@ std::vector<std::string> attention_in(const std::function<void()>& work) {
 }
 
 // torch chooses among kernels; one that keeps no matrix of all pairs of tokens is there for CPUs,
-// too. What would be lost by a mask, a type or a stride that it does not take shows here.
+// too. This test shows the loss by a mask, a type or a stride that it does not take.
 TEST(LanguageModel, AttentionTakesTheFastKernel) {
   for (const auto& family : families) {
     const auto model = made(small(family), torch::kFloat32);

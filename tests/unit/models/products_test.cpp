@@ -1,5 +1,4 @@
-// What units say of their parameters that only products use is what autocast does: it is read off
-// the graph.
+// Units say which parameters only products use. Autocast must agree: that is read off the graph.
 
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
@@ -34,7 +33,7 @@ struct Lowered {
 
 using Names = std::set<std::string>;
 
-/// What takes each parameter, or its transpose, by name of the operation's backward.
+/// The users of each parameter, or of its transpose, by name of the operation's backward.
 std::map<const c10::TensorImpl*, Names> users_of_leaves(const torch::Tensor& out) {
   using torch::autograd::Node;
   std::map<Node*, std::set<Node*>> users;

@@ -62,7 +62,7 @@ TEST(EventFile, WhatCannotBeMadeIsASystemError) {
 TEST(EventFile, AFullDiskIsASystemError) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
   const ::bimetal::test::TemporaryFolder folder;
-  // Whatever its name in the next seconds, the file lies on a full disk.
+  // Whatever its name in the next seconds, the file is on a full disk.
   for (int second = 0; second < 60; ++second) {
     const auto name = fmt::format("events.out.tfevents.{:010}.pc.{}.bimetal",
                                   std::time(nullptr) + second, ::getpid());

@@ -54,7 +54,7 @@ TEST(Prometheus, NumbersThatAreNoneAreWrittenAsGoWritesThem) {
   EXPECT_THAT(to_prometheus(status), HasSubstr("\nbimetal_remaining_seconds +Inf\n"));
 }
 
-// What the format's description demands of every line, and what docs/monitoring.md promises.
+// The format's demands on every line, and the promises of docs/monitoring.md.
 TEST(Prometheus, EveryLineIsWellFormedAndDocumented) {
   const std::regex help("# HELP (bimetal_[a-z_]+) [A-Z].*\\."),
       type("# TYPE (bimetal_[a-z_]+) (gauge|counter)");

@@ -1,5 +1,5 @@
-// Who gets into a mesh and who does not: wrong tokens, other versions, strangers, attackers. The
-// strangers come while the mesh forms, which must form all the same.
+// Which clients get into a mesh: wrong tokens, other versions, strangers, attackers. The strangers
+// come while the mesh forms, which must form all the same.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ std::uint16_t number(Refusal refusal) {
   return static_cast<std::uint16_t>(refusal);
 }
 
-/// What connect() of rank 1 to `server` throws.
+/// The exception of rank 1's connect() to `server`.
 Error failure_of_rank_one(const Endpoint& server, const TcpMeshOptions& options,
                           Deadline deadline = soon()) {
   TcpMeshBuilder builder(1, 2, options);

@@ -103,7 +103,8 @@ TEST_F(Proxied, WhatIsSentCanBeReadOnThePathUnlessItIsEncrypted) {
   }
 }
 
-/// What is no bulk: something short, what its sender asks it for, and why a group ends.
+/// Messages that are not bulk: something short, its sender's request, and the reason why a group
+/// ends.
 FrameHeader asked_for() {
   FrameHeader header = data_header(1);
   header.sealed = true;
@@ -254,7 +255,7 @@ class Records : public ::testing::Test {
     asio::write(writer_, asio::buffer(bytes.data(), bytes.size()));
   }
 
-  /// What comes of reading that many bytes.
+  /// The outcome of reading that many bytes.
   struct Outcome {
     std::vector<std::byte> bytes;
     std::error_code error;

@@ -168,7 +168,7 @@ TEST(Frame, UnknownKindIsRefusedThoughSigned) {
   }
 }
 
-// In which order frames leave.
+// The order in which frames leave.
 constexpr SessionKey kKey{std::byte{7}};
 constexpr std::size_t kPayload = 1 << 19;
 

@@ -32,7 +32,7 @@ TcpMeshOptions large() {
   return options;
 }
 
-/// What came of one frame; its text outlives it.
+/// The outcome of one frame; its text outlives it.
 struct Sending {
   std::string text;
   std::promise<std::exception_ptr> done{};
@@ -82,7 +82,7 @@ class LargeWorld : public ::testing::Test {
     return sending.done.get_future();
   }
 
-  /// What `rank` is told when it connects with rank 0 like that.
+  /// The answer to `rank` when it connects with rank 0 like that.
   Error refusal(const Token& token, const std::string& job, int rank, int to = 0) {
     Hello hello;
     hello.from_rank = rank;
@@ -216,7 +216,7 @@ TEST_F(LargeWorld, StrangersAreRefusedAfterTheStartAsBefore) {
   EXPECT_TRUE(recorders_[0].wait_for(1));
 }
 
-// Whoever has a place and is let in, but says nothing, does not take it.
+// A client that has a place and is let in, but says nothing, does not take it.
 TEST_F(LargeWorld, AConnectionThatItsMakerGivesUpIsNoLoss) {
   EXPECT_STREQ(refusal(kToken, "job", 5).what(), "let in");  // and its socket is closed
   auto early = send(0, 5, "waits for the real one");

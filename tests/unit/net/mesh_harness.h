@@ -1,5 +1,5 @@
 #pragma once
-// What the mesh tests share: a receiver that records, and meshes whose ranks live in one process.
+// Shared by the mesh tests: a receiver that records, and meshes whose ranks are in one process.
 
 #include <chrono>
 #include <condition_variable>

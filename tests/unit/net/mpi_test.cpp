@@ -1,4 +1,4 @@
-// What of the MPI transport can be told without MPI; the rest is in tests/mpi.
+// The part of the MPI transport that can be tested without MPI; the rest is in tests/mpi.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -91,7 +91,7 @@ TEST(Code, IsGoodForOneMachineTwoMinutesAndFiveTries) {
   EXPECT_TRUE(codes.renew(start + seconds(120)));
 }
 
-// What others see of a job.
+// The public view of a job.
 
 TEST(SharedJob, ComesBackFromItsTextAndNothingStrange) {
   using namespace discovery;
@@ -336,7 +336,8 @@ TEST_F(Pairing, WhoListensSeesNeitherTokenNorCode) {
   EXPECT_EQ(heard.find(shown().substr(0, 5)), std::string::npos);
 }
 
-/// Of either side, by code and by key. Not of lengths, at which the other side would only wait.
+/// Changes by either side, with a code and with a key. Lengths are left out: there the other side
+/// would only wait.
 TEST_F(Pairing, WhoChangesAByteIsNoticed) {
   TcpProxy relay(host_->endpoint());
   for (const bool by_key : {false, true}) {

@@ -12,7 +12,7 @@ namespace bimetal::net::testing {
 
 class PeerProcess {
  public:
-  /// What the process does once connected; it is then stopped by a signal, or exits with 0.
+  /// The process's work once connected; it is then stopped by a signal, or exits with 0.
   using Life = std::function<void(Mesh&)>;
 
   /// Forks: to be called while this process has one thread.

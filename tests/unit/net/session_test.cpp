@@ -23,7 +23,7 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// What becomes of a session, beyond its end.
+/// The events of a session, beyond its end.
 struct Story {
   std::vector<std::string> messages;
   std::vector<std::string> ends;

@@ -53,7 +53,7 @@ TEST(SharedMemoryTest, AnotherProcessSeesWhatIsWritten) {
 }
 
 #ifdef __linux__
-// What a process has touched of another's memory is no memory of its own.
+// Another process's memory that this process has touched does not count as its own.
 TEST(SharedMemoryTest, BorrowedIsWhatOthersHaveMadeAndThisProcessHasTouched) {
   const auto made = SharedMemory::create(kBytes);
   std::ranges::fill(made.bytes().subspan(SharedMemory::kReserved), std::byte{1});
@@ -97,7 +97,7 @@ TEST(SharedMemoryTest, AWrongNonceSizeOrPlaceIsRefused) {
   nowhere.process = 0x7ffffff0;
   nowhere.name = "/bimetal-nobody-has-made-it";
   EXPECT_TRUE(refused(nowhere, kBytes));
-  // What lies there may be anything: a pipe must not make its opener wait.
+  // The file may be anything: a pipe must not make its opener wait.
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   auto pipe_end = made.address();

@@ -39,7 +39,7 @@ void close_all(std::vector<std::unique_ptr<Mesh>>& meshes) {
 }
 
 // The order of calls holds between the mesh's own thread and others, too: an abort that a receiver
-// sends is there before the goodbye of whoever learns of it.
+// sends is there before the goodbye of a rank that learns of it.
 TEST(TcpMesh, WhatAReceiverSendsIsNotOvertaken) {
   struct Answers : Recorder {
     void on_payload(int, const FrameHeader&) override {

@@ -65,7 +65,7 @@ TEST(CpuAdam, CopiesToBfloat16AsTorchRounds) {
   EXPECT_EQ(tensors.parameter.isnan().sum().item<int>(), 1);
 }
 
-/// Where it is asked for, of what has a gradient, wherever the moments are.
+/// If it is asked for, for parameters with a gradient, wherever the moments are.
 TEST(CpuAdam, StepsWriteBfloat16InTheirPass) {
   const test::TemporaryFolder folder;
   for (const bool on_disk : {false, true}) {

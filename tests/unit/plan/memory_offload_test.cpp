@@ -64,7 +64,8 @@ TEST(MemoryPlan, AHostIsAWayForAccelerators) {
   const auto plenty = plan_memory(two_accelerators(1e9, 1e9));
   EXPECT_EQ(on_host(plenty), 8);  // levels 1, 2, 3 and 3 with parameters, recomputed or not
   EXPECT_EQ(*plenty.best, 0u);
-  // What needs the host is cheaper than what needs a disk, and has to have room there, too.
+  // A way that needs the host is cheaper than one that needs a disk, and the host must have room,
+  // too.
   auto tight = two_accelerators(0, 1e9);
   for (auto& rank : tight.ranks) rank.facts.state_bytes = 32;
   const auto least = memory_use(tight.ranks[0].facts,
@@ -158,7 +159,7 @@ TEST(MemoryUse, ParametersThatComeInHalfTakeHalf) {
                    memory_use(facts, recomputed, load, 0).activations + 6 * kMiB);
 }
 
-// Where ranks compute in several types parameters come in their own, and some make copies of them.
+// If ranks compute in several types, parameters come in their own, and some ranks copy them.
 TEST(MemoryUse, RanksThatAreNotAlikeHaveNothingInHalf) {
   auto halved = four_halved();
   auto facts = halved;

@@ -171,7 +171,7 @@ TEST(MemoryPlan, TakesTheCheapestThatFits) {
   EXPECT_THAT(advice, HasSubstr("The cheapest that fits: zero.level="));
 }
 
-// What is free differs a little from run to run: the verdict does not.
+// Free memory differs a little from run to run: the verdict does not.
 TEST(MemoryPlan, SaysTheSameOnBothSidesOfALimit) {
   auto input = two_ranks(1e12);
   double needed = 0;
@@ -246,7 +246,7 @@ TEST(MemoryPlan, DescribesItselfInKeys) {
   const Keeping on_disk{.level = 3, .optimizer = Place::Disk, .recomputed_at_once = 1};
   EXPECT_EQ(changes({}, on_disk),
             "zero.level=3, zero.offload_optimizer=\"disk\", train.recompute=\"all\"");
-  // What the job has and the way has not is undone.
+  // Settings that the job has and the way has not are undone.
   EXPECT_EQ(changes(on_disk, {}),
             "zero.level=0, zero.offload_optimizer=\"none\", train.recompute=\"none\"");
   const Keeping in_backward{.level = 3, .parameters = Place::Disk, .update_in_backward = true};
@@ -292,7 +292,7 @@ TEST(MemoryUse, UpdatesInBackwardHaveTheGradientsOfAFewUnits) {
   const double unit = 2.0 / 3 * 4 * kMiB;
   EXPECT_LE(in_backward.gradients, 4 * kMiB + 3 * unit);
   EXPECT_LT(in_backward.model(), at_the_end.model() - 4 * unit);
-  // Where micro-batches add up there is a shard of their gradients all the same.
+  // If micro-batches add up, there is a shard of their gradients all the same.
   EXPECT_GE(needed(true, 1).gradients, 12 * unit);
 }
 

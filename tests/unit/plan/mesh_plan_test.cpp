@@ -107,7 +107,7 @@ TEST(MeshPlan, CutsAModelThatFitsOnNeitherByWhatEachHas) {
   for (std::size_t s = 0; s < 2; ++s) {
     EXPECT_LE(best.peak_bytes[s], cluster.device(best.stages[s].devices[0]).memory_bytes);
   }
-  // What fits on nobody is among the others, with what it lacks.
+  // A mesh that fits on nobody is among the others, with the memory that it lacks.
   const auto alone = std::ranges::find(plan.others, Scheme::Alone, &MeshChoice::scheme);
   ASSERT_NE(alone, plan.others.end());
   EXPECT_THAT(alone->reason, HasSubstr("a lacks"));
@@ -149,8 +149,8 @@ TEST(MeshPlan, NamesWhatNothingHasRoomFor) {
   EXPECT_THAT(plan.others.front().reason, HasSubstr("lacks"));
 }
 
-// What is predicted of uneven stages is what their lists come to: half of the work each, and as
-// many activations as are under way.
+// The prediction for uneven stages follows from their lists: half of the work each, and as many
+// activations as are under way.
 TEST(MeshPlan, StagesOfUnevenReplicasAreDealtMicroBatches) {
   const auto input = input_of(unequal_units(), 64);
   const auto cluster = apart({1, 1, 1}, std::vector<double>(3, 64 * kGiB), kFastLink);
@@ -265,7 +265,7 @@ TEST(MeshPlan, LargeClustersArePlannedToo) {
   EXPECT_GT(plan.best.front().devices(), 256);
 }
 
-// What a step is planned to take beside its passes.
+// The planned seconds of a step beside its passes.
 using parallel::schedule::Kind;
 
 const std::vector<double> kMuch(3, 64 * kGiB);

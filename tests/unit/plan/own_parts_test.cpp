@@ -23,7 +23,7 @@ ModelFacts model() {
   return transformer_facts({.layers = 12, .width = 768, .context = 512, .vocabulary = 8192});
 }
 
-/// Of a device, for all that belongs to a model's parameters.
+/// The bytes of a device for all that belongs to a model's parameters.
 double whole_bytes() {
   return 16 * static_cast<double>(model().elements());
 }
@@ -78,7 +78,8 @@ TEST(OwnParts, AChoiceTellsThePartsOfEachStage) {
   EXPECT_THAT(run_of({input, cluster}, choice).stages, SizeIs(2));
 }
 
-// What the embedding and the head share is summed whole, however large a part each has of it.
+// The tensor that the embedding and the head share is summed whole, however large each one's part
+// of it is.
 TEST(OwnParts, WhatStagesShareIsWholeWhateverThePartsAre) {
   const auto input = input_of(model(), 8);
   const auto cluster = one_and_two({1, 1, 1}, kPlenty);
@@ -120,7 +121,7 @@ std::vector<double> unlike_memory() {
   return {0.66 * whole_bytes(), 0.33 * whole_bytes(), 0.33 * whole_bytes()};
 }
 
-// Whatever is stated of these is no faster than what is found.
+// No stated parts are faster than the ones found.
 TEST(OwnParts, WhatIsFoundIsTheFastestOfAllThatCouldBeStated) {
   const auto input = input_of(model(), 4);
   int compared = 0;
@@ -148,7 +149,7 @@ TEST(OwnParts, GroupsBesideWholeDevicesAreOfOneHostAndOnceEach) {
   EXPECT_THAT(found[0].groups, ElementsAre(ElementsAre(1, 2)));
   EXPECT_THAT(found[0].whole, ElementsAre(0));
   EXPECT_THAT(groupings_beside(cluster, {0, 1, 2}, 3), IsEmpty());
-  // Of six alike ones on two hosts, pairs of both hosts, or of one of them, which are alike.
+  // Six equal devices on two hosts: pairs of both hosts, or of one of them, which are alike.
   std::vector<MeshDevice> devices;
   for (std::size_t d = 0; d < 6; ++d) {
     devices.push_back({.name = "x", .host = d / 3, .memory_bytes = kGiB});
@@ -156,7 +157,7 @@ TEST(OwnParts, GroupsBesideWholeDevicesAreOfOneHostAndOnceEach) {
   const Cluster six(devices,
                     {.hosts = {{"a", kFastLink, kGigabitLink}, {"b", kFastLink, kGigabitLink}}});
   EXPECT_THAT(groupings_beside(six, {0, 1, 2, 3, 4, 5}, 2), SizeIs(2));
-  // Of one host, of which pairs would leave nobody: two of the three.
+  // One host whose pairs would leave no device over: two of the three pairs.
   const Cluster one(std::vector<MeshDevice>(6, {.name = "x", .memory_bytes = kGiB}),
                     {.hosts = {{"a", kFastLink, kGigabitLink}}});
   const auto pairs = groupings_beside(one, {0, 1, 2, 3, 4, 5}, 2);

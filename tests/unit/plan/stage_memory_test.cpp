@@ -81,7 +81,7 @@ TEST(StageMemory, ParametersAreWholeInAStepAtLevel3) {
             1000 * (4 + 4 / 2 + 8 / 2) + 2 * 700 * 2 + 50);
   EXPECT_EQ(kept_bytes(facts, kBlock, of_replicas(2, 3)),
             300 * 4 + 700 * 2 + (700 + 100) * 4 / 2 + 1000 * (4 / 2 + 8 / 2) + 50);
-  // Where ranks compute in several types they come whole, and are copied.
+  // If ranks compute in several types, parameters come whole, and are copied.
   facts.alike = false;
   EXPECT_EQ(kept_bytes(facts, kBlock, of_replicas(2, 3)),
             1000 * 4 + 100 * 4 / 2 + 1000 * (4 / 2 + 8 / 2) + 2 * 700 * 2 + 50);
@@ -187,7 +187,7 @@ Cluster four_with(double memory) {
   return apart(std::vector<double>(4, 1), std::vector<double>(4, memory), kFastLink);
 }
 
-/// Of the plans that fit, the one of two stages with two replicas each.
+/// Among the plans that fit, the one of two stages with two replicas each.
 const MeshChoice* two_by_two(const MeshPlan& plan) {
   const auto found = std::ranges::find_if(plan.best, [](const MeshChoice& choice) {
     return choice.scheme == Scheme::Pipeline && choice.stages.size() == 2 && choice.even &&

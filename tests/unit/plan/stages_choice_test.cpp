@@ -77,8 +77,7 @@ std::vector<std::size_t> replica_counts(const MeshChoice& choice) {
   return counts;
 }
 
-// Of seven devices in two to seven stages there are 63 layouts, most of which get no more than a
-// glance.
+// Seven devices in two to seven stages have 63 layouts, most of which get no more than a glance.
 TEST(StagesChoice, WhatGetsNoMoreThanAGlanceIsNotMuchBetter) {
   const auto input = input_of(transformer_facts({.layers = 12, .width = 512, .context = 256}), 64);
   const auto cluster = apart({4, 1, 2, 2, 1, 3, 1}, std::vector(7, kEnough), kFastLink);
@@ -103,7 +102,7 @@ TEST(StagesChoice, WhatGetsNoMoreThanAGlanceIsNotMuchBetter) {
   }
 }
 
-// Whatever links there are, what is left open is as good as what anybody could have stated.
+// With any links, the choice for open settings is as good as any that could have been stated.
 TEST(StagesChoice, OpenSchedulesAndMicroBatchesAreTheFastest) {
   using parallel::schedule::Kind;
   const auto input = input_of(unequal_units(), 24);
@@ -163,7 +162,7 @@ using ::testing::HasSubstr;
 
 const std::vector<double> kRoomy(4, 64 * kGiB);
 
-/// Of a second of forward for a sample and two of backward, that leave and give `bytes`.
+/// Units of a second of forward for a sample and two of backward, that leave and give `bytes`.
 ModelFacts alike_units(std::size_t count, double bytes = 0) {
   ModelFacts facts;
   facts.units.assign(count, {.name = "unit",
@@ -220,7 +219,8 @@ TEST(Interleaved, NeedsRoundsUnitsAndABox) {
   EXPECT_FALSE(can({{0}, {1, 2}}, 2, 4));
 }
 
-/// Of four devices and as many micro-batches, where nobody has room for more than half of it.
+/// The best mesh of four devices and as many micro-batches, if no device has room for more than
+/// half of the model.
 MeshChoice best_over(const LinkSpeed& link) {
   auto model = transformer_facts({.layers = 30, .width = 1024, .context = 512});
   model.split_inputs = 0.7;

@@ -42,7 +42,7 @@ TransformerSizes small() {
   return {.layers = 12, .width = 768, .context = 512, .vocabulary = 8192};
 }
 
-/// Of a device, for all that belongs to a model's parameters.
+/// The bytes of a device for all that belongs to a model's parameters.
 double whole_bytes(const ModelFacts& facts) {
   return 16 * static_cast<double>(facts.elements());
 }

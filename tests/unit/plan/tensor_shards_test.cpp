@@ -24,7 +24,7 @@ ModelFacts two_headed() {
       {.layers = 12, .width = 768, .context = 16, .vocabulary = 8192, .heads = 2});
 }
 
-/// Of all that belongs to the model's parameters on one device.
+/// The bytes of all that belongs to the model's parameters on one device.
 double sixteen_bytes_each(const ModelFacts& facts) {
   return 16 * static_cast<double>(facts.elements());
 }

@@ -102,7 +102,7 @@ TEST(Products, SwitchTf32OnForAsLongAsAnyLives) {
   EXPECT_EQ(in_tf32(at::Float32Op::CONV), convolutions);
 }
 
-// What a user has switched on by torch's own call is left on.
+// A setting that a user has switched on by torch's own call stays on.
 TEST(Products, LeaveOnWhatWasOn) {
   at::globalContext().setAllowTF32CuBLAS(true);
   { const Products products(Precision::tf32); }

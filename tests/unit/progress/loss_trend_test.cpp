@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// What is said of `steps` losses, and after how many.
+/// The notice on `steps` losses, and the number of losses before it.
 struct Said {
   std::string text;
   int after = 0;

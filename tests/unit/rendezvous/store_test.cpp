@@ -41,7 +41,7 @@ class StoreOfTwo : public ::testing::Test {
   std::unique_ptr<Store> b_ = connect();
 };
 
-// What is said there decides who trains what: it may get lost on the way, but not changed.
+// Entries in the store decide who trains what: they may get lost on the way, but not changed.
 TEST_F(StoreOfTwo, WhatIsAlteredOnTheWayIsNeitherStoredNorRead) {
   std::string warning;
   std::mutex mutex;

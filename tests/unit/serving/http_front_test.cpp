@@ -219,7 +219,7 @@ TEST_F(ByHttp, AClientThatWaitsBeforeItsBodyIsToldToGoOn) {
   EXPECT_EQ(text_of(socket.read(go_on.size())), go_on);
   socket.write(body);
   EXPECT_THAT(text_of(socket.read(1 << 20)), StartsWith("HTTP/1.1 200 OK\r\n"));
-  // Who is refused anyway is not.
+  // A client that is refused anyway gets no such answer.
   EXPECT_THAT(read_all(at(),
                        "POST /v1/predict HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: "
                        "99999999999\r\n\r\n"),
@@ -231,7 +231,7 @@ TEST_F(ByHttp, AsksForItsToken) {
   answer({.token = token});
   EXPECT_EQ(get(at(), "/health").status, 401);
   EXPECT_THAT(read_all(at(), "GET /health HTTP/1.1\r\n\r\n"), HasSubstr("docs/serving.md"));
-  // Whoever knows it may come by any name.
+  // A client that knows the token may come by any name.
   const auto known = fmt::format("Host: a.example\r\nAuthorization: Bearer {}\r\n", token.text());
   EXPECT_EQ(get(at(), "/health", known).status, 200);
   EXPECT_EQ(get(at(), "/else").status, 401);

@@ -1,4 +1,5 @@
-// Who gets which answer, what is put together, and what servers and clients refuse.
+// Which client gets which answer, which requests are put together, and which ones servers and
+// clients refuse.
 
 #include <future>
 #include <thread>

@@ -1,4 +1,5 @@
-// Texts of a served language model: who gets which, in what order, and what is refused.
+// Texts of a served language model: which client gets which, in what order, and which requests are
+// refused.
 
 #include <functional>
 #include <future>

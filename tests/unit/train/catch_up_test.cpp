@@ -1,5 +1,5 @@
-// A rank is lost while the others agree on a step: who has not heard that they did makes the same
-// update by what those say who have.
+// A rank is lost while the others agree on a step: a rank that has not heard so makes the same
+// update, by the word of those that have.
 
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/nn.h>

@@ -29,7 +29,7 @@ TrainerOptions of_one_thread() {
   return options;
 }
 
-/// What one rank's process keeps while others come and go.
+/// The state of one rank's process while others come and go.
 struct Process {
   explicit Process(const job::JobConfig& job)
       : options(of_one_thread()),
@@ -98,7 +98,7 @@ TEST_F(Epochs, WhoIsLeftGoesOnAndEndsAsOneDeviceWould) {
   std::int64_t samples = 0;
   for (const auto& worker : report.workers) samples += worker.samples;
   EXPECT_EQ(samples, 2 * 300);
-  EXPECT_EQ(report.workers[0].rank, 2);  // who is still here comes first
+  EXPECT_EQ(report.workers[0].rank, 2);  // those still here come first
   EXPECT_THAT(last.recorder.steps, SizeIs(20));
   EXPECT_EQ(last.recorder.steps.back().shares, (std::vector<std::int64_t>{0, 0, 32}));
 }
@@ -257,7 +257,7 @@ TEST_F(Epochs, ALaterOneDoesNotMakeAModelToCountIt) {
     elements += static_cast<double>(parameter.numel());
   }
   EXPECT_EQ(run.elements, elements);
-  run.elements = 1e15;  // enough for memory to be planned, by whoever believes it
+  run.elements = 1e15;  // enough for memory to be planned, if anybody believes it
   progress::Report report;
   make_epoch(processes, 1, [&](Epoch& epoch) { report = epoch.train(); });
   EXPECT_GT(report.workers[0].memory.planned, 0);
@@ -283,7 +283,8 @@ TEST_F(Epochs, ShardsOfOneThatIsBehindGoOnFromTheLastCheckpoint) {
   auto processes = make_processes(job_, 3);
   make_epoch(processes, 0, [](Epoch& epoch) { train_steps(epoch, 3); });
   make_epoch(processes, 1, [](Epoch& epoch) { train_steps(epoch, 4); });
-  std::rotate(processes.begin(), processes.begin() + 1, processes.end());  // who comes is the last
+  std::rotate(processes.begin(), processes.begin() + 1, processes.end());  // the newcomer is the
+                                                                           // last
   bimetal::testing::run_ranks(3, [&](int rank, comm::Group group) {
     auto& run = processes[static_cast<std::size_t>(rank)]->run;
     even_out(run, group);

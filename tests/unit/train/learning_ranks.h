@@ -53,7 +53,7 @@ struct Asked {
   std::set<int> spoilt = {};     ///< steps with a parameter that is no number, and so a loss
 };
 
-/// What a rank has after some steps, with batches from the job's own feed.
+/// A rank's state after some steps, with batches from the job's own feed.
 struct Learnt {
   std::vector<torch::Tensor> parameters, buffers;
   std::vector<progress::RankFigures> figures;  ///< the rank's, of each step

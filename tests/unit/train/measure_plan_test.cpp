@@ -75,7 +75,7 @@ TEST(MeasurePlan, EveryRankArrivesAtTheSamePlan) {
   }
 }
 
-// Where some worker is clearly faster in it, whichever machine this is.
+// If some worker is clearly faster in it, on any machine.
 TEST(MeasurePlan, TellsWhatBfloat16WouldGive) {
   const test::SyntheticImages images(256, 32);
   job::JobConfig job = test::small_job(images);
@@ -115,7 +115,7 @@ TEST(MeasurePlan, RefusesAMeshThatCannotBe) {
   });
 }
 
-/// Of two workers.
+/// A plan for two workers.
 MeasuredPlan measure_meshes_on(const job::JobConfig& job, const std::string& worker) {
   MeasuredPlan first;
   bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {

@@ -81,7 +81,8 @@ TEST_F(Resume, TakesTheNewestOfAFolderAndAFinishedEpoch) {
   expect_equal_bits(parameters_of(whole), parameters_of(rest));
 }
 
-// What one rank owed is shared out to both, so that bits differ; without it, a hundred times more.
+// One rank's residual is shared out to both, so that bits differ. Without it, they would differ a
+// hundred times more.
 TEST_F(Resume, GoesOnWithWhatCompressionOwes) {
   job_.compression.gradients = "topk";
   job_.compression.links = "all";

@@ -17,7 +17,7 @@
 namespace bimetal::train {
 namespace {
 
-/// Who trains.
+/// The workers that train.
 struct Workers {
   std::int64_t level;
   std::vector<double> shards;             ///< one for each, or for each replica of a stage

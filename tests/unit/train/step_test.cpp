@@ -153,8 +153,8 @@ TEST(TrainingStep, NotANumberOnOneRankStopsAllBeforeTheUpdate) {
   });
 }
 
-// Where ranks take part in each other's passes, one large pass beside two small ones would have
-// both wait.
+// If ranks take part in each other's passes, one large pass beside two small ones would make both
+// wait.
 TEST(TrainingStep, PassesThatAreTogetherAreAsManyOnEachRank) {
   for (const int level : {1, 2, 3}) {
     bimetal::testing::run_ranks(3, [level](int rank, comm::Group group) {
@@ -208,7 +208,7 @@ TEST(TrainingStep, AnOptimizerOfTheModelsParametersTrainsNoShards) {
   });
 }
 
-// Of ranks that compute one replica together.
+// Ranks that compute one replica together.
 TEST(RankJournal, WaitingInSumsIsNoWork) {
   const balance::Balancer balancer({.global_batch = 8}, std::vector<balance::Device>(1));
   RunJournal run({.epochs = 1, .steps = 1, .global_batch = 8});

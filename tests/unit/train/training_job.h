@@ -68,7 +68,7 @@ inline job::JobConfig small_job(const SyntheticImages& images) {
   return job;
 }
 
-/// What such a job learns.
+/// The task of such a job.
 inline std::shared_ptr<const task::JobTask> task_of(const job::JobConfig& job) {
   return task::make_task(job, data::find_dataset(job.data.name, job.data.path));
 }

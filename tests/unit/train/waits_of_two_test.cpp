@@ -47,8 +47,8 @@ void expect_as_alone(std::vector<Learnt> learnt, const Asked& asked) {
   }
 }
 
-/// For what two ranks wait in a step, and how often all in all: in more steps than there have been
-/// before, so that making models and reading them back is not among it.
+/// The causes of two ranks' waits in a step, and how often each occurs. Counted in more steps than
+/// there have been before, so that making models and reading them back is not among them.
 std::map<std::string, double> waits_of_two(Asked asked, const Devices& devices) {
   std::vector<std::map<std::string, double>> waits;
   for (const std::int64_t epochs : {2, 3}) {
@@ -85,7 +85,7 @@ TEST(WaitsOfTwo, NoneOfTwoRanksWithReplicas) {
   }
 }
 
-// Of shards a norm is added up over the ranks, and so by the hosts.
+// The norm of shards is added up over the ranks, and so by the hosts.
 TEST(WaitsOfTwo, OneOfTwoRanksWithShardsAndANorm) {
   const auto device = SimulatedDevice::install();
   for (const auto& update : all_updates()) {

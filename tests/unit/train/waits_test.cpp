@@ -49,7 +49,7 @@ void expect_waits(std::size_t most, const Asked& asked) {
   ASSERT_EQ(waits.size(), 2 * asked.epochs);
   for (std::size_t i = 1; i < waits.size(); ++i) EXPECT_THAT(waits[i], SizeIs(most)) << i + 1;
   EXPECT_EQ(learnt.late, most == 0);
-  // Of each step the numbers are on their way when the next one begins.
+  // Each step's numbers are on their way when the next one begins.
   if (learnt.late) {
     EXPECT_THAT(unread, Each(1));
   }
@@ -204,7 +204,7 @@ TEST(Waits, AJobTellsAndKeepsWhatOneOnACpuDoes) {
     EXPECT_NEAR(there.told.steps[i].loss, here.told.steps[i].loss, 1e-12) << i;
     EXPECT_GT(there.told.steps[i].workers.at(0).compute_s, 0);
   }
-  // What tensors had on the card, of which there are no more than a few kilobytes in this model.
+  // The memory of tensors on the card, no more than a few kilobytes in this model.
   const double peak = there.report.workers.at(0).memory.peak;
   EXPECT_GT(peak, 0);
   EXPECT_LT(peak, here.report.workers.at(0).memory.peak / 10);

@@ -1,1 +1,1 @@
-"""What the PyTorch and the TensorFlow form share: the world of ranks, and the engine that runs collectives."""
+"""Shared by the PyTorch and the TensorFlow form: the world of ranks, and the engine that runs collectives."""

@@ -1,4 +1,4 @@
-"""What Horovod scripts ask and do in every framework alike: about ranks and what is built in, and process sets."""
+"""The calls that Horovod scripts make in every framework alike: about ranks and built-in features, and process sets."""
 
 from __future__ import annotations
 

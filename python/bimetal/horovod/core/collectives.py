@@ -1,7 +1,7 @@
 """Runs a collective that all ranks have agreed on. For the engine's thread.
 
-Each ``start`` function begins the exchange of one request and returns what waits for it and gives the results. A
-rank that has joined has no request: it takes part with zeros, or with no rows, and drops what it receives.
+Each ``start`` function begins the exchange of one request and returns a function that waits for it and gives the
+results. A rank that has joined has no request: it takes part with zeros, or with no rows, and drops what it receives.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def catch_up(results: Any) -> None:
 
 
 def check(signature: Signature, ranks: Sequence[int]) -> None:
-    """What cannot work whatever the other ranks say. Raises bimetal.Error."""
+    """Refuses requests that cannot work whatever the other ranks say. Raises bimetal.Error."""
     for dtype, shape in signature.tensors:
         if signature.kind in ("allgather", "alltoall", "reducescatter") and not shape:
             raise Misuse(f"{signature}: a tensor without dimensions has no rows; pass tensor.reshape(1)")

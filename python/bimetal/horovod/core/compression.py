@@ -1,4 +1,4 @@
-"""Smaller types on the wire: what is the same for every framework's tensors, and PyTorch's."""
+"""Smaller types on the wire: the part that is the same for every framework's tensors, and PyTorch's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class Compressor:
-    """What to derive one's own compression from: both methods are static and see one tensor of the framework."""
+    """The base class of one's own compression: both methods are static and see one tensor of the framework."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -47,7 +47,7 @@ class FP16Compressor(Compressor):
 
 
 class Compression:
-    """What there is to choose from."""
+    """The compressions to choose from."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

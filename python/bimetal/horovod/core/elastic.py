@@ -31,7 +31,7 @@ class HostsUpdatedInterrupt(Exception):
 
 
 class State:
-    """What derived classes keep, save, restore and spread over the ranks."""
+    """The state that derived classes keep, save, restore and spread over the ranks."""
 
     def __init__(self, **kwargs: Any):
         del kwargs
@@ -50,8 +50,8 @@ class State:
     def commit(self) -> None:
         """Saves, and lets processes that wait join in. Collective.
 
-        What is lost with a rank is what has been done since the last commit. The more often, the less, and the more
-        time it takes: it copies everything the state keeps.
+        The loss of a rank loses the work since the last commit. Frequent commits lose less, and take more time: each
+        copies everything that the state keeps.
         """
         self.save()
         self.check_host_updates()
@@ -68,7 +68,7 @@ class State:
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Goes back to what was saved last."""
+        """Goes back to the last saved state."""
         raise NotImplementedError
 
     def sync(self) -> None:

@@ -1,8 +1,8 @@
 """The thread that runs this rank's collectives, in the order that all ranks agree on.
 
 Requests of the ranks find each other by name, so that ranks may ask for them in unlike orders, as hooks of a backward
-pass do. In each round the ranks exchange what they have to run; a rank that has nothing keeps the others waiting, a
-rank that has joined takes part in everything. See negotiation.py for what a round decides.
+pass do. In each round the ranks exchange their requests; a rank that has nothing keeps the others waiting, a rank that
+has joined takes part in everything. negotiation.py has a round's decisions.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from bimetal.horovod.core.negotiation import Announcement, Decision, Rounds, dec
 from bimetal.horovod.core.request import Handle, Misuse, Request
 from bimetal.horovod.core.timeline import running
 
-# A pause after a round in which no request was on all ranks. Whatever is asked for meanwhile ends it.
+# A pause after a round in which no request was on all ranks. A new request ends it.
 _PAUSE = 0.001
 # Every rank waits, for different things, for so long: they will for ever. (Unless another thread of the same rank is
-# about to ask for what is missing: hence not at once.)
+# about to make the missing request: hence not at once.)
 _STALLED_AFTER = 10.0
 
 
@@ -41,8 +41,8 @@ class Engine:
         self._unnamed: collections.Counter[str] = collections.Counter()
         self._join: Handle | None = None
         self._closing = False
-        self.error: BaseException | None = None  # what has ended it
-        # Of the join under way; the engine's thread alone uses these.
+        self.error: BaseException | None = None  # the error that has ended it
+        # For the join under way; only the engine's thread uses these.
         self._joined_before: set[int] = set()
         self._last_joined = -1
         self._idle_since: float | None = None
@@ -56,7 +56,8 @@ class Engine:
             return f"{kind}.noname.{self._unnamed[kind]}"
 
     def submit(self, request: Request) -> Handle:
-        """Queues it. Raises what has ended the engine, and ``invalid_argument`` while one of that name is pending."""
+        """Queues the request. Raises the error that has ended the engine, and ``invalid_argument`` while one of that
+        name is pending."""
         collectives.check(request.signature, self._ranks)
         with self._changed:
             self._refuse_if_over()
@@ -78,13 +79,13 @@ class Engine:
             return self._join
 
     def close(self, seconds: float) -> None:
-        """Ends the thread and the group; what is pending fails. Whoever still waits for this rank gets an error."""
+        """Ends the thread and the group; pending requests fail. Ranks that still wait for this one get an error."""
         with self._changed:
             self._closing = True
             self._changed.notify()
             waits = bool(self._pending) or self._join is not None
         if not waits:
-            self._thread.join(seconds)  # it is idle, or about to end what it runs
+            self._thread.join(seconds)  # it is idle, or about to end its present collective
         if self._thread.is_alive():
             self._group.abort()
             self._thread.join(seconds)
@@ -102,7 +103,7 @@ class Engine:
             with torch.no_grad():
                 while self._wait_for_something():
                     self._round()
-        except BaseException as error:  # noqa: BLE001  (whoever waits gets it)
+        except BaseException as error:  # noqa: BLE001 (the waiting thread gets it)
             self._end(error)
         else:
             self._end(Error("shutdown() has been called", "aborted"))

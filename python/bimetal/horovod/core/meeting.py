@@ -91,13 +91,14 @@ def find_place(environment: Mapping[str, str] = os.environ) -> Place:
     return Place(0, 1, 0, 1, "nothing")
 
 
-# What tells one job of a launcher from another on the same machine.
+# Variables that tell one job of a launcher from another on the same machine.
 _JOB_IDS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMI_JOBID")
 
 
 @dataclass
 class Meeting:
-    """A store that all ranks share. ``file``: what it is kept in, where ranks that are started alike would find it again."""
+    """A store that all ranks share. ``file``: the file that it is kept in, at a place where ranks started in the same
+    way would find it again."""
 
     store: dist.Store
     file: pathlib.Path | None = None

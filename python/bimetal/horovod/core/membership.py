@@ -1,4 +1,5 @@
-"""Who is in the world, for jobs that outlive the loss of ranks: the members of bimetal.elastic, which agree on the next world.
+"""The members of the world, for jobs that outlive the loss of ranks: those of bimetal.elastic, which agree on the next
+world.
 
 They find each other without the store of the first one. In that store, for as long as there is one, a process that is started in
 a lost rank's place finds their doors.
@@ -35,7 +36,7 @@ class Membership:
         self._first = 0  # the number of the first world that is elastic
 
     def found(self) -> None:
-        """Of the present world. Collective."""
+        """The members of the present world. Collective."""
         here = world.current()
         self._first = here.generation
         self._tell(self._members.found(dist.PrefixStore(f"elastic/{here.generation}", world.meeting().store), here.rank, here.size))
@@ -78,13 +79,13 @@ class Membership:
         self._tell(epoch)
 
     def _tell(self, epoch: Epoch) -> None:
-        """To those who come later."""
+        """Tells processes that come later."""
         if epoch.rank == 0:
             with contextlib.suppress(RuntimeError):  # the store may be gone with the rank that served it
                 world.meeting().store.set(_PLACE, json.dumps({"first": self._first, "doors": [one.door for one in epoch.members]}))
 
 
-# Of what ends a world: those that another world may do without.
+# Codes of errors that end a world, but that another world may do without.
 SURVIVABLE = ("peer_lost", "aborted", "timeout", "system", "corrupt_data")
 
 

@@ -1,8 +1,8 @@
-"""What a round decides: pure functions of what all ranks have announced, with equal results on all of them.
+"""The decisions of a round: pure functions of what all ranks have announced, with equal results on all of them.
 
 A rank announces the requests that it has and that have not been run. A request is run as soon as every rank has
-announced one of that name, in whatever order; ranks that have joined (they ran out of data) count as having
-announced all of them.
+announced one of that name, in any order; ranks that have joined (they ran out of data) count as having announced all of
+them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Decision:
 
 
 def decide(announcements: Sequence[Announcement], ranks: Sequence[int] | None = None) -> Decision:
-    """What all ranks do now. ``ranks``: by which numbers messages call those that have announced; None: from 0."""
+    """The actions of all ranks now. ``ranks``: the numbers by which messages call those that have announced; None: from
+    0."""
     ranks = range(len(announcements)) if ranks is None else ranks
     decision = Decision()
     by_name = [{request.name: request for request in rank.requests} for rank in announcements]

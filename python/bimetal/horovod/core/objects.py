@@ -1,7 +1,7 @@
 """Python objects as bytes, such that reading a peer's runs no code of its choosing.
 
-Tensors, numpy arrays, numbers, texts and containers of these: what torch.load(weights_only=True) accepts. Pickle as
-such would let any rank, and whoever gets into the group, run code on all others.
+Tensors, numpy arrays, numbers, texts and containers of these: those that torch.load(weights_only=True) accepts. Plain
+pickle would let any rank, and any process that gets into the group, run code on all others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bimetal.horovod.core.submit import submit, wait
 
 
 def to_bytes(thing: Any) -> bytes:
-    """Raises TypeError naming what cannot be sent."""
+    """Raises TypeError naming the value that cannot be sent."""
     buffer = io.BytesIO()
     try:
         torch.save(thing, buffer)

@@ -46,10 +46,10 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Ends a process set. All ranks call it. What is pending in it fails.
+    """Ends a process set. All ranks call it. Pending requests in it fail.
 
     Returns:
-        False where there is nothing to remove: it is not added, or is that of all ranks.
+        False if there is nothing to remove: it is not added, or is that of all ranks.
     """
     here = world.current()
     number = process_set.process_set_id
@@ -67,7 +67,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def add_those_of_init(process_sets: object) -> None:
-    """What Horovod's init() takes: sets or lists of ranks to add, or "dynamic", which says that some may come later."""
+    """The sets that Horovod's init() takes: sets or lists of ranks to add, or "dynamic", which says that some may come
+    later."""
     if process_sets is None or process_sets == "dynamic":
         return
     if isinstance(process_sets, str) or not isinstance(process_sets, Iterable):

@@ -44,11 +44,11 @@ Min, Max, Product = ReduceOp.Min, ReduceOp.Max, ReduceOp.Product
 
 @dataclass(frozen=True)
 class Signature:
-    """What the ranks must agree on before they exchange anything.
+    """The facts that ranks must agree on before they exchange anything.
 
     Attributes:
         kind: ``allreduce``, ``allgather``, ``broadcast``, ``alltoall``, ``reducescatter`` or ``barrier``.
-        name: by which the ranks' requests find each other.
+        name: the name by which the ranks' requests find each other.
         tensors: type and shape of each, as ("float32", (3, 4)).
         op: of reductions, a ReduceOp; root: of broadcasts. 0 where there is none.
         splits: of alltoall, how many rows go to each rank.
@@ -113,8 +113,8 @@ class Handle:
         return self._finished.is_set()
 
     def wait(self, warn_after: float) -> Any:
-        """The result. Raises what went wrong. Bounded by the group's own timeout; says every ``warn_after``
-        seconds what it waits for."""
+        """The result. Raises the request's error. Bounded by the group's own timeout. Every ``warn_after`` seconds it
+        says what it waits for."""
         began = time.monotonic()
         self.waiting += 1
         try:
@@ -132,9 +132,8 @@ class Handle:
 class Request:
     """A signature and this rank's part in it.
 
-    ``tensors`` are the engine's own until the handle is done: what it reduces or receives in place, and otherwise
-    reads. ``events`` are those behind which devices have filled them, ``asked`` the
-    time.monotonic() of the call.
+    ``tensors`` are the engine's own until the handle is done: it reduces or receives in place, and otherwise reads
+    them. ``events`` are those behind which devices have filled them, ``asked`` the time.monotonic() of the call.
     """
 
     signature: Signature
@@ -146,7 +145,7 @@ class Request:
 
 def make_request(kind: str, name: str, tensors: Sequence[torch.Tensor], convert: Callable[[Any], Any],
                  **more: Any) -> Request:
-    """``convert`` makes of the results (a list of tensors) what the caller gets."""
+    """``convert`` turns the results (a list of tensors) into the caller's."""
     shapes = tuple((dtype_name(tensor.dtype), tuple(tensor.shape)) for tensor in tensors)
     signature = Signature(kind, name, shapes, **more)
     handle = Handle(f"{kind} '{name}'", convert)
@@ -154,7 +153,7 @@ def make_request(kind: str, name: str, tensors: Sequence[torch.Tensor], convert:
 
 
 def _fill_events(tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """What to wait for before another thread may read tensors that a device is still filling."""
+    """The events to wait for before another thread may read tensors that a device is still filling."""
     events = []
     for device in {tensor.device for tensor in tensors if tensor.device.type != "cpu"}:
         if device.type == "cuda":

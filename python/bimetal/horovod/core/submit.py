@@ -1,4 +1,4 @@
-"""From tensors to handles, of all ranks or of a process set: what the PyTorch and TensorFlow functions call."""
+"""From tensors to handles, for all ranks or a process set. The PyTorch and TensorFlow functions call these."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ProcessSet:
 
 
 class _AllRanks(ProcessSet):
-    """All ranks, which is what a collective is of that names no process set."""
+    """All ranks: the process set of a collective that names none."""
 
     process_set_id = 0
 
@@ -68,7 +68,8 @@ global_process_set = _AllRanks()
 
 
 def or_all(process_set: Any) -> ProcessSet:
-    """None is Horovod's word for all ranks, too. Raises ValueError for what is no process set of this world."""
+    """None is Horovod's word for all ranks, too. Raises ValueError for an object that is no process set of this
+    world."""
     if process_set is None or process_set is global_process_set:
         return global_process_set
     if not isinstance(process_set, ProcessSet):
@@ -80,7 +81,7 @@ def or_all(process_set: Any) -> ProcessSet:
 
 
 def engine_of(process_set: Any) -> Engine:
-    """What runs its collectives. Raises ValueError where this process is not of it."""
+    """The engine that runs its collectives. Raises ValueError if this process is not in it."""
     process_set = or_all(process_set)
     if process_set is global_process_set:
         return world.current().engine
@@ -107,8 +108,8 @@ def join(device: int = -1) -> int:
     have said so.
 
     Sums and averages (over all ranks, those that have joined too) go on without this rank; allgather gets no rows
-    of it. What cannot work without it (a broadcast from it, Min, Max, Product, alltoall) is an error
-    ``unsupported`` on the ranks that ask for it.
+    of it. Calls that cannot work without it (a broadcast from it, Min, Max, Product, alltoall) are an error
+    ``unsupported`` on the ranks that make them.
 
     Args:
         device: of Horovod's signature, without effect.
@@ -120,7 +121,7 @@ def join(device: int = -1) -> int:
 
 
 def barrier(process_set: Any = None) -> None:
-    """Waits until every rank (of the process set) has called it, or joined."""
+    """Waits until every rank of the process set has called it, or joined."""
     wait(submit("barrier", None, [], lambda _: None, process_set))
 
 

@@ -1,4 +1,4 @@
-"""Horovod's timeline: what this process's collectives waited for and took, for chrome://tracing and Perfetto."""
+"""Horovod's timeline: the waits and times of this process's collectives, for chrome://tracing and Perfetto."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from bimetal.horovod.core.request import Request
 
 
 class Timeline:
-    """A file of trace events, each written when what it tells of is over. Thread-safe."""
+    """A file of trace events, each written when its event is over. Thread-safe."""
 
     def __init__(self, path: str, mark_cycles: bool):
         try:
-            self._file = open(path, "w", buffering=1, encoding="utf-8")  # by lines: a killed process leaves what it had
+            self._file = open(path, "w", buffering=1, encoding="utf-8")  # by lines: a killed process leaves its lines
+                                                                         # so far
         except OSError as error:
             raise Error(f"the timeline {path} cannot be written: {error.strerror}", "system") from error
         self._marks_cycles = mark_cycles
@@ -41,7 +42,7 @@ class Timeline:
             "tensors": [f"{dtype} {list(shape)}" for dtype, shape in signature.tensors]})
 
     def close(self) -> None:
-        """What comes later is dropped."""
+        """Later events are dropped."""
         with self._lock:
             if not self._file.closed:
                 self._file.write(f"{self._last}\n]\n")
@@ -76,7 +77,7 @@ _running: Timeline | None = None
 
 
 def running() -> Timeline | None:
-    """Where collectives are to be recorded, if anywhere."""
+    """The timeline in which collectives are recorded, if there is one."""
     return _running
 
 

@@ -110,13 +110,13 @@ def enter(store: dist.Store, rank: int, size: int, generation: int, seconds: flo
 
 
 def meeting() -> Meeting:
-    """Where this process has met the others; it outlives worlds."""
+    """The meeting at which this process has met the others; it outlives worlds."""
     assert _meeting is not None
     return _meeting
 
 
 def first_place() -> Place:
-    """What the environment said of this process when it started."""
+    """This process's place, from the environment at its start."""
     assert _place is not None
     return _place
 
@@ -131,7 +131,7 @@ def operation_seconds() -> float:
 
 
 def warning_seconds() -> float:
-    """After how long a wait says what it waits for."""
+    """The seconds after which a wait tells what it waits for."""
     return _seconds("HOROVOD_STALL_CHECK_TIME_SECONDS", 60.0)
 
 

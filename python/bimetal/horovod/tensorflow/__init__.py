@@ -1,6 +1,6 @@
 """Horovod's functions for TensorFlow 2: ``import bimetal.horovod.tensorflow as hvd``.
 
-See ``bimetal.horovod.tensorflow.keras`` for Keras, and docs/horovod.md for what is there and what is not.
+See ``bimetal.horovod.tensorflow.keras`` for Keras, and docs/horovod.md for the supported parts.
 """
 
 try:

@@ -13,7 +13,7 @@ import torch
 from bimetal.horovod.core.compression import Compressor, NoneCompressor
 from bimetal.horovod.core.submit import submit, wait
 
-# What a call does: arrays in, arrays out.
+# A call's work: arrays in, arrays out.
 Body = Callable[..., list[numpy.ndarray]]
 
 # The name of the last call in each graph under construction.
@@ -77,7 +77,7 @@ class FP16Compressor(Compressor):
 
 
 class Compression:
-    """What there is to choose from."""
+    """The compressions to choose from."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

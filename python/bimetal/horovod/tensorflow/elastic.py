@@ -1,4 +1,4 @@
-"""``hvd.elastic`` for TensorFlow: what a loop keeps of its variables."""
+"""``hvd.elastic`` for TensorFlow: the variables that a loop keeps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TensorFlowState(ObjectState):
         self._save_variables()
 
     def variables(self) -> list[Any]:
-        """What is kept, in the same order on all ranks."""
+        """The variables that are kept, in the same order on all ranks."""
         return self._variables
 
     def save(self) -> None:

@@ -140,7 +140,7 @@ def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = Fa
 
 
 def _name_of(name: str | None, index: int) -> str | None:
-    """Of one of several tensors that have a name together."""
+    """The name of one of several tensors that have a name together."""
     return name and f"{name}.{index}"
 
 

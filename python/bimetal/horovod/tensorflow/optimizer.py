@@ -16,7 +16,7 @@ from bimetal.horovod.tensorflow.ops import reduce_gradients
 
 
 class _DistributedTape:
-    """What DistributedGradientTape adds to a tape's class."""
+    """DistributedGradientTape's additions to a tape's class."""
 
     _reducing: dict[str, Any]
 
@@ -61,13 +61,14 @@ def DistributedGradientTape(gradtape: tf.GradientTape | None = None,  # noqa: N8
 
 
 class DistributedKerasOptimizer:
-    """What DistributedOptimizer adds to a Keras optimizer's class."""
+    """DistributedOptimizer's additions to a Keras optimizer's class."""
 
     _reducing: dict[str, Any]
-    _factor = 1.0  # from the mean over backward passes to what was asked for
+    _factor = 1.0  # from the mean over backward passes to the requested reduction
 
     def _clip_gradients(self, grads: Sequence[Any]) -> Any:
-        """Where Keras has the whole gradients of an update, accumulated and unscaled: here the ranks' become one."""
+        """Keras has the whole gradients of an update here, accumulated and unscaled: the ranks' gradients are combined
+        here."""
         reduced = reduce_gradients([one * self._factor if self._factor != 1.0 else one for one in grads],
                                    **self._reducing)
         return super()._clip_gradients(reduced)  # type: ignore[misc]

@@ -1,6 +1,6 @@
 """Horovod's functions for PyTorch: ``import bimetal.horovod.torch as hvd`` in place of ``import horovod.torch as hvd``.
 
-Scripts written for Horovod run as they are; docs/horovod.md has the table of what is there and what is not.
+Scripts written for Horovod run as they are; docs/horovod.md has the table of supported functions.
 """
 
 from bimetal.horovod.core import basics

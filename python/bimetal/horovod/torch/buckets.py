@@ -95,7 +95,7 @@ class Bucket:
         parameter.grad = torch.sparse_coo_tensor(indices.t(), values * factor, parameter.shape).coalesce()
 
     def forget(self) -> None:
-        """Drops what is under way, after a failure."""
+        """Drops the exchanges under way, after a failure."""
         self._handles = []
 
 

@@ -1,4 +1,4 @@
-"""``hvd.elastic`` for PyTorch: what a loop keeps of its model, optimizer and data, and the sampler for it."""
+"""``hvd.elastic`` for PyTorch: the state that a loop keeps of its model, optimizer and data, and its sampler."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return self._mine[batch_idx * batch_size:(batch_idx + 1) * batch_size]
 
     def reset(self) -> None:
-        """Shares out what the epoch has not seen: equally, the last ones filled up by repeating the first."""
+        """Shares out the samples that the epoch has not seen: equally, the last ones filled up by repeating the
+        first."""
         left = [index for index in range(len(self.dataset)) if index not in self.processed_indices]
         if self.shuffle:
             order = torch.randperm(len(left), generator=torch.Generator().manual_seed(self.seed + self.epoch))
@@ -81,7 +82,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
 
 class _StateDictHandler:
-    """Of a model or an optimizer; a kind of it says how rank 0's state gets to all."""
+    """Handles a model or an optimizer. Its subclasses say how rank 0's state gets to all."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -91,7 +92,7 @@ class _StateDictHandler:
         self._saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
-        # A copy, since an optimizer goes on working in what it is given.
+        # A copy, since an optimizer goes on working in the given tensors.
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
@@ -124,7 +125,7 @@ class _SamplerHandler:
         self.value.load_state_dict(self._saved)
 
     def sync(self) -> None:
-        """What any rank has seen of rank 0's epoch has been seen."""
+        """Samples that any rank has seen in rank 0's epoch count as seen."""
         everyone = allgather_object(self.value.state_dict(), name="elastic.sampler")
         epoch = everyone[0]["epoch"]
         seen = {index for one in everyone if one["epoch"] == epoch for index in one["processed_indices"]}

@@ -1,4 +1,5 @@
-"""Collectives on PyTorch tensors that wait for their result, and equal beginnings; gradients.py has what is differentiable."""
+"""Collectives on PyTorch tensors that wait for their result, and equal beginnings; gradients.py has the differentiable
+ones."""
 
 from __future__ import annotations
 
@@ -177,7 +178,7 @@ class SyncBatchNorm(_BatchNorm):
             return super().forward(input)
         over = [dim for dim in range(input.dim()) if dim != 1]
         across = (1, -1, *(1 for _ in over[1:]))
-        # In float32 at least: sums over many samples of a half type lose what they are to tell.
+        # In float32 at least: sums over many samples in a half type lose too many digits.
         x = input if input.dtype == torch.float64 else input.float()
         own = torch.cat([x.sum(over), x.new_full((1,), x.numel() / x.shape[1])])
         totals = allreduce(own, op=Sum)

@@ -103,7 +103,7 @@ class _Exchange:
 
 
 class _Distributed:
-    """What DistributedOptimizer adds to an optimizer's class."""
+    """DistributedOptimizer's additions to an optimizer's class."""
 
     _exchange: _Exchange
     _synchronized = False
@@ -236,7 +236,7 @@ def _grouped(parameters: Sequence[torch.nn.Parameter], num_groups: int,
 def _derive(optimizer: torch.optim.Optimizer, exchange: _Exchange) -> Any:
     """The same optimizer, state and all, as an object of a derived class."""
     kind = type(optimizer)
-    # The original's name: what looks at it, as schedulers and summaries do, finds what it expects.
+    # The original's name: schedulers and summaries that look at it find the expected one.
     derived = type(kind.__name__, (_Distributed, kind), {"__doc__": kind.__doc__})
     made = derived.__new__(derived)
     made.__dict__.update(optimizer.__dict__)

@@ -34,7 +34,7 @@ inline bool has_mark_of_utf16(std::string_view text) noexcept {
   return text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF");
 }
 
-/// What is no UTF-8 becomes U+FFFD.
+/// Bytes that are not UTF-8 become U+FFFD.
 std::wstring wide_of_utf8(std::string_view text);
 
 /// Half a surrogate pair becomes U+FFFD.

@@ -19,7 +19,7 @@ std::int64_t product(Sizes::const_iterator first, Sizes::const_iterator last) {
   return std::accumulate(first, last, std::int64_t{1}, std::multiplies<>());
 }
 
-/// The part seen as rows: what follows the first `dim` dimensions lies together.
+/// The part seen as rows: the elements behind the first `dim` dimensions are together.
 class Rows {
  public:
   Rows(const Sizes& sizes, const PartPlaces& where)

@@ -1,5 +1,5 @@
 #pragma once
-// Where what a rank keeps of a parameter lies in the whole one: all of it, a tensor rank's part, a
+// The place in a whole parameter of the piece that a rank keeps: all of it, a tensor rank's part, a
 // shard, or a shard of such a part. Pure.
 
 #include <torch/csrc/api/include/torch/types.h>
@@ -17,7 +17,7 @@
 
 namespace bimetal::checkpoint {
 
-/// Elements that follow each other in what is kept, in a form of their own.
+/// Elements that follow each other in the kept piece, in a form of their own.
 struct KeptBlock {
   std::vector<std::int64_t> shape;
   std::int64_t dim = 0;       ///< along which, in that form, several slices stand behind each other
@@ -28,16 +28,16 @@ struct KeptBlock {
 KeptBlock block_of_part(const std::vector<std::int64_t>& sizes,
                         const parallel::tensor::PartPlaces& where);
 
-/// Of that part the elements in `range`, which counts them row-major: rows that are there in part,
-/// and between them those that are there whole. Together the blocks have all of the range, in its
-/// order.
+/// The elements of that part in `range`, which counts them row-major, as blocks: partial rows, and
+/// between them whole rows. Together the blocks have all of the range, in its order.
 std::vector<KeptBlock> blocks_of_part(const std::vector<std::int64_t>& sizes,
                                       const parallel::tensor::PartPlaces& where,
                                       const parallel::shard::Range& range);
 
-// What a rank keeps of a model's parameters, whoever has cut them, as slices that checkpoints know.
+// The pieces of a model's parameters that a rank keeps, whatever has cut them, as slices that
+// checkpoints know.
 
-/// What a rank keeps of a parameter.
+/// The piece of a parameter that a rank keeps.
 struct KeptPiece {
   std::string parameter;            ///< its name
   std::vector<std::int64_t> shape;  ///< of the whole parameter
@@ -46,15 +46,15 @@ struct KeptPiece {
 };
 using KeptPieces = std::vector<KeptPiece>;
 
-/// All parameters of `model`, each a piece of its own shape: of a rank that cuts up none.
+/// All parameters of `model`, each a piece of its own shape: for a rank that cuts up none.
 KeptPieces whole_pieces(const task::ModelState& model);
 /// The same of a rank that has its part of those that are cut.
 KeptPieces part_pieces(const task::ModelState& model, const parallel::tensor::Cuts& cuts, int rank);
 
-/// Gives a slice of what has that name, in its own shape and on the CPU.
+/// Gives a slice of the tensor of that name, in the slice's shape and on the CPU.
 using ReadSlice = std::function<torch::Tensor(const std::string& name, const Slice& wanted)>;
 
-/// Of what has the form of `piece`, from what `read` gives of each slice.
+/// A tensor in the form of `piece`, joined from the slices that `read` gives.
 torch::Tensor join_slices(const KeptPiece& piece,
                           const std::function<torch::Tensor(const Slice& wanted)>& read);
 

@@ -31,7 +31,7 @@ Deadline by_now() {
   return Deadline::after(kFileTimeout);
 }
 
-/// What became of a rank's part.
+/// The outcome of saving a rank's part.
 struct Outcome {
   std::optional<Error> error = {};
   FileRecords files = {};
@@ -91,7 +91,7 @@ class SlicedSave {
   std::vector<Outcome> agree();
   void commit(const std::vector<Outcome>& parts, const Manifest& facts);
 
-  /// What no file can hold all ranks hear of, before any sends its part.
+  /// All ranks hear of tensors that no file can hold, before any of them sends its part.
   void require_types() const {
     for (std::size_t i = 0; i < kParts.size(); ++i) {
       for (const auto& slice : part(i)) require_storable(slice.name, slice.values);
@@ -104,7 +104,7 @@ class SlicedSave {
     return slice_file_name(kParts[i], group_.rank(), group_.size());
   }
 
-  /// What goes wrong here with files is told to all ranks in the end.
+  /// An error with files here is told to all ranks in the end.
   template <typename Action>
   bool attempt(Action action) try {
     action();
@@ -149,7 +149,8 @@ void SlicedSave::open(const fs::path& target, const Begin& begin) {
       if (!part(i).empty()) files_[i].emplace(folder_ / own_name(i));
     }
   };
-  // Who sees it and may not write there is no worse off than who does not see it.
+  // A rank that sees the folder but may not write there is no worse off than one that does not see
+  // it.
   if (sees[0] != 0 && !attempt(make_files) && group_.rank() > 0) {
     for (std::size_t i = 0; i < kParts.size(); ++i) {
       if (std::exchange(files_[i], {})) fs::remove(folder_ / own_name(i), none);

@@ -1,5 +1,5 @@
 #pragma once
-// Checkpoints of which each rank writes what it keeps, all at the same time, so that no rank ever
+// Checkpoints for which each rank writes its own part, all at the same time, so that no rank ever
 // holds all of it. Layout: docs/checkpoints.md.
 
 #include <filesystem>
@@ -14,11 +14,12 @@
 
 namespace bimetal::checkpoint {
 
-/// A rank's part of a checkpoint. What several ranks keep all of, one of them gives, or all do.
+/// A rank's part of a checkpoint. If several ranks keep all of a tensor, one of them or all of them
+/// give it.
 struct OwnSlices {
   std::vector<OwnSlice> model;      ///< parameters and buffers
   std::vector<OwnSlice> optimizer;  ///< named as optimizer_tensors has them
-  /// Called after each that has been written: what lies in a file's memory can be let go.
+  /// Called after each that has been written: data in a file's memory can be let go.
   std::function<void()> written = [] {};
 };
 
@@ -26,9 +27,9 @@ struct OwnSlices {
 /// machine or file system, write into it themselves, and send their parts to rank 0 otherwise, in
 /// pieces of a few MiB. state.json comes last, and all of it into place then, so that the older
 /// checkpoint is whole whatever rank is killed when. Returns on every rank once it is there; the
-/// path is rank 0's. Collective. Errors: where a rank cannot write its part, or rank 0 what all
-/// have in common, the same on all of them, which names the rank and the file, once nothing is left
-/// of the attempt; Internal if the slices do not make whole tensors.
+/// path is rank 0's. Collective. Errors: where a rank cannot write its part, or rank 0 the common
+/// part, the same error on all of them, which names the rank and the file, once nothing is left of
+/// the attempt; Internal if the slices do not make whole tensors.
 std::filesystem::path save_slices(comm::Group group, const job::CheckpointConfig& config,
                                   const OwnSlices& own, const OptimizerFacts& optimizer,
                                   const TrainingState& state);

@@ -83,8 +83,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kSent = "what rank 0 has sent of the checkpoint";
 
-/// What tells a checkpoint from any other: its manifest, which has all checksums. Empty if this
-/// rank has none of that name.
+/// Tells a checkpoint from any other: the manifest, which has all checksums. Empty if this rank has
+/// none of that name.
 std::string mark_of(const fs::path& path) {
   try {
     return sha256_of_file(path / kStateFile);
@@ -103,7 +103,7 @@ std::optional<OpenCheckpoint> open_same(const fs::path& path, const std::string&
   }
 }
 
-/// What one rank asks of another: text, of which neither believes anything.
+/// One rank's request to another: text that the other checks before it believes any of it.
 struct Request {
   char part = 'm';  ///< model, or the 'o'ptimizer; 'e': that was all
   std::string name;

@@ -20,7 +20,7 @@ namespace bimetal::checkpoint {
 // Bytes of any number on their way from one rank to another, piece by piece: neither has more than
 // a piece of them in memory.
 
-/// Whoever receives wants no more: it has said why elsewhere.
+/// The receiver wants no more. It has said why elsewhere.
 struct RelayRefused : std::exception {
   const char* what() const noexcept override { return "the receiver has no use for more"; }
 };
@@ -59,22 +59,23 @@ class RelayIn {
 /// Use from one thread.
 class SharedReader {
  public:
-  /// Rank 0 opens and verifies what its `path` names; others' `path` is ignored. Ranks that see
-  /// that checkpoint, on a common machine or file system, read from it themselves, and ask rank 0
-  /// otherwise. Nothing is found if rank 0 has no path. Collective. Errors: find_checkpoint's, of
-  /// rank 0 and on every rank; Error(CorruptData) on a rank that is sent what makes no sense.
+  /// Rank 0 opens and verifies the checkpoint that its `path` names; others' `path` is ignored.
+  /// Ranks that see that checkpoint, on a common machine or file system, read from it themselves,
+  /// and ask rank 0 otherwise. Nothing is found if rank 0 has no path. Collective. Errors:
+  /// find_checkpoint's, of rank 0 and on every rank; Error(CorruptData) on a rank that is sent
+  /// nonsense.
   SharedReader(comm::Group group, const std::optional<std::filesystem::path>& path);
 
   bool found() const noexcept { return index_.has_value(); }
 
-  // Where one is found:
+  // For ranks that have found one:
   /// Compressed gradients' error feedback is rank 0's alone.
   const TrainingState& state() const noexcept { return state_; }
   const SliceIndex& index() const noexcept { return *index_; }
   /// Manifest::loop.
   const std::string& loop() const noexcept { return loop_; }
-  /// Shows it to `look`, on rank 0; what that throws, every rank does. Collective; nothing where
-  /// none is found.
+  /// Shows it to `look`, on rank 0; if that throws, every rank does. Collective; nothing where none
+  /// is found.
   void on_rank_0(const std::function<void(OpenCheckpoint& opened)>& look);
 
   /// Gives `wanted` of the model's tensor `name`, or of the optimizer's, in its own shape and on
@@ -82,8 +83,8 @@ class SharedReader {
   struct Read {
     std::function<torch::Tensor(const std::string&name, const Slice&wanted)> model, optimizer;
   };
-  /// Each rank takes what it wants, in the order that it likes. Collective. Errors:
-  /// OpenCheckpoint's where a rank reads, the fabric's.
+  /// Each rank takes the tensors that it wants, in any order. Collective. Errors: OpenCheckpoint's
+  /// where a rank reads, the fabric's.
   void each_takes(const std::function<void(const Read& read)>& take);
 
  private:

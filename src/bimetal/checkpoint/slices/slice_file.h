@@ -25,7 +25,7 @@
 
 namespace bimetal::checkpoint {
 
-/// Of bytes that come one after the other.
+/// The digest of bytes that come one after the other.
 class Sha256 {
  public:
   Sha256() { crypto_hash_sha256_init(&state_); }
@@ -40,10 +40,10 @@ class Sha256 {
 /// 64 lower-case hexadecimal digits.
 std::string sha256_of(std::string_view bytes);
 
-/// Of a file's contents, read in pieces. Error(System) if it cannot be read.
+/// The digest of a file's contents, read in pieces. Error(System) if it cannot be read.
 std::string sha256_of_file(const std::filesystem::path& path);
 
-/// What a rank keeps of a tensor.
+/// The slice of a tensor that a rank keeps.
 struct OwnSlice {
   std::string name;                 ///< of the tensor
   std::vector<std::int64_t> shape;  ///< of the whole tensor
@@ -54,7 +54,7 @@ struct OwnSlice {
 /// "model-00001-of-00003.safetensors".
 std::string slice_file_name(const char* what, int rank, int ranks);
 
-/// What such a file has of each tensor.
+/// The tensors that such a file holds, and where.
 TensorIndex index_of(const std::vector<OwnSlice>& slices, const std::string& file);
 
 /// The file's bytes, one tensor after the other; `written` is called after each.

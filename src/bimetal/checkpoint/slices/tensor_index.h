@@ -14,11 +14,12 @@
 
 namespace bimetal::checkpoint {
 
-// Parts of tensors: what a rank keeps of one, whoever cut it. Pure, and without libtorch.
+// Slices of tensors: the part that a rank keeps of one, whatever cut it. Pure, and without
+// libtorch.
 
-/// A box of a tensor, `size` elements from `offset` on along each of its dimensions: what a tensor
-/// part or a pipeline stage keeps. Or, with one number each, a range of its elements in row-major
-/// order: what a shard keeps. (Of a tensor of one dimension the two are the same.)
+/// A box of a tensor, `size` elements from `offset` on along each of its dimensions: such as a
+/// tensor part or a pipeline stage keeps. Or, with one number each, a range of its elements in
+/// row-major order: such as a shard keeps. (Of a tensor of one dimension the two are the same.)
 struct Slice {
   std::vector<std::int64_t> offset, size;
 
@@ -33,7 +34,8 @@ Slice flat_range(std::int64_t offset, std::int64_t count);
 /// Elements of a tensor; -1 for a shape that is none, or one that overflows.
 std::int64_t elements_of(std::span<const std::int64_t> shape) noexcept;
 
-/// Whether it is a slice of a tensor of that shape. Others must not be given to what follows.
+/// Whether it is a slice of a tensor of that shape. Others must not be given to the functions
+/// below.
 bool lies_in(const Slice& slice, std::span<const std::int64_t> shape) noexcept;
 
 /// Elements that follow each other in a tensor and in a slice of it.
@@ -75,7 +77,7 @@ struct StoredTensor {
 
 using TensorIndex = std::map<std::string, StoredTensor>;
 
-/// What a file of whole tensors holds.
+/// The tensors in a file of whole tensors.
 TensorIndex index_of(const SafetensorsHeader& header, const std::string& file);
 
 /// Adds what another rank has. A slice that is there already is a copy, and left out.
@@ -89,8 +91,8 @@ void require_complete(const TensorIndex& index, const std::string& origin);
 /// Tensors of those shapes and types without values, for comparison.
 TensorMap without_values(const TensorIndex& index);
 
-/// The way into state.json and back. Error(CorruptData), beginning with `origin`, for what makes no
-/// sense; what nlohmann's library throws.
+/// The way into state.json and back. Error(CorruptData), beginning with `origin`, for nonsense;
+/// nlohmann's exceptions.
 nlohmann::ordered_json index_json(const TensorIndex& index);
 TensorIndex parse_index(const nlohmann::ordered_json& json, const std::string& origin);
 

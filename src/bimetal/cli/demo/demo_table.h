@@ -22,8 +22,8 @@ struct DemoFigures {
   RunFigures equal, balanced;
 };
 
-/// Images per second of each way to run, times the fastest worker alone, efficiency (of the sum of
-/// what the workers did alone in this demo), and the accuracy of the real training.
+/// Images per second of each way to run, times the fastest worker alone, efficiency (relative to
+/// the sum of the workers' rates alone in this demo), and the accuracy of the real training.
 void print_demo_table(Terminal& terminal, const DemoFigures& figures);
 
 }  // namespace bimetal::cli

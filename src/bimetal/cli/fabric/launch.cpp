@@ -94,7 +94,7 @@ bool is_job_setting(std::string_view name) {
          name != "BIMETAL_CODE" && name != launch::kBoardVariable && name != launch::kDoorVariable;
 }
 
-/// What --env asks for.
+/// The variables that --env asks for.
 launch::NamedValues more_environment(const LaunchArguments& arguments) {
   launch::NamedValues values;
   for (const auto& wish : arguments.environment) {
@@ -143,7 +143,7 @@ launch::HostsPlan plan_of(const LaunchArguments& arguments) {
   return plan;
 }
 
-/// Of a job that has told where its figures are, or that has lost ranks.
+/// The end of a job that has said where its figures are, or that has lost ranks.
 void print_end_of_ranks(const launch::HostsResult& result, int ranks, std::size_t hosts,
                         double elapsed_s) {
   if (result.left.empty() && result.lost == 0) return;
@@ -180,7 +180,7 @@ int told_status(const launch::HostsResult& result, int ranks) {
 /// With machines whose users let each other in.
 int share_launch(const LaunchArguments& arguments) {
   const int ranks = arguments.ranks.value_or(arguments.ranks_each.value_or(1));
-  // Before the plan, which takes this process's settings: what is shared is encrypted.
+  // Before the plan, which takes this process's settings: shared jobs are encrypted.
   const int world_size = world_size_of(arguments.host, ranks);
   return share_launch(plan_of(arguments), ranks, world_size, arguments.host);
 }

@@ -1,9 +1,9 @@
 #pragma once
-// What `bimetal launch` makes of who has started it: srun and mpirun, whose tasks and processes
-// become the ranks that they are there, by torchrun's variables, and then the command (POSIX); on
-// Windows Python's command `bimetal`, with which it ends.
+// How `bimetal launch` treats the program that has started it. Tasks of srun and processes of
+// mpirun become the ranks that they are there, by torchrun's variables, and then the command
+// (POSIX). On Windows it is Python's command `bimetal`, and ends with it.
 //
-// What every launch has in common, whoever lets its ranks meet.
+// The part of a launch that is the same however its ranks meet.
 
 #include <optional>
 #include <string>

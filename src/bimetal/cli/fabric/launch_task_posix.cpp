@@ -48,14 +48,14 @@ int become(const std::vector<std::string>& command, const launch::NamedValues& v
   std::vector<char*> arguments;
   for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
-  // What main has set for this program is not for the other one.
+  // Settings that main has made for this program are not for the other one.
   ::signal(SIGPIPE, SIG_DFL);
   ::signal(SIGXFSZ, SIG_DFL);
   ::execv(program.c_str(), arguments.data());
   throw system_error("cannot run " + program, errno);
 }
 
-/// What the child process has found out: NAME=VALUE lines.
+/// The child's results: NAME=VALUE lines.
 launch::NamedValues read_variables(const std::string& text) {
   launch::NamedValues variables;
   std::istringstream lines(text);

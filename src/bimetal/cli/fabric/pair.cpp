@@ -46,7 +46,7 @@ int pair_host(const PairArguments& arguments) {
   return kSuccess;
 }
 
-/// Prints one line: granted, the secret, address and port of what it is for, whether that is
+/// Prints one line: granted, the secret, the address and port that it is for, whether that is
 /// encrypted, and the host's name. Unsupported where nothing is shared.
 int pair_guest(const PairArguments& arguments) {
   Terminal terminal;

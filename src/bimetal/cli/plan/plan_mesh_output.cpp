@@ -38,7 +38,7 @@ TableRow row_of(const plan::Cluster& cluster, const plan::AskedMesh& asked) {
   return {std::string(kMark), "not planned: " + asked.reason, "", "", "", ""};
 }
 
-/// What is printed below the table: the job's own mesh, and the best where that is another.
+/// The text below the table: the job's own mesh, and the best if that is another.
 std::vector<std::string> pictures_of(const plan::MeshProblem& on, const plan::MeshPlan& plan) {
   std::vector<std::string> lines;
   std::string before;
@@ -65,7 +65,7 @@ std::string_view name_of(plan::Scheme scheme) {
   return "";
 }
 
-/// Of a device in a step; null where that is not known.
+/// A device's operations in a step; null if they are not known.
 nlohmann::json operations_json(const plan::MeshProblem& on, const MeshChoice& choice,
                                std::size_t stage, std::size_t device) {
   const auto work = work_of(on, choice, stage, device);

@@ -155,7 +155,7 @@ nlohmann::json prediction_json(const Prediction& prediction) {
           {"server_bytes", prediction.server_bytes}};
 }
 
-/// Of sharing whole models; empty where no worker can hold one.
+/// The advice on sharing whole models; empty where no worker can hold one.
 std::string advice_of(const MeasuredPlan& plan) {
   return plan.plan.predictions.empty() ? "" : plan::advice(plan.input, plan.plan);
 }
@@ -184,7 +184,7 @@ std::vector<std::string> names_of(const plan::ModelFacts& facts) {
   return names;
 }
 
-/// Of each of the devices; one number where all have the same.
+/// One text for each device, or one for all if they are the same.
 std::string each(const std::vector<std::string>& texts) {
   for (const auto& text : texts) {
     if (text != texts.front()) return fmt::format("{}", fmt::join(texts, " : "));
@@ -272,7 +272,7 @@ DeviceWork work_of(const plan::MeshProblem& on, const MeshChoice& choice, std::s
   const auto part = own.parts() == 1
                         ? whole
                         : plan::facts_in_parts(whole, own.part_weights, device % own.parts());
-  // What the last stage shares with those before, it has, too.
+  // The last stage also has the tensors that it shares with earlier ones.
   DeviceWork work{.elements = plan::tied_elements(part, own.pieces)};
   for (const auto& [begin, end] : own.pieces) {
     for (auto u = begin; u < end; ++u) {

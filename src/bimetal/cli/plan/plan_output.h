@@ -1,5 +1,5 @@
 #pragma once
-// What `bimetal plan` says: a measured plan, its memory and its meshes as text, as JSON and as
+// The output of `bimetal plan`: a measured plan, its memory and its meshes as text, as JSON and as
 // pictures. docs/planning.md describes each field of the JSON.
 
 #include <cstddef>
@@ -23,8 +23,8 @@ namespace bimetal::cli {
 void print_plan(Terminal& terminal, const train::MeasuredPlan& plan, bool details);
 nlohmann::json plan_json(const train::MeasuredPlan& plan);
 
-/// Advice; before it, with `details`, what each rank needs as the job file has it, by kind, and
-/// every way to keep the job, whether it fits and what it adds to a step.
+/// Advice; before it, with `details`, each rank's needs as the job file has it, by kind, and every
+/// way to keep the job, whether it fits and how much it adds to a step.
 void print_memory(Terminal& terminal, const plan::MemoryInput& input, const plan::MemoryPlan& plan,
                   bool details);
 nlohmann::json memory_json(const plan::MemoryInput& input, const plan::MemoryPlan& plan);
@@ -53,9 +53,9 @@ struct DeviceWork {
 DeviceWork work_of(const plan::MeshProblem& on, const plan::MeshChoice& choice, std::size_t stage,
                    std::size_t device);
 
-/// As `bimetal train` prints it, ranks being numbered in the order of the stages: of each stage its
-/// ranks, its units, what each rank keeps and computes, and which workers these are. Empty for a
-/// model that is not cut, or more devices than can be looked over.
+/// As `bimetal train` prints it, ranks being numbered in the order of the stages: for each stage
+/// its ranks, its units, each rank's part and work, and the workers. Empty for a model that is not
+/// cut, or more devices than can be looked over.
 std::string picture_of(const plan::MeshProblem& on, const plan::MeshChoice& choice);
 
 }  // namespace bimetal::cli

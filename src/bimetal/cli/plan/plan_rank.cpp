@@ -33,7 +33,7 @@ train::MeasuredPlan measure(const launch::RankEnvironment& env, const RankReques
   options.local_world_size = env.local_world_size;
   options.host_name = asio::ip::host_name();
   options.fetch = launch::fetch_url;
-  // Else what is measured here stands for other devices, of which its mesh may well be.
+  // Otherwise the measurements stand for other devices, of which its mesh may well be.
   const bool for_these = request.plan.simulate.empty();
   const auto group = join_group(env, request.job);
   return in_company(

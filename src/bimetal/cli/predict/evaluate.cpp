@@ -43,7 +43,7 @@ struct EvaluatedModel {
   progress::Evaluation evaluation;
 };
 
-/// What all of the models say, one after the other: only their sum is kept.
+/// The figures of all models, one after the other: only their sum is kept.
 struct Evaluated {
   std::vector<EvaluatedModel> models;
   progress::Evaluation ensemble;  ///< of the mean; with one model that model's
@@ -52,7 +52,7 @@ struct Evaluated {
   torch::Tensor labels;         ///< likewise, int64 [N]
 };
 
-/// What `request` asks for: a table or JSON on standard output, and --report.
+/// Shows what `request` asks for: a table or JSON on standard output, and --report.
 void show(const Evaluated& all, const RankRequest& request);
 
 namespace {
@@ -135,7 +135,7 @@ struct EvaluateArguments {
   bool json = false;
 };
 
-/// What probabilities of classes tell: each model's figures, and those of their mean.
+/// Evaluates probabilities of classes: each model's figures, and those of their mean.
 void evaluate_classifiers(const EvaluateArguments& arguments, const task::Task& task,
                           const task::Model& model, const predict::EvaluateOptions& options,
                           StatusLine& status, Evaluated& all) {
@@ -153,7 +153,7 @@ void evaluate_classifiers(const EvaluateArguments& arguments, const task::Task& 
 }
 
 /// Each by itself: every token has probabilities of a whole vocabulary, too many to be kept, and
-/// what a task of Python's gives out need not be probabilities.
+/// outputs of a Python task need not be probabilities.
 void evaluate_by_metrics(const EvaluateArguments& arguments, const task::Task& task,
                          const task::Model& model, const predict::EvaluateOptions& options,
                          StatusLine& status, Evaluated& all) {
@@ -202,8 +202,8 @@ int evaluate_alone(const EvaluateArguments& arguments, const job::JobConfig& job
   return kSuccess;
 }
 
-/// What several workers do. They compute figures together: probabilities of all samples are on none
-/// of them.
+/// The request to several workers. They compute figures together: no worker has the probabilities
+/// of all samples.
 RankRequest request_of(const EvaluateArguments& arguments, const job::JobConfig& job) {
   if (arguments.checkpoints.size() > 1 || !arguments.predictions.empty()) {
     throw Error(
@@ -228,7 +228,7 @@ int evaluate_command(const EvaluateArguments& arguments) {
       return run_rank(*env, request);
     }
   }
-  // Where each of the job's workers had the whole model one will do.
+  // If each of the job's workers had the whole model, one will do.
   const auto workers = arguments.workers.empty() && !cuts_model(job.mesh)
                            ? std::vector<std::string>{"auto"}
                            : choose_workers(arguments.workers, job);

@@ -37,7 +37,7 @@ struct ExportArguments {
   bool hidden = false, json = false;
 };
 
-/// What has been written, for people and as JSON.
+/// The files that were written, for people and as JSON.
 struct Exported {
   std::string text;
   nlohmann::ordered_json json;
@@ -105,7 +105,7 @@ int export_command(const ExportArguments& arguments) {
     print_json(done.json);
   }
   if (!pushed) return kSuccess;
-  std::fflush(stdout);  // what comes next is another program
+  std::fflush(stdout);  // the next output is another program's
   return push(arguments);
 }
 

@@ -75,7 +75,7 @@ torch::Device choose_device(const std::string& worker) {
   return device::select_device(spec, /*local_rank=*/0);
 }
 
-/// Of `bimetal serve`; empty where `run` is a folder.
+/// The address of `bimetal serve`; empty if `run` is a folder.
 std::optional<net::Endpoint> address_of(const std::string& run) {
   if (fs::exists(run)) return std::nullopt;
   try {
@@ -112,7 +112,7 @@ int ask_server(const GenerateArguments& arguments, const net::Endpoint& server) 
   return kSuccess;
 }
 
-/// What --set says of a mesh, or the job file that RUN is, which then becomes the job's folder.
+/// The job of --set's mesh, or of the job file RUN. In that case RUN becomes the job's folder.
 job::JobConfig resolve_run(GenerateArguments& arguments) {
   job::JobConfig job;
   if (fs::path(arguments.text.run).extension() != ".toml" || fs::is_directory(arguments.text.run)) {
@@ -145,7 +145,7 @@ int generate_alone(const TextWish& wish, const std::string& worker, bool as_json
   return kSuccess;
 }
 
-/// One rank for each of `workers`. Of the job they need its mesh, its time limits and transport.
+/// One rank for each of `workers`. They need the job's mesh, its time limits and transport.
 int generate_in_parts(RankRequest request, const std::vector<std::string>& workers) {
   if (request.text.prompt.empty()) {
     throw Error(ErrorCode::InvalidArgument,

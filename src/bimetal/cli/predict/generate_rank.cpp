@@ -19,7 +19,7 @@
 namespace bimetal::cli {
 namespace {
 
-/// What all ranks go on from, as rank 0 has it.
+/// Rank 0's input, which all ranks go on from.
 struct WantedText {
   std::vector<std::int64_t> prompt;
   predict::Sampling sampling;
@@ -66,7 +66,7 @@ int write_text(const comm::Group& group, const TextRank& rank, const RankRequest
   const parallel::Mesh mesh(group, train::shape_of(rank.job.mesh, group.size()));
   auto model = load_part(mesh, rank, wish.run);
   const auto& language = *model.description.language;
-  // Who looks at a terminal sees who has what; standard output is the text's.
+  // A user at a terminal sees which rank has what. Standard output is for the text.
   if (group.rank() == 0 && errors_are_live()) print_to_errors(model.picture);
   std::optional<Written> written;
   comm::Bytes wanted_here;

@@ -15,8 +15,8 @@
 namespace bimetal::cli {
 namespace {
 
-/// A pass has no order of its own: stages have one piece each. What is open becomes stages, of
-/// which a list of numbers of parts says how many there are.
+/// A pass has no order of its own: stages have one piece each. Numbers left open become stages. A
+/// list of numbers of parts says how many there are.
 job::MeshConfig for_a_pass(job::MeshConfig mesh) {
   if (mesh.schedule == "interleaved") mesh.cuts.clear();
   mesh.schedule = job::MeshConfig().schedule;
@@ -87,7 +87,7 @@ std::vector<std::string> workers_of_text(const job::JobConfig& job) {
   try {
     shape = train::shape_of(job.mesh, static_cast<int>(all.size()));
   } catch (const Error&) {
-    return all;  // mesh_of_text() says what would do
+    return all;  // mesh_of_text() names numbers that would do
   }
   std::vector<std::string> workers;
   for (int stage = 0; stage < shape.stages; ++stage) {

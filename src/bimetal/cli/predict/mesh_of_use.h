@@ -12,7 +12,7 @@ namespace bimetal::cli {
 
 /// For one text, which goes through one replica: `ranks` workers are its stages, where the mesh
 /// leaves their number open (nothing said, or "auto"). Error(InvalidArgument) for a mesh of another
-/// number of ranks, with what would do.
+/// number of ranks, with a number that would do.
 job::MeshConfig mesh_of_text(job::MeshConfig mesh, int ranks);
 
 /// For an evaluation: where stages or tensor are "auto", and no number of stages is stated (a list
@@ -29,8 +29,8 @@ job::JobConfig job_of_use(job::JobConfig job);
 /// The same of a worker: nothing is offloaded where nothing is trained.
 job::WorkerSpec worker_of_use(job::WorkerSpec worker);
 
-/// Of the job's workers those of the first replica, which a text goes through; all where the mesh
-/// is open, cuts nothing or is of another number of workers.
+/// The workers of the job's first replica, which a text goes through. All workers if the mesh is
+/// open, cuts nothing or has another number of workers.
 std::vector<std::string> workers_of_text(const job::JobConfig& job);
 
 }  // namespace bimetal::cli

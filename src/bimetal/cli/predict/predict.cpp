@@ -50,7 +50,7 @@ bool is_picture(const std::string& file) {
   return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
 }
 
-/// Made as one that the model was trained on: its middle square, of the model's size.
+/// The picture in the form of the training images: its middle square, of the model's size.
 torch::Tensor read_picture(const std::string& file, const serving::ModelFacts& facts) {
   if (facts.height != facts.width || (facts.channels != 1 && facts.channels != 3)) {
     throw Error(ErrorCode::InvalidArgument,

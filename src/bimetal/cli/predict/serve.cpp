@@ -56,7 +56,7 @@ serving::ServerOptions server_options(const ServeArguments& arguments) {
   return options;
 }
 
-/// What has happened between two looks at a server.
+/// Events between two looks at a server.
 class Progress {
  public:
   /// `what` is counted: images, or tokens.
@@ -112,8 +112,8 @@ class Progress {
   Stopwatch watch_;
 };
 
-/// Whoever speaks HTTP is told who may ask; the secret crosses the network as it is, so that it is
-/// none by which a job could be joined.
+/// Users of HTTP are told who may ask. The secret crosses the network as it is, so it is not one
+/// with which a job could be joined.
 std::optional<serving::HttpFrontOptions> http_options(const ServeArguments& arguments,
                                                       const net::Token& token) {
   if (arguments.http.empty()) return std::nullopt;

@@ -53,7 +53,7 @@ fs::path tokenizer_file(const std::string& tokenizer) {
 }
 
 std::string tokenizer_of(const fs::path& run, std::int64_t vocabulary) {
-  std::error_code ignored;  // what cannot be looked at counts as not there
+  std::error_code ignored;  // a path that cannot be looked at counts as not there
   for (const auto& folder : {run, fs::absolute(run).parent_path()}) {
     if (fs::exists(folder / kFileName, ignored)) return (folder / kFileName).string();
   }

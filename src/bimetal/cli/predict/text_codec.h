@@ -13,9 +13,9 @@ namespace bimetal::cli {
 /// be read.
 std::filesystem::path tokenizer_file(const std::string& tokenizer);
 
-/// The tokenizer of what lies in `run`, a checkpoint, a folder of them or a Hugging Face folder:
-/// the tokenizer.json there or beside it, else "bytes" for a vocabulary of 256.
-/// Error(InvalidArgument) asks for --tokenizer.
+/// The tokenizer of `run`, which is a checkpoint, a folder of them or a Hugging Face folder: the
+/// tokenizer.json there or beside it, else "bytes" for a vocabulary of 256. Error(InvalidArgument)
+/// asks for --tokenizer.
 std::string tokenizer_of(const std::filesystem::path& run, std::int64_t vocabulary);
 
 class TextCodec {
@@ -40,8 +40,8 @@ class TextCodec {
   std::int64_t vocabulary_;
 };
 
-/// Prints a text as it grows, where its tokens are bytes: others mean what they mean among their
-/// neighbours, and are shown at the end. As JSON all of it is. Use from one thread.
+/// Prints a text as it grows, where its tokens are bytes: other tokens have a meaning only among
+/// their neighbours, and are shown at the end. As JSON the whole text is. Use from one thread.
 class ShownText {
  public:
   /// `codec` must outlive it. Errors: its.

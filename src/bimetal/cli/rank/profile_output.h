@@ -13,7 +13,7 @@ namespace bimetal::cli {
 /// servers.
 void require_profile(const std::string& steps, const job::JobConfig& job);
 
-/// Where the trace goes: as named, else beside the report, else to the checkpoints, else here.
+/// The path of the trace: as named, else beside the report, else with the checkpoints, else here.
 std::string trace_of(const std::string& named, const std::string& report,
                      const job::JobConfig& job);
 

@@ -39,8 +39,8 @@
 namespace bimetal::cli {
 namespace {
 
-/// Where a worker of a job on several machines is reached; loopback on one. Who comes later may be
-/// the only rank that its launcher knows of, and goes by where the others are.
+/// The address of a worker of a job on several machines; loopback on one machine. A newcomer may be
+/// the only rank that its launcher knows of: its address depends on where the others are.
 std::string own_address(const launch::RankEnvironment& env, const RankRequest& request) {
   if (!request.door.empty()) {
     return net::address_towards(membership::doors_in(request.door).front());
@@ -48,7 +48,7 @@ std::string own_address(const launch::RankEnvironment& env, const RankRequest& r
   return env.on_one_machine() ? "127.0.0.1" : net::address_towards(env.master);
 }
 
-/// Who belongs to the job, where some of them may be lost.
+/// The members of the job, if some of them may be lost.
 std::unique_ptr<membership::Membership> make_members(const launch::RankEnvironment& env,
                                                      const RankRequest& request) {
   const auto& job = request.job;
@@ -96,7 +96,8 @@ class TrainingRank {
     options.local_world_size = env_.local_world_size;
     options.host_name = asio::ip::host_name();
     if (!request_.resume.empty()) options.resume = request_.resume;
-    // Whoever was asked on a machine that has joined leaves; on the first one the job ends.
+    // A user's request on a machine that has joined makes it leave. On the first machine it ends
+    // the job.
     const auto leaves = [&stop, &request = request_] {
       return request.elastic && stop.by_user() && (request.joined || stop.by_term());
     };
@@ -157,7 +158,7 @@ class TrainingRank {
   RankVoice voice_;
 };
 
-/// Others print what they have found, and no more.
+/// Others print only their results.
 bool prints_progress(Work work) {
   return work == Work::train || work == Work::serve_parameters;
 }

@@ -40,11 +40,11 @@ bool may_be_rank(const job::JobConfig& job);
 /// Collective.
 comm::Group join_group(const launch::RankEnvironment& env, const job::JobConfig& job);
 
-/// Ends `group` on all of its ranks with the reason: what goes wrong on one alone must not leave
-/// the others waiting.
+/// Ends `group` on all of its ranks with the reason: an error on one rank alone must not leave the
+/// others waiting.
 void end_for_all(comm::Group group, const std::exception& failure);
 
-/// What `work` gives, which all ranks of `group` do together.
+/// The result of `work`, which all ranks of `group` do together.
 template <typename Work>
 auto in_company(const comm::Group& group, const Work& work) {
   try {
@@ -75,7 +75,7 @@ int serve_parameters(const launch::RankEnvironment& env, const RankRequest& requ
 int plan_as_rank(const launch::RankEnvironment& env, const RankRequest& request);
 /// Rank 0 reads the checkpoint and shows the figures.
 int evaluate_as_rank(const launch::RankEnvironment& env, const RankRequest& request);
-/// Rank 0 reads what has been trained and writes the text.
+/// Rank 0 reads the trained model and writes the text.
 int generate_as_rank(const launch::RankEnvironment& env, const RankRequest& request);
 
 }  // namespace bimetal::cli

@@ -51,7 +51,7 @@ void add_disk(std::string& line, const char* what,
                       disk->wait_s);
 }
 
-/// What a disk makes of a job beside what it does for a plain copy.
+/// The disk's part in a job, beside its rate for a plain copy.
 void print_offload(Terminal& terminal, const progress::WorkerReport& worker) {
   if (!worker.offload) return;
   auto line = fmt::format("rank {} offloads to {}", worker.rank, worker.offload->folder);
@@ -86,8 +86,8 @@ std::string text_of_tokens(const std::string& data, std::int64_t vocabulary,
   }
 }
 
-/// Of a file of rank 0's: whoever has started ranks on several machines must know on which one it
-/// is.
+/// The place of a file of rank 0's: the user who has started ranks on several machines must know on
+/// which one it is.
 std::string place_of(const std::string& path, const std::vector<progress::WorkerPlace>& workers) {
   const auto here = asio::ip::host_name();
   const bool elsewhere =
@@ -110,7 +110,7 @@ void start_monitor(std::optional<monitor::Monitor>& monitor, const RankRequest& 
                                   .job = job::to_toml(job)};
   options.buttons.save = !job.checkpoint.dir.empty();
   if (!config.listen.empty()) options.listen = net::parse_endpoint(config.listen);
-  // A link on a terminal is for whoever sits there; in a file it would be for all who read that.
+  // A link on a terminal is for its user. In a file it would be for all who read the file.
   const bool unasked = config.page == "auto" && terminal.live();
   const bool here = !options.listen || net::is_loopback(options.listen->host);
   const bool page = config.page == "on" || (unasked && here);
@@ -189,7 +189,8 @@ RankVoice::~RankVoice() {
   show_warnings();
 }
 
-/// What the tokens of a sample say may take Python seconds to tell: beside the training, not in it.
+/// The text of a sample's tokens may take Python seconds to tell: so it is told beside the
+/// training.
 void RankVoice::on_sample(const progress::Sample& sample) {
   if (!monitor_) return;
   if (sample.prompt.empty()) return monitor_->on_sample(sample);

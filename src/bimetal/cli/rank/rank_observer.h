@@ -1,6 +1,6 @@
 #pragma once
-// What the process that leads a job shows, tells its launcher and those who watch, and is asked by
-// the user.
+// The words of the process that leads a job: those it shows, those it tells its launcher and
+// watchers, and the user's requests to it.
 
 #include <chrono>
 #include <cstdint>
@@ -62,28 +62,28 @@ class RankObserver final : public ProgressPrinter {
   std::string last_checkpoint_;
 };
 
-/// What one rank of a job tells: all of it while it leads; on a machine that has joined its first
-/// rank shows the job's progress, too; the others tell their launcher alone.
+/// The words of one rank of a job. The leading rank tells everything. On a machine that has joined,
+/// the first rank shows the job's progress, too. The other ranks tell only their launcher.
 class RankVoice final : public progress::Observers {
  public:
   /// Both must outlive it.
   RankVoice(const RankRequest& request, launch::StatusReporter& status, bool guest);
   ~RankVoice() override;
 
-  /// Others can join there: told to whoever has started this rank, and to people while it leads,
-  /// unless an engine brings those who come. `said`: people know of it at the start.
+  /// Others can join there. This rank's launcher is told so, and so are people while the rank
+  /// leads, unless an engine brings newcomers. `said`: people know of it at the start.
   void open_door(std::string address, bool said);
 
-  /// Prints and writes what is due at the end of the run.
+  /// Prints and writes everything that is due at the end of the run.
   void end(const progress::Report& report);
 
   /// nullptr: it shows nothing.
   Terminal* terminal() { return leads_ || guest_ ? &terminal_ : nullptr; }
 
-  /// What this rank says beside its figures.
+  /// This rank's log, beside its figures.
   progress::RankLog& log() noexcept { return log_; }
 
-  /// What people ask of the run by the page, while this rank leads.
+  /// The users' requests from the page, while this rank leads.
   progress::Requests& requests() noexcept { return requests_; }
 
   void on_leading(bool leads) override;
@@ -108,7 +108,7 @@ class RankVoice final : public progress::Observers {
   std::optional<Trackers> trackers_;  // last: they read the monitor
   std::vector<progress::WorkerPlace> places_;
   std::string door_;
-  std::jthread reader_;  // last: it tells the monitor what a sample's tokens mean
+  std::jthread reader_;  // last: it tells the monitor the text of a sample's tokens
 };
 
 /// Asks for the end when the user does, or when the run's time is up.
@@ -123,7 +123,7 @@ class StopWhen {
     return by_user() || (end_ && ++steps_ >= kLeastSteps && end_->expired());
   }
   bool by_user() const noexcept { return request_.requested(); }
-  /// By SIGTERM, which whoever ends one process sends.
+  /// By SIGTERM, which other programs send to end one process.
   bool by_term() const noexcept { return request_.by_term(); }
 
  private:
@@ -133,8 +133,8 @@ class StopWhen {
   int steps_ = 0;
 };
 
-/// What [monitor] asks for, with this job's token and buttons, and said where it is. A page that is
-/// there because of the terminal alone is left out where it cannot be.
+/// Starts the monitor that [monitor] asks for, with this job's token and buttons, and prints its
+/// address. A page that is there only because of the terminal is left out if it cannot be made.
 void start_monitor(std::optional<monitor::Monitor>& monitor, const RankRequest& request,
                    const monitor::Buttons& buttons, Terminal& terminal);
 

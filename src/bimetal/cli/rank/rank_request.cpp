@@ -41,7 +41,7 @@ std::string narrowed(const std::string& text) {
   return bytes;
 }
 
-/// All but the job itself: what is written is what is read.
+/// All fields but the job itself: written and read in one place.
 template <typename Request, typename Field>
 void each_field(Request& request, const Field& field) {
   field("work", request.work);

@@ -1,6 +1,6 @@
 #pragma once
-// What a rank is asked to do. Whoever reads the user's command line makes one for each process that
-// it starts and hands it on in the environment; `bimetal rank` does what it says.
+// The task of one rank. The process that reads the user's command line makes one request for each
+// process that it starts, and hands it on in the environment. `bimetal rank` carries it out.
 
 #include <string>
 #include <string_view>
@@ -15,7 +15,7 @@ inline constexpr const char* kRequestVariable = "BIMETAL_REQUEST";
 
 enum class Work { train, serve_parameters, plan, evaluate, generate };
 
-/// What `bimetal plan` shows.
+/// The output of `bimetal plan`.
 struct PlanOutput {
   bool json = false;
   bool details = false;  ///< tables, too
@@ -25,24 +25,24 @@ struct PlanOutput {
 
 /// The text that `bimetal generate` is to write.
 struct TextWish {
-  std::string run;  ///< what has been trained
+  std::string run;  ///< the trained model: a checkpoint or folder
   std::string prompt;
   std::string tokenizer;  ///< empty: the one of `run`
   predict::Sampling sampling = {};
 };
 
-/// Empty texts stand for what was not asked for.
+/// A rank's whole request. Empty texts stand for options that were not given.
 struct RankRequest {
   Work work = Work::train;
   job::JobConfig job = {};
-  std::string worker = "auto";  ///< spec of what it computes on
+  std::string worker = "auto";  ///< spec of its device
 
   // For the process that leads the job. Others take no notice.
   std::string report = {};                       ///< where figures are written
   std::string resume = {};                       ///< the checkpoint to go on from
   std::string profile = {}, profile_trace = {};  ///< see profile_output.h
   bool summary = true;                           ///< prints the closing table
-  bool json = false;  ///< prints figures as JSON; what else a training prints is not for there
+  bool json = false;  ///< prints figures as JSON; a training's other output does not go there
   double stop_after_s = 0;  ///< > 0: seconds of training after which the job ends well
 
   bool joined = false;    ///< on another machine than the one that the job was started on
@@ -64,10 +64,10 @@ bool has_servers(const RankRequest& request);
 /// JSON; bytes of any encoding are kept.
 std::string to_text(const RankRequest& request);
 
-/// The way back. Error(CorruptData) for what is none; those of job::parse_job.
+/// The way back. Error(CorruptData) for text that is none; those of job::parse_job.
 RankRequest parse_request(std::string_view text);
 
-/// The same for the ranks of another machine, without what is this one's.
+/// The same for the ranks of another machine, without the parts that are this machine's.
 RankRequest for_other_machines(RankRequest request);
 
 }  // namespace bimetal::cli

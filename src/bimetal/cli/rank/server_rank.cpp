@@ -59,7 +59,7 @@ ps::DirectoryOptions directory_of(const launch::RankEnvironment& env, const Rank
   return options;
 }
 
-/// What a worker or a server has to say, and its library, is told to those who watch the job.
+/// The log of a worker or a server, and of its library, for those that watch the job.
 class ProcessLog final : public progress::Observer {
  public:
   ProcessLog() {
@@ -76,7 +76,7 @@ class ProcessLog final : public progress::Observer {
   progress::RankLog log_;
 };
 
-/// Of a machine that has joined the job: the first one's terminal shows the rest.
+/// For a machine that has joined the job: the first machine's terminal shows the rest.
 class DataPrinter final : public progress::Observer {
  public:
   void on_phase(const std::string&) override { terminal_.clear(); }
@@ -88,7 +88,7 @@ class DataPrinter final : public progress::Observer {
   ProgressPrinter printer_{terminal_, progress::progress_line};
 };
 
-/// What servers and workers are asked and given alike.
+/// The options that servers and workers have in common.
 train::TrainerOptions trainer_of(StopWhen& stop) {
   train::TrainerOptions options;
   options.host_name = asio::ip::host_name();
@@ -113,8 +113,8 @@ int serve(const launch::RankEnvironment& env, const RankRequest& request,
   run.trainer.log = &log.log();
   if (!request.resume.empty()) run.trainer.resume = request.resume;
   if (request.server == 0) net::note_if_plain(run.listen_host, run.credentials.encryption);
-  // Of the others the one that stands in for server 0 may have something to tell. The monitor's
-  // address is server 0's, and is gone with it.
+  // Among the others, the stand-in for server 0 may have something to tell. The monitor's address
+  // is server 0's, and is gone with it.
   Terminal terminal;
   RankObserver observer(
       terminal, request.stop_after_s > 0 ? progress::rate_line : progress::progress_line, status);

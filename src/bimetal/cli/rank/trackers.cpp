@@ -75,7 +75,7 @@ bool python_has(const std::string& name) {
          (home != nullptr && has_package_below(fs::path(home) / ".local", name));
 }
 
-/// What of the job others may see.
+/// The part of the job that others may see.
 Json shown(job::JobConfig job) {
   job.data.path = without_secrets(job.data.path);
   job.model.weights = without_secrets(job.model.weights);
@@ -147,7 +147,7 @@ class Trackers::Child {
     if (out_.empty()) to_.close();
   }
 
-  /// What it has said since: one line each, without signs of life.
+  /// The lines that it has written since, without signs of life.
   std::vector<std::string> lines() {
     const auto before = text_.size();
     launch::read_available(from_, text_);

@@ -1,5 +1,5 @@
 #pragma once
-// Who hands a job's figures on to experiment trackers (docs/trackers.md): a process in Python that
+// Hands a job's figures on to experiment trackers (docs/trackers.md), by a process in Python that
 // reads the job's monitor as a browser does. This program knows none of them.
 
 #include <chrono>
@@ -19,26 +19,26 @@ namespace bimetal::cli {
 /// Python has it and the run is one that somebody has asked for (no demo, no measurement).
 std::vector<std::string> trackers_of(const RankRequest& request);
 
-/// Where TensorBoard's scalars go: [monitor] tensorboard_dir, else, if it is among the trackers, a
-/// folder beside the checkpoints; empty: nowhere.
+/// The folder of TensorBoard's scalars: [monitor] tensorboard_dir. If that is not set and
+/// TensorBoard is among the trackers, a folder beside the checkpoints. Empty: none.
 std::string tensorboard_folder(const job::JobConfig& job);
 
 /// How the run has ended, in the words of trackers.
 enum class RunEnd { finished, interrupted, moved, failed };
 
-/// That process. Whatever becomes of it, the job goes on: it is told of on the terminal, and not
-/// waited for but at the end, a few seconds. Use from one thread.
+/// That process. The job goes on even if that process fails: the terminal tells of it. The job
+/// waits for it only at the end, a few seconds. Use from one thread.
 class Trackers final : public progress::Observer {
  public:
-  /// Starts it. `monitor` listens; both others must outlive this. What cannot be started is told of
-  /// on the terminal.
+  /// Starts it. `monitor` listens; both others must outlive this. The terminal tells of a tracker
+  /// that cannot be started.
   Trackers(const RankRequest& request, monitor::Monitor& monitor, Terminal& terminal);
   /// A run that has not ended has failed.
   ~Trackers() override;
   Trackers(const Trackers&) = delete;
   Trackers& operator=(const Trackers&) = delete;
 
-  /// Waits for what is left to be handed on, while the process shows that it is at it.
+  /// Waits for the rest to be handed on, while the process shows that it is at work.
   void end(RunEnd how);
 
   /// Both only look whether there is something to tell, now and then.

@@ -38,7 +38,7 @@ net::Token token_of(const HostOptions& options) {
   return token.empty() && options.share ? net::Token::generate() : token;
 }
 
-/// Whom the code lets in is told the store's port.
+/// Machines that the code lets in are told the store's port.
 net::Endpoint store_endpoint(const HostOptions& options) {
   if (!options.share) return net::parse_endpoint(options.listen);
   return {share_endpoint(options).host, 0};
@@ -101,7 +101,7 @@ HostMeeting::HostMeeting(const HostOptions& options, int world_size, launch::Sig
       world_size_(world_size),
       token_(token_of(options)),
       server_(serve_meeting(store_endpoint(options), token_)),
-      // The ranks here go by the address that others use, too: it is what they publish.
+      // The ranks here use the same address as others, because they publish it.
       address_{address_of(options, server_->endpoint().host), server_->endpoint().port},
       store_(
           rendezvous::connect_store(address_, token_, Deadline::after(std::chrono::seconds(10)))),

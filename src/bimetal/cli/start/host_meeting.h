@@ -1,6 +1,6 @@
 #pragma once
 // The machine on which a job of several was started: it serves the store, says how others get in,
-// and waits for them. What the job is does not matter here.
+// and waits for them. The kind of job does not matter here.
 
 #include <functional>
 #include <memory>
@@ -24,8 +24,8 @@ namespace bimetal::cli {
 /// --share, --listen, --world-size, --token-file and --encrypt.
 void add_host_options(CLI::App& command, HostOptions& options);
 
-/// Of a job whose first machine has `here` workers. Encrypts what is shared. Error(InvalidArgument)
-/// where `options` leave it open or name fewer.
+/// The world size of a job whose first machine has `here` workers. Shared jobs are encrypted.
+/// Error(InvalidArgument) where `options` leave it open or name fewer.
 int world_size_of(const HostOptions& options, int here);
 
 /// Use from one thread.
@@ -33,13 +33,13 @@ class HostMeeting {
  public:
   using Say = std::function<void(const std::string&)>;
 
-  /// `say` gets what the user is to know. Errors of the store's server; Unauthorized beyond
-  /// loopback without a token.
+  /// `say` gets news for the user. Errors of the store's server; Unauthorized beyond loopback
+  /// without a token.
   HostMeeting(const HostOptions& options, int world_size, launch::SignalWatch& signals, Say say);
 
   int world_size() const { return world_size_; }
   const net::Token& token() const { return token_; }
-  /// Of the store, as all machines use it.
+  /// The address of the store, as all machines use it.
   const net::Endpoint& address() const { return address_; }
   launch::JobStore& store() { return store_; }
   launch::JobBoard& board() { return board_; }

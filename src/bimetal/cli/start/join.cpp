@@ -39,7 +39,7 @@ struct JoinArguments : JoinOptions {
   bool server = false;
 };
 
-/// What ranks are to do, as this machine does it: paths may differ here.
+/// The ranks' request, adapted to this machine: paths may differ here.
 RankRequest request_here(const launch::JobOffer& offer, const JoinArguments& arguments) {
   auto request = parse_request(offer.request);
   if (!arguments.data_path.empty()) request.job.data.path = arguments.data_path;
@@ -99,14 +99,14 @@ class GuestWatch {
   bool over();
 
   /// Runs the workers, which have a second to end once the job is over, says that it is, and gives
-  /// the exit status. Errors: launch::JobFailed; PeerLost where the job's machine is gone, and what
-  /// was wrong with the workers follows from that.
+  /// the exit status. Errors: launch::JobFailed; PeerLost where the job's machine is gone, and the
+  /// workers' errors follow from that.
   int run(launch::LaunchPlan plan, launch::SignalWatch& signals);
 
  private:
   enum class Job { there, ended, gone };
 
-  /// `seen_here`: what a worker says of it; empty if none does.
+  /// `seen_here`: a worker's words on it; empty if there are none.
   Error gone_error(const std::string& seen_here) const;
 
   rendezvous::Store& store_;

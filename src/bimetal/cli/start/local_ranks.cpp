@@ -226,7 +226,7 @@ void tell_of_failed_ranks(launch::LaunchPlan& plan, const LocalRanks& ranks,
   }
   name_by_place(plan, ranks.request.job.mesh);
   plan.on_failure = [&store, first = plan.first_rank](int index, const Error& how) {
-    // Whatever it was to the rank itself, to the others it is a lost peer.
+    // To the others any failure of this rank is a lost peer.
     const Error note(
         ErrorCode::PeerLost,
         fmt::format("on {}, before all ranks had met: {}", own_host_name(), how.what()),
@@ -234,7 +234,7 @@ void tell_of_failed_ranks(launch::LaunchPlan& plan, const LocalRanks& ranks,
     try {
       rendezvous::note_failure(store, rendezvous::fault_key(), note, Deadline::after(kToLeaveWord));
     } catch (const Error&) {
-      // The store is gone, and with it whoever would look.
+      // The store is gone, and with it anybody who would look.
     }
   };
 }

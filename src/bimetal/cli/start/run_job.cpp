@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds kForTheCause{3000}, kForASign{500};
 std::optional<Error> cause_from_elsewhere(launch::JobBoard& board, const Error& seen_here,
                                           launch::SignalWatch& signals) {
   board.know_no_cause();
-  // Who aborts an operation can speak, and may be about to say more.
+  // A rank that aborts an operation is alive, and may be about to say more.
   const auto for_a_sign =
       Deadline::after(seen_here.code() == ErrorCode::Aborted ? kForTheCause : kForASign);
   const auto deadline = Deadline::after(kForTheCause);
@@ -57,7 +57,7 @@ class TroubleNote {
     try {
       board_.note_trouble();
     } catch (const std::exception&) {
-      // Whoever cannot be told is told nothing else either.
+      // A launcher that cannot be told this is told nothing else either.
     }
   }
 
@@ -70,7 +70,7 @@ class TroubleNote {
 Error with_resume_hint(const launch::JobFailed& failure) {
   std::string text = failure.what();
   if (!failure.rescue().empty()) text += fmt::format("\n  Of zero.copies: {}", failure.rescue());
-  // What was saved may have gone with what the job has failed of.
+  // The checkpoint may have been lost with the cause of the failure.
   std::error_code gone;
   if (const auto& checkpoint = failure.last_checkpoint();
       std::filesystem::is_directory(checkpoint, gone)) {
@@ -87,7 +87,7 @@ void tell_of_stop(const RankRequest& request, launch::JobBoard& board) {
   try {
     board.fail({ErrorCode::Aborted, "stopped by Ctrl-C there"}, own_host_name());
   } catch (const Error&) {
-    // Whoever cannot be told sees that these ranks are gone.
+    // A process that cannot be told sees that these ranks are gone.
   }
 }
 
@@ -101,7 +101,7 @@ Error agreed_cause(const launch::JobFailed& failure, launch::JobBoard& board,
       return with_resume_hint({{*cause, false}, failure.last_checkpoint(), failure.rescue()});
     }
   } catch (const Error&) {
-    // The store is gone with the host; what this machine saw is then the best there is to tell.
+    // The store is gone with the host; this machine's own error is then the best one to tell.
   }
   return with_resume_hint(failure);
 }

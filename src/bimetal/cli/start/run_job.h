@@ -1,6 +1,6 @@
 #pragma once
-// Running the ranks of this machine, of a job that is here alone or on several machines, which this
-// one may have started.
+// Runs this machine's ranks of a job, which is here alone or on several machines. This machine may
+// have started it.
 
 #include <CLI/CLI.hpp>
 #include <string>
@@ -29,12 +29,11 @@ std::vector<int> first_servers(int count);
 /// A plan without the parts that depend on the rendezvous: first_rank, world_size, store, token.
 launch::LaunchPlan plan_of(const LocalRanks& ranks);
 
-/// Has the launcher of `plan`, made of `ranks`, leave word in the job's store of each process of it
-/// that fails, for whoever waits for it there: ranks to meet it, or those who look for a parameter
-/// server. Ranks of a mesh get the name of their place in it. Where the copy of a server is on
-/// another machine, and shows from then on how the job goes on, the user is told; and servers that
-/// still run when the job is done, stopped ones for example, are ended. `plan`,
-/// `ranks` and `store` must outlive the launch.
+/// Makes the launcher of `plan`, made of `ranks`, note each of its processes that fails in the
+/// job's store. Ranks that wait to meet it, or look for a parameter server, read it there. Ranks of
+/// a mesh get the name of their place in it. If a server's copy is on another machine and shows the
+/// job's progress from then on, the user is told. Servers that still run when the job is done,
+/// stopped ones for example, are ended. `plan`, `ranks` and `store` must outlive the launch.
 void tell_of_failed_ranks(launch::LaunchPlan& plan, const LocalRanks& ranks,
                           rendezvous::Store& store);
 
@@ -53,8 +52,7 @@ int run_shared_job(const launch::LaunchPlan& plan, const RankRequest& request,
 /// Tells the user how a job ended that did not fail, and returns the exit status.
 int conclude(const launch::LaunchResult& result);
 
-/// What the first Ctrl-C makes of what is asked of ranks, told when it comes. Work that saves
-/// nothing just ends.
+/// Tells, when the first Ctrl-C comes, how ranks will end. Work that saves nothing just ends.
 void announce_stop(const RankRequest& request);
 
 // The machine on which a job of several was started serves the store, waits for the others, and

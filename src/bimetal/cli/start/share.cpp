@@ -65,7 +65,7 @@ std::optional<std::string> read_line(const std::string& prompt) {
   return line;
 }
 
-/// Somebody at a terminal may type again what cannot be right; a script may not.
+/// A user at a terminal may correct a wrong code. A script may not.
 std::optional<std::string> type_code(const std::string& host, const std::string& complaint) {
   const bool somebody_there = is_terminal(0);
   if (!complaint.empty()) {

@@ -22,11 +22,11 @@ struct HostOptions {
   bool share = false;      ///< others are let in by a code (share.h)
 
   bool expects_others() const { return share || !listen.empty(); }
-  /// Workers over all machines, of which `here` are this one's. 0: the user has to say.
+  /// The workers over all machines, `here` of them on this one. 0: the user has to say.
   int all_workers(int here) const { return world_size == 0 && share ? here + 1 : world_size; }
 };
 
-/// Where a shared job is found unless the user says otherwise.
+/// The port of a shared job unless the user says otherwise.
 inline constexpr std::uint16_t kSharePort = 29400;
 
 /// This machine's name, for messages on the others.
@@ -39,21 +39,22 @@ void encrypt_unless_told(bool encrypted = true);
 /// Error(InvalidArgument) where it has no network.
 std::vector<std::string> addresses_to_share();
 
-/// Where `--share` listens for machines that want to join; `--listen` may say it.
+/// The address at which `--share` listens for machines that want to join. `--listen` may set it.
 net::Endpoint share_endpoint(const HostOptions& options, std::uint16_t port = kSharePort);
 
-/// A shared job, or what else others are let into by a code, for as long as they may join it.
+/// A shared job, or something else that others are let into by a code, for as long as they may join
+/// it.
 class Share {
  public:
   /// `store`: the job's. `port`: where it is found unless `options` say. The code is not shown yet.
   Share(const HostOptions& options, const net::Token& token, std::uint16_t store,
         std::uint16_t port = kSharePort);
 
-  /// Others see it by `bimetal join` alone, or where another `purpose` is said, by what that is
-  /// joined with. Says what is missing, if that can't be.
+  /// Others see it by `bimetal join` alone, or, for another `purpose`, by the command that joins
+  /// that. Says what is missing if others can't see it.
   void announce(const std::string& job, int workers, const std::string& purpose = "");
 
-  /// What the user is to do on the other machine, and the code.
+  /// The instructions for the other machine, and the code.
   std::string invitation() const;
   /// "bimetal join 192.168.1.5", with the port where it is another one.
   std::string how_to_join() const;

@@ -44,12 +44,12 @@ Deadline in_time() {
 /// The launchers of the other machines, by the job's store. Use from one thread.
 class ByStore final : public launch::OtherLaunchers {
  public:
-  /// `machines`: all of the job, of which this is number `own`.
+  /// `machines`: all machines of the job; this is number `own`.
   ByStore(launch::JobStore& store, launch::JobBoard& board, launch::SignalWatch& signals,
           const launch::HostsPlan& plan)
       : store_(store), board_(board), signals_(signals), plan_(plan) {}
 
-  /// Where the first machine's ranks will be met; nothing if the user gave up.
+  /// The address at which the first machine's ranks will meet; nothing if the user gave up.
   std::optional<net::Endpoint> meeting_point() {
     std::optional<std::string> place;
     if (!wait_until([&] { return (place = store_.try_get(kMeetingPoint, in_time())).has_value(); },
@@ -92,7 +92,7 @@ class ByStore final : public launch::OtherLaunchers {
     try {
       board_.fail(why, own_host_name());
     } catch (const Error&) {
-      // Whoever cannot be told sees that the ranks are gone.
+      // A machine that cannot be told sees that the ranks are gone.
     }
   }
 
@@ -185,7 +185,7 @@ bool is_script(const std::string& word) {
   return word.ends_with(".py");
 }
 
-/// What this machine runs: its own script of the name, or what its user says.
+/// The command that this machine runs: its own script of that name, or what its user says.
 std::vector<std::string> command_here(const launch::JobOffer& offer, const JoinOptions& options,
                                       const std::string& host) {
   if (!options.command.empty()) return options.command;

@@ -54,7 +54,7 @@ struct TrainArguments {
   HostOptions host;
   int servers_here = 0;  ///< 0: all
   bool no_elastic = false;
-  RankRequest request;  ///< what is left to the ranks
+  RankRequest request;  ///< the part that is left to the ranks
   RunRank run_rank;
 };
 
@@ -130,7 +130,7 @@ bool is_elastic(const TrainArguments& arguments, const job::JobConfig& job) {
   return asked && !arguments.no_elastic && job::may_be_elastic(job);
 }
 
-/// Whoever started this rank must let it live when another one is lost.
+/// The launcher of this rank must let it live when another rank is lost.
 void require_to_go_on(const launch::RankEnvironment& env, bool elastic) {
   if (!elastic && !env.door.empty()) {
     throw Error(ErrorCode::InvalidArgument,

@@ -20,7 +20,8 @@ Deadline deadline_after(double seconds) {
   return Deadline::after(milliseconds_of(seconds));
 }
 
-/// A job that is not there may be one that is there no more: who waits for it is told so early.
+/// A job that is not there may be one that is there no more: a process that waits for it is told so
+/// early.
 std::unique_ptr<rendezvous::Store> find_job(const net::Endpoint& host, const net::Token& token,
                                             Deadline deadline, const std::string& name,
                                             Terminal& terminal) {

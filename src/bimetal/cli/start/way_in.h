@@ -2,8 +2,8 @@
 // The way of a machine into a job that waits on another one, whatever the job is: found, let in,
 // and told to start.
 //
-// `bimetal launch` on machines whose users let each other in: each starts its own ranks, of the
-// script that it has itself.
+// `bimetal launch` on machines whose users let each other in: each starts its own ranks, with its
+// own copy of the script.
 
 #include <memory>
 #include <optional>
@@ -29,7 +29,7 @@ namespace bimetal::cli {
 struct JoinOptions {
   std::string host, token_file;
   double join_timeout_s = 60;
-  // Of a job by `bimetal launch`.
+  // For a job of `bimetal launch`.
   std::optional<int> ranks;
   std::vector<std::string> command;  ///< what this machine runs; empty: the job's script
 };
@@ -37,7 +37,7 @@ struct JoinOptions {
 /// HOST, --token-file, --join-timeout and --encrypt, and of launched jobs -n and COMMAND.
 void add_join_options(CLI::App& command, JoinOptions& options);
 
-/// Where the job's store is, and how one is let in there.
+/// The address of the job's store, and how to be let in there.
 struct WayIn {
   net::Endpoint store;
   net::Token token;
@@ -82,9 +82,9 @@ class Leaving {
   launch::JobBoard& board_;
 };
 
-/// The first machine, with the first `ranks` of `world_size` ranks. Waits for the others, runs what
-/// `plan` says, and stays until all have ended. Errors: those of HostMeeting and
-/// launch::run_on_hosts, and what has failed on another machine. Exit status as of run_and_tell().
+/// The first machine, with the first `ranks` of `world_size` ranks. Waits for the others, runs
+/// `plan`, and stays until all have ended. Errors: those of HostMeeting and launch::run_on_hosts,
+/// and a failure on another machine. Exit status as of run_and_tell().
 int share_launch(launch::HostsPlan plan, int ranks, int world_size, const HostOptions& options);
 
 /// Another machine of such a job. Without a command of its own it runs a script of its own folder

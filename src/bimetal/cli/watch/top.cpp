@@ -42,7 +42,7 @@ class Screen {
 namespace {
 
 constexpr const char* kNotKnown = "–";
-// Of a job that goes on, however slowly: longer than most steps take.
+// For a job that goes on, however slowly: longer than most steps take.
 constexpr double kLongStep = 10.0;
 
 /// Escape sequences of a stranger's could do anything to the terminal.
@@ -108,7 +108,7 @@ std::string rates_of(const monitor::Status& status) {
   return line;
 }
 
-/// What only some jobs have.
+/// Columns that only some jobs have.
 struct Columns {
   bool stage, staleness;
 };
@@ -172,7 +172,7 @@ constexpr const char* kClearBelow = "\x1b[J";
 
 }  // namespace
 
-/// What `bimetal top` shows, line by line; control characters of what the job says are taken out.
+/// The lines of `bimetal top`. Control characters in the job's texts are taken out.
 std::vector<std::string> status_lines(const monitor::Status& status) {
   std::vector<std::string> lines = {progress_of(status)};
   if (status.step > 0) lines.push_back(rates_of(status));
@@ -289,7 +289,7 @@ class Top {
     }
   }
 
-  /// `head`, and what is known of the job.
+  /// Shows `head`, and the facts on the job.
   void show_lines(std::vector<std::string> head) {
     if (arguments_.json) return;
     const auto lines = status_lines(*last_);

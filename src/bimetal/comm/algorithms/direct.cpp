@@ -53,7 +53,7 @@ void DirectExchange::post_contributions() {
   }
 }
 
-// A result lands on what this rank has contributed to it, which has left this memory by then.
+// A result lands on this rank's own contribution to it, which has left this memory by then.
 void DirectExchange::post_results() {
   for (int step = 1; step < channel_.size(); ++step) {
     const int from = channel_.neighbour(step);

@@ -62,8 +62,7 @@ class DirectExchange {
 using ConstSegments = std::vector<std::span<const std::byte>>;
 using MutableSegments = std::vector<std::span<std::byte>>;
 
-/// Copies what a rank has for itself. The two may be the same memory: gathering in place is
-/// allowed.
+/// Copies a rank's own part. The two may be the same memory: gathering in place is allowed.
 void copy_own(std::span<const std::byte> from, std::span<std::byte> to);
 
 /// Rank r's `own` becomes output[r] on the root; `output` is ignored elsewhere.

@@ -15,8 +15,8 @@
 namespace bimetal::comm {
 namespace {
 
-// What each island owns of a block on average: while one is between the islands the next is reduced
-// inside, so that the links never wait for the memory.
+// The average size of an island's piece of a block: while one is between the islands the next is
+// reduced inside, so that the links never wait for the memory.
 constexpr std::size_t kPieceOfBlock = std::size_t{512} << 10;
 
 // One call on one rank. Block by block: reduced inside, exchanged, spread inside.

@@ -23,7 +23,7 @@ struct Reduction {
   /// The same for the last contribution to an element: avg's division follows.
   Combine combine_last() const;
 
-  /// What is left to do when all contributions are in: avg's division.
+  /// The work left when all contributions are in: avg's division.
   void finish(std::span<std::byte> data) const;
 };
 

@@ -15,7 +15,7 @@
 namespace bimetal::comm {
 namespace {
 
-// What flows on the ring of one call. A message posted here is sent on when it has landed, and so
+// The messages on the ring of one call. A message posted here is sent on when it has landed, and so
 // in the order of the postings.
 class Ring {
  public:
@@ -43,8 +43,8 @@ class Ring {
   int steps() const { return channel_.size() - 1; }
 
  private:
-  // Some parts to a segment, so that a step need not wait for all of it, but not so small that what
-  // each part costs by itself would count.
+  // Some parts to a segment, so that a step need not wait for all of it, but not so small that the
+  // cost of each part by itself would count.
   static std::size_t part_bytes_for(std::size_t segment_bytes) {
     constexpr std::size_t kLeast = std::size_t{32} << 10;
     constexpr std::size_t kAligned = 4096;
@@ -140,8 +140,8 @@ void ring_all_gather_bytes(Channel& channel, std::span<const std::byte> own, Gat
   ring_all_gather(channel, segments);
 }
 
-// What is gathered lands in segments that were sent on before: it comes only after the part of the
-// same place has made its way round the ring, hence out of this memory.
+// Gathered parts land in segments that were sent on before. Such a part comes only after the part
+// of the same place has gone round the ring, and has thus left this memory.
 void ring_all_reduce(Channel& channel, const Segments& segments, const Reduction& reduction) {
   if (channel.size() == 1) return reduction.finish(segments[0]);
   Ring ring(channel, segments);

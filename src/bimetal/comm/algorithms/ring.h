@@ -37,9 +37,9 @@ void ring_all_gather_bytes(Channel& channel, std::span<const std::byte> own, Gat
 /// of all, in the same bits. The one after the other of the two above, without a pause between.
 void ring_all_reduce(Channel& channel, const Segments& segments, const Reduction& reduction);
 
-// Chains: the ranks in a row, from the root on. Each passes on what it gets, part by part. Every
-// link carries a message at most once each way, whatever the number of ranks; at the root of a
-// binomial tree it is ⌈log₂n⌉ times. But a part takes n-1 steps to the end (the pipelined chain of
+// Chains: the ranks in a row, from the root on. Each passes on its input, part by part. Every link
+// carries a message at most once each way, whatever the number of ranks; at the root of a binomial
+// tree it is ⌈log₂n⌉ times. But a part takes n-1 steps to the end (the pipelined chain of
 // Worringen, "Pipelining and overlapping for MPI collective operations", 2003).
 
 /// Whether a chain is quicker than a tree: for long messages, from three ranks on. The same answer

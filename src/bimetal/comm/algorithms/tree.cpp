@@ -91,8 +91,8 @@ void recursive_doubling_all_reduce(Channel& channel, std::span<std::byte> data, 
     return;
   }
 
-  // Each exchange receives into memory of its own and leaves its result there, so that what was
-  // sent stays as it is without waiting.
+  // Each exchange receives into memory of its own and leaves its result there, so that sent data
+  // stays as it is without waiting.
   const auto rounds = std::bit_width(static_cast<unsigned>(layout.active));
   std::span<std::byte> free = channel.scratch(rounds * data.size());
   std::span<std::byte> current = data;
@@ -185,7 +185,8 @@ void halving_doubling_all_reduce(Channel& channel, std::span<std::byte> data,
   }
 }
 
-// What a rank has doubles in each step. It lies in the order of the ring, from this rank on.
+// The data that a rank holds doubles in each step. It lies in the order of the ring, from this rank
+// on.
 void doubling_all_gather(Channel& channel, const std::vector<std::span<std::byte>>& segments) {
   const std::size_t size = segments.size(), bytes = segments[0].size();
   const auto all = channel.scratch(size * bytes);

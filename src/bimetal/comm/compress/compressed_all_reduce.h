@@ -43,9 +43,9 @@ class CompressedAllReduce {
   /// give.
   void set_state(std::span<const NamedValues> state);
 
-  /// What all ranks together have not got across yet: the same on each (but BUCKET.basis, which
-  /// between islands only those ranks have that stand for one, as rank 0 does), and of any use to
-  /// a world of another size. Collective; throws what Work::wait() would.
+  /// The error feedback of all ranks together, for a world of any size. It is the same on each
+  /// rank, except BUCKET.basis: between islands only those ranks have it that stand for an island,
+  /// as rank 0 does. Collective; throws what Work::wait() would.
   std::vector<NamedValues> whole_state(std::optional<Deadline> deadline = {});
 
   /// Takes this rank's part of a whole_state(): an equal one for each rank that sends compressed

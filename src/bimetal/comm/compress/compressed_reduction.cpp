@@ -68,8 +68,8 @@ void compressed_all_reduce(Channel& channel, Buffer data, ReduceOp op,
 
 namespace {
 
-// What the first rank of the island adds to its own memory is the island's; the others' parts of a
-// sum over all ranks are zeros.
+// The first rank of the island keeps the island's residual in its own memory. The others' parts of
+// a sum over all ranks are zeros.
 void keep_nothing(const Compression& compression, std::size_t count) {
   if (!compression.memory) return;
   compression.memory->residual.assign(count, 0.0f);
@@ -120,8 +120,8 @@ std::span<float> accumulated(std::span<float> data, const Compression& compressi
   return residual;
 }
 
-// What is sent is no longer owed, and has no momentum left that is owed (momentum factor masking,
-// Lin et al. §3.3).
+// Sent values leave the residual, and their momentum is cleared (momentum factor masking, Lin et
+// al. §3.3).
 void settle(BucketMemory& memory, std::span<const std::uint32_t> sent) {
   const bool finite =
       std::ranges::all_of(sent, [&](std::uint32_t i) { return std::isfinite(memory.residual[i]); });

@@ -76,8 +76,8 @@ void check_memory(const Compression& compression, std::size_t count) {
   }
 }
 
-// 24 bits of what makes the factors comparable, the matrices' shapes and the Q they start from, so
-// that ranks notice when theirs differ.
+// A digest of 24 bits of the matrices' shapes and the Q they start from, on which the factors
+// depend, so that ranks notice when theirs differ.
 std::uint32_t factor_bits(const Compression& compression) {
   Checksum sum;
   for (const Matrix& matrix : compression.matrices) {
@@ -217,8 +217,8 @@ void remember_lost(std::span<const float> wanted, std::span<const float> sent, f
 
 namespace {
 
-// What is not finite has every bit of the exponent set: adding the exponent's lowest bit then
-// carries into the sign. No branch and no comparison, so that the loop vectorises for any
+// A value that is not finite has every bit of its exponent set: adding the exponent's lowest bit
+// then carries into the sign. No branch and no comparison, so that the loop vectorises for any
 // processor.
 template <typename Bits, Bits kExponent, typename Value>
 bool finite_bits(std::span<const Value> values) noexcept {

@@ -57,10 +57,11 @@ struct Matrix {
   std::size_t count() const noexcept { return rows * cols; }  ///< elements
 };
 
-/// What one bucket of gradients remembers on one rank from call to call. Made empty; the first call
+/// One rank's state of one bucket of gradients, kept from call to call. Made empty; the first call
 /// gives it its sizes. It belongs to the call from its begin until its Work is done.
 struct BucketMemory {
-  std::vector<float> residual;  ///< what this rank has not yet got across; one per element
+  std::vector<float> residual;  ///< values that this rank has not delivered yet; one per
+                                ///< element
   std::vector<float> velocity;  ///< topk with momentum: its momentum; one per element
   std::vector<float> basis;  ///< powersgd: the matrices' Q, one after the other; alike everywhere
 };
@@ -68,7 +69,7 @@ struct BucketMemory {
 /// Compression of one call. All ranks name the same, memory apart; a rank that names another gets
 /// CallMismatch, as it would for another count.
 struct Compression {
-  Scheme scheme = Scheme::none;                  ///< what is sent in place of the numbers
+  Scheme scheme = Scheme::none;                  ///< the form sent in place of the numbers
   CompressedLinks links = CompressedLinks::all;  ///< between which ranks
 
   /// topk: the share of elements that each rank sends, above 0, at most 1.
@@ -83,38 +84,39 @@ struct Compression {
   /// are sent as they are. None: the whole buffer is folded into one matrix, nearly square.
   std::vector<Matrix> matrices = {};
 
-  /// Error feedback: what this call loses is added to the next one with the same memory. None: what
-  /// is lost is lost. Every rank has its own, and either all of them have one or none.
+  /// Error feedback: the loss of this call is added to the next one with the same memory. None:
+  /// losses are final. Every rank has its own, and either all of them have one or none.
   std::shared_ptr<BucketMemory> memory = {};
 };
 
-/// Of the same buckets step after step (compressed_all_reduce.h).
+/// Options for the same buckets, step after step (compressed_all_reduce.h).
 struct CompressedAllReduceOptions {
   /// `memory` and `matrices` are left empty: they are each bucket's own.
   Compression compression = {};
-  bool error_feedback = true;  ///< what was not sent is added to the next message
+  bool error_feedback = true;  ///< values that were not sent are added to the next message
   /// topk: over so many steps the density falls to compression.density (see warmup_density()).
   std::int64_t warmup_steps = 0;
 };
 
-/// What ranks compare of a call's compression.
+/// The part of a call's compression that ranks compare.
 struct CompressionTag {
   Scheme scheme = Scheme::none;                  ///< as Compression has it
   CompressedLinks links = CompressedLinks::all;  ///< as Compression has it
-  std::uint32_t detail = 0;  ///< what the scheme's messages depend on besides the count
+  std::uint32_t detail = 0;  ///< further facts that the scheme's messages depend on besides
+                             ///< the count
 
   friend bool operator==(const CompressionTag&, const CompressionTag&) = default;
 
   /// Scheme and links in one byte of a frame's header, and back.
   std::uint8_t code() const noexcept;
-  /// Of a message's header.
+  /// Reads the fields of a message's header.
   static CompressionTag from(std::uint8_t code, std::uint32_t detail) noexcept;
 };
 
 /// Elements that each rank sends by topk.
 std::size_t kept_elements(double density, std::size_t count);
 
-/// The tag of a call with `count` elements. Error(InvalidArgument) for what can never work:
+/// The tag of a call with `count` elements. Error(InvalidArgument) for calls that can never work:
 /// integers, an operation other than sum and avg, a parameter outside its range, matrices that do
 /// not add up to the buffer, memory of another size.
 CompressionTag tag_of(const Compression& compression, std::size_t count, DType dtype, ReduceOp op);
@@ -137,7 +139,7 @@ void remember_lost(std::span<const float> wanted, std::span<const float> sent, f
 bool all_finite(std::span<const float> values) noexcept;
 bool all_finite(std::span<const double> values) noexcept;  ///< whether none is infinite or NaN
 
-/// Replaces what is not finite by 0.
+/// Replaces values that are not finite by 0.
 void forget_not_finite(std::span<float> values);
 
 /// velocity[i] = momentum × velocity[i] + gradient[i]; residual[i] += velocity[i]. (Momentum

@@ -1,7 +1,7 @@
 // All-reduce of encoded elements in two exchanges: every rank sends each other one that one's piece
 // of the buffer; the owner of a piece decodes and adds in float32, encodes the sum once and sends
-// it to all. So an element is rounded twice, however many ranks there are, and each link carries
-// what a ring would put on it.
+// it to all. So an element is rounded twice, however many ranks there are, and each link carries as
+// much as with a ring.
 
 #include "bimetal/comm/compress/dense_reduction.h"
 
@@ -83,7 +83,8 @@ namespace {
 constexpr std::size_t kGrain = kSignBlock;
 static_assert(kGrain % kQuantBlock == 0);
 
-// What is encoded, sent and added at a time: it fits a second-level cache beside its codes.
+// The number of elements encoded, sent and added at a time: with their codes they fit a
+// second-level cache.
 constexpr std::size_t kChunk = std::size_t{64} << 10;
 static_assert(kChunk % kGrain == 0);
 
@@ -204,7 +205,7 @@ class DenseReduction {
     }
   }
 
-  // What the encoding of the sum loses is this rank's to make good.
+  // This rank keeps the error that encoding the sum makes, to correct it later.
   void publish(Elements chunk, std::span<float> sum) {
     const auto ranks = static_cast<float>(channel_.size());
     if (average_) std::ranges::transform(sum, sum.begin(), [&](float s) { return s / ranks; });

@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::size_t kSums = 16;
 
-// What remains of a column, relative to its length, when it is taken for a combination of others.
+// The share of a column's length that must remain. With less, the column counts as a combination of
+// others.
 constexpr double kDependent = 1e-6;
 
 // Below this length a column is as good as zero, and its inverse no float any more.

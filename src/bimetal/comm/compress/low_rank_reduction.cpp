@@ -30,14 +30,14 @@ struct Placed {
   Matrix shape;
   int rank;  // 0: sent as it is
   std::size_t at;
-  std::size_t p_at;  // also of what is sent as it is
+  std::size_t p_at;  // also of parts that are sent as they are
   std::size_t q_at;
 
   std::size_t p_count() const { return rank > 0 ? shape.rows * rank : shape.count(); }
   std::size_t q_count() const { return shape.cols * rank; }
 };
 
-// The whole buffer as one matrix, nearly square, and what is left over.
+// The whole buffer as one matrix, nearly square, and the rest.
 std::vector<Matrix> folded(std::size_t count) {
   if (count == 0) return {};
   const auto rows = static_cast<std::size_t>(std::sqrt(static_cast<double>(count)));
@@ -169,7 +169,7 @@ class LowRankReduction {
   const bool average_;
   BucketMemory* const memory_;
   const std::vector<Placed> matrices_;
-  std::span<float> p_;  // what the first all-reduce sums
+  std::span<float> p_;  // summed by the first all-reduce
   std::span<float> q_;
   std::vector<float> own_q_;  // before the sum: what of this rank's matrix gets across
 };

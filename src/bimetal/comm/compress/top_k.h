@@ -27,7 +27,7 @@ void encode_list(std::span<const float> values, std::span<const std::uint32_t> i
 void add_list(std::span<const std::byte> encoded, std::span<float> sums);
 
 /// Deep Gradient Compression §3.3: how the density falls over the first `warmup_steps` steps, to a
-/// quarter of what it was four times, from 1 towards `density`, and stays there from then on.
+/// quarter of its value four times, from 1 towards `density`, and stays there from then on.
 double warmup_density(double density, std::int64_t step, std::int64_t warmup_steps);
 
 }  // namespace bimetal::comm

@@ -30,12 +30,13 @@ using Clock = std::chrono::steady_clock;
 constexpr int kShortExchanges = 4;
 constexpr std::size_t kFirstProbe = std::size_t{64} << 10;
 constexpr std::size_t kLastProbe = std::size_t{4} << 20;
-// Longer than what a shaper or a switch lets through at once, and than a scheduler's whims.
+// Longer than the data that a shaper or a switch lets through at once, and than a scheduler's
+// whims.
 constexpr std::uint64_t kLongEnough = 10'000'000;  // ns
 
 constexpr int kMeasureAllPairs = 16;
 
-// What a rank has measured with another one, or with those that it has measured with.
+// One rank's measurements with another rank, or with all its partners.
 struct PairFigures {
   std::uint64_t latency_ns = 0;
   std::uint64_t bytes_per_s = 0;
@@ -53,8 +54,8 @@ class Probe {
   }
 
   // In each round every rank has one partner at most, so that no link carries two measurements at a
-  // time. Of many ranks each measures with those of a hypercube alone: all pairs would take as many
-  // rounds as there are ranks, and as many connections of each.
+  // time. In a large world each rank measures only with its neighbours in a hypercube: all pairs
+  // would take as many rounds as there are ranks, and as many connections each.
   PairFigures run() {
     const int size = channel_.size(), places = size + size % 2;
     const bool all_pairs = size <= kMeasureAllPairs;

@@ -29,7 +29,7 @@ class AllReducer {
   /// Before the first run, on all ranks alike: some ranks have memory in common, but not all.
   void use_islands(Islands islands) { islands_ = std::move(islands); }
 
-  /// What every rank must ask for alike; part of each call's fingerprint.
+  /// The algorithm that every rank must ask for; part of each call's fingerprint.
   Algorithm asked() const noexcept { return asked_; }
 
   /// `data` becomes the reduction over all ranks, in the same bits on each.

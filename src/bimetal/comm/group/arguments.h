@@ -1,6 +1,6 @@
 #pragma once
-// Checks of what users pass to a group: Error(InvalidArgument) that says what is wrong, thrown
-// before anything is sent.
+// Checks users' arguments to a group: Error(InvalidArgument) that names the fault, thrown before
+// anything is sent.
 
 #include <cstddef>
 #include <span>
@@ -22,7 +22,7 @@ void check_rank(int rank, int size, std::string_view what);
 /// A rank of the group other than `own`.
 void check_peer(int peer, int own, int size);
 
-/// Both buffers valid, of one type, and whole.count == part.count × size.
+/// Both buffers are valid and have one type, and whole.count == part.count × size.
 void check_whole_and_part(const ConstBuffer& whole, std::string_view whole_name,
                           const ConstBuffer& part, std::string_view part_name, int size);
 

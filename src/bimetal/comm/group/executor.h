@@ -57,7 +57,7 @@ class Timer {
 class Executor {
  public:
   Executor() : thread_([this] { run(); }) {}
-  /// Runs what is still queued, then ends the thread.
+  /// Runs the queued work, then ends the thread.
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;

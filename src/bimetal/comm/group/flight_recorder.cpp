@@ -150,7 +150,7 @@ std::string FlightRecorder::Entry::json() const {
       time_or_null(started_ns), time_or_null(completed_ns),
       timed ? fmt::format("{:.6f}", static_cast<double>(completed_ns - started_ns) / 1e6) : "null",
       timeout_ms, state_of(started_ns, completed_ns, failure.has_value()), completed_ns != 0);
-  // What PyTorch's has no name for:
+  // Fields that PyTorch's recorder has no name for:
   text += fmt::format(
       R"("epoch": {}, "root": {}, "reduce_op": {}, "algorithm": {}, "waiting_for": [{}], "error": )",
       call.epoch, call.root, call.reduce_op ? json_string(to_string(*call.reduce_op)) : "null",

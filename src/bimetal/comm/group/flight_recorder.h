@@ -1,7 +1,7 @@
 #pragma once
-// The last calls of this process in all groups of a job, kept for a failure: what was called, how
-// far it got, when, and for which ranks it waited. Fields have the names of PyTorch's flight
-// recorder (c10d, FlightRecorder.hpp) where it has them. docs/errors.md describes a dump.
+// The last calls of this process in all groups of a job, kept for a failure: each call, how far it
+// got, when, and the ranks that it waited for. Fields have the names of PyTorch's flight recorder
+// (c10d, FlightRecorder.hpp) where it has them. docs/errors.md describes a dump.
 
 #include <chrono>
 #include <cstddef>
@@ -62,7 +62,7 @@ class FlightRecorder {
   void started(Id id);
   /// The way in which the call is carried out. `algorithm` must live for ever.
   void chose(Id id, const char* algorithm);
-  /// The ranks (of the world) that the call waits for, as its group fails.
+  /// The ranks (of the world) that the call waits for when its group fails.
   void waits_for(Id id, const std::set<int>& peers);
   /// Done, or ended by `failure`.
   void completed(Id id, const std::optional<Failure>& failure);
@@ -75,7 +75,7 @@ class FlightRecorder {
 
   /// Where the process of `rank` writes its dump, from what BIMETAL_FLIGHT_RECORDER or an option
   /// says, in UTF-8: a folder gets flight_rank_R.json; a file DIR/NAME.json becomes
-  /// DIR/NAME_rank_R.json. Of a later membership epoch it is …_epoch_E_rank_R.json.
+  /// DIR/NAME_rank_R.json. In a later membership epoch the name ends in _epoch_E_rank_R.json.
   static std::filesystem::path file_for(const std::string& place, int rank,
                                         std::uint32_t epoch = 0);
 

@@ -38,7 +38,7 @@ std::vector<std::span<Byte>> cut(std::span<Byte> bytes, std::span<const std::siz
   return pieces;
 }
 
-// What is left of an average after the sum.
+// The rest of an average, after the sum.
 void finish_reduction(std::span<std::byte> data, DType dtype, ReduceOp op, int size) {
   if (op == ReduceOp::avg) divide(data.data(), data.size() / size_of(dtype), dtype, size);
 }

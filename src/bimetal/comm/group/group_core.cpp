@@ -331,8 +331,8 @@ void GroupCore::end_word() {
   told_.notify_all();
 }
 
-/// Where not all are connected, a failure is passed on by whoever hears of it, and those near on
-/// the ring of the group are connected for it; who connects with a rank that has left is told then.
+/// Where not all ranks are connected, each rank that hears of a failure passes it on. Neighbours on
+/// the group's ring are connected for it. A rank that connects with one that has left is told then.
 bool GroupCore::hears(int to, bool of_failure) const {
   if (mesh_.complete() || mesh_.is_open(members_[to])) return true;
   return of_failure && net::near_on_ring(rank_, to, size());

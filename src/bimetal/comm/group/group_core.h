@@ -1,7 +1,6 @@
 #pragma once
-// What the ranks of a group share on one rank: its members, the calls in flight, and the one
-// failure that ends them all. It has no thread of its own. The mesh, the timer and the group's
-// executor call into it.
+// A group's state on one rank: its members, the calls in flight, and the one failure that ends them
+// all. It has no thread of its own. The mesh, the timer and the group's executor call into it.
 
 #include <chrono>
 #include <condition_variable>
@@ -71,9 +70,10 @@ class GroupCore : public GroupListener, public std::enable_shared_from_this<Grou
   /// group's failure.
   Transfers::Ticket receive(const std::shared_ptr<Flight>& flight, int from,
                             std::span<std::byte> into);
-  /// The first message of the call's tag, whoever sends it: the call's work knows the sender then.
+  /// Receives the first message of the call's tag, from any rank. The call's work knows the sender
+  /// then.
   void receive_from_anybody(const std::shared_ptr<Flight>& flight, std::span<std::byte> into);
-  /// What happens to a message when it has arrived, on the thread that brought it.
+  /// How a message is handled when it has arrived, on the thread that brought it.
   struct Landing {
     Combine combine = {};    ///< in place of a copy
     int to = -1;             ///< the rank that it is sent on to, combined; -1: none

@@ -13,7 +13,7 @@
 namespace bimetal::comm {
 namespace {
 
-// How long a dropped group waits for what is in flight.
+// How long a dropped group waits for calls in flight.
 constexpr std::chrono::seconds kLastWait{2};
 // How long a group's last words (why it failed, or farewell) may take to leave.
 constexpr std::chrono::milliseconds kLastWords{250};

@@ -55,7 +55,7 @@ struct Group::Impl {
   Work run(Call call, Operands operands, std::optional<Deadline> deadline, Body body);
 
   Work send(Call call, ConstBuffer data, int peer, std::optional<Deadline> deadline);
-  /// peer: -1 for whoever sends first.
+  /// peer: -1 for any rank.
   Work recv(Call call, Buffer data, int peer, std::optional<Deadline> deadline);
 
   void close(Deadline deadline);

@@ -53,9 +53,9 @@ void Group::Impl::find_shared_memory() {
       topology_.islands.size(), to_string(transport()));
 }
 
-// Every member's message, on every member. What a rank has doubles in each step: J. Bruck et al.,
-// "Efficient algorithms for all-to-all communications in multiport message-passing systems", IEEE
-// TPDS 8(11), 1997, section 4. Partners are near on the ring, and connected first.
+// Every member's message, on every member. The data that a rank holds doubles in each step: J.
+// Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing
+// systems", IEEE TPDS 8(11), 1997, section 4. Partners are near on the ring, and connected first.
 std::vector<std::vector<std::byte>> Group::Impl::exchange(std::span<const std::byte> own) {
   const int size = core_->size(), rank = core_->rank();
   std::vector<std::byte> all(own.size() * static_cast<std::size_t>(size));  // from this rank's on
@@ -141,7 +141,7 @@ Group::Impl::Body Group::Impl::in_shared_memory(const Call& call, const Operands
   }
   InPlace in_place;
   in_place.possible = !arenas_.empty();
-  // Of a rank that has nothing to give nothing need be anywhere: it goes with what it gets.
+  // A rank that gives nothing has no input to look for. Its output is asked about instead.
   const auto reached = reached_by_others(call, operands);
   const std::span<const std::byte> asked = reached.empty() ? operands.output : reached;
   for (const auto& known : arenas_) {

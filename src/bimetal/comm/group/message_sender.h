@@ -31,11 +31,11 @@ class MessageSender {
   void send(int peer, const net::FrameHeader& header, std::span<const std::byte> payload,
             net::SendDone done);
 
-  /// What the peer says of the ring to it: kOpenedPart, kRefusedPart or kFreedPart.
+  /// Handles the peer's word on the ring: kOpenedPart, kRefusedPart or kFreedPart.
   void on_ring(int peer, std::uint32_t word);
 
-  /// The group has failed: nothing waits for a slot any more. What did goes as frames, which the
-  /// receiver throws away, or, where it is stuck, end with its connection.
+  /// The group has failed: no message waits for a slot any more. Those that waited go as frames.
+  /// The receiver throws them away or, if it is stuck, they end with its connection.
   void give_up();
 
  private:

@@ -43,10 +43,10 @@ class Channel {
   }
   void wait(Ticket ticket) { flight_->transfers.wait_received(ticket); }
 
-  /// The same for one part (parts.h) of which nothing waits by itself: it is combined with what
-  /// `into` holds, and sent on to rank `to` (-1: to none), as it arrives and without this thread.
-  /// Messages sent on go in the order of these calls, after what send() has sent before: all
-  /// receives that are sent on to one rank come from one other. Over at wait_all().
+  /// The same for one part (parts.h) that nothing waits for by itself. It is combined with the
+  /// contents of `into`, and sent on to rank `to` (-1: to none), as it arrives and without this
+  /// thread. Messages sent on go in the order of these calls, after what send() has sent before:
+  /// all receives that are sent on to one rank come from one other. Over at wait_all().
   void receive_part(int from, std::span<std::byte> into, Combine combine, int to = -1);
 
   /// Begins to send a message (in parts where it is long). `bytes` must stay as they are until
@@ -57,7 +57,7 @@ class Channel {
     core_.send(flight_, members_[to], next_part(to), bytes);
   }
 
-  /// Memory for as long as the call takes, its failure included: what is received into or sent from
+  /// Memory for as long as the call takes, its failure included: memory under a receive or a send
   /// must not be freed by leaving the algorithm early.
   std::span<std::byte> scratch(std::size_t bytes);
 
@@ -70,7 +70,7 @@ class Channel {
   /// Until everything sent so far has left its memory.
   void wait_sent() { flight_->transfers.wait_sent(); }
 
-  /// Until everything begun so far has ended, and what that has sent on.
+  /// Waits until everything begun so far has ended, and everything that it has sent on.
   void wait_all() { flight_->transfers.wait_all(); }
 
  private:

@@ -34,7 +34,7 @@ class CallLog {
     future,     ///< not called here yet
     running,    ///< called and not finished
     finished,   ///< finished and remembered
-    forgotten,  ///< finished too long ago to say what it was
+    forgotten,  ///< finished too long ago to name it
   };
 
   /// Sequences come without gaps, from 0.
@@ -83,7 +83,7 @@ class GroupListener {
   virtual void on_ring(int peer, std::uint32_t word) = 0;
 };
 
-/// Makes one of what is there already and of bytes that have arrived, of the same length.
+/// Combines the bytes that are there already with those that have arrived, of the same length.
 using Combine = std::function<void(std::span<std::byte> there, std::span<const std::byte> arrived)>;
 
 /// Memory that the frames of one stream fill in their order, from the first byte to the last.
@@ -97,7 +97,7 @@ struct PostedReceive {
   Combine combine = {};        ///< takes in what arrives in place of a copy
   std::uint64_t number = 0;    ///< of messages: Inbox::next_number when it was posted
 
-  /// Of a receive from anybody: told once whose message it takes, with the mailbox locked.
+  /// For a receive from any rank: told once whose message it takes, with the mailbox locked.
   std::function<void(int peer)> matched = {};
 
   bool full() const noexcept { return landed == into.size(); }
@@ -151,8 +151,8 @@ struct Inbox {
   std::map<int, int> rank_of;             ///< world rank → rank within the group
   CallLog calls;
   std::map<Stream::Key, Stream> streams;
-  /// Receives that take the first message of a tag, whoever sends it. While there are any, no frame
-  /// of that tag waits in a stream.
+  /// Receives that take the first message of a tag, from any rank. While there are any, no frame of
+  /// that tag waits in a stream.
   std::map<std::uint64_t, std::deque<std::shared_ptr<PostedReceive>>> from_anybody;
   std::uint64_t next_number = 0;
   std::multimap<std::uint64_t, EarlySign> early_signs;  ///< by sequence

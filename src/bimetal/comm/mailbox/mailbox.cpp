@@ -17,7 +17,7 @@ void Mailbox::add_group(std::uint32_t group, const std::vector<int>& members,
   for (int rank = 0; rank < static_cast<int>(members.size()); ++rank) {
     box.rank_of[members[rank]] = rank;
   }
-  // What strangers to the group have sent before anybody could tell.
+  // Messages that strangers to the group sent before anybody could tell.
   std::erase_if(box.streams, [&](const auto& entry) {
     const auto& [key, stream] = entry;
     if (box.rank_of.contains(key.peer)) return false;
@@ -41,7 +41,8 @@ void Mailbox::fail_group(std::uint32_t group) {
   if (found == inboxes_.end()) return;  // gone meanwhile
   Inbox& box = found->second;
   box.failed = true;
-  // What the mesh writes to right now is given up when that has ended: see landed and on_lost.
+  // Memory that the mesh is writing to is given up when the write has ended: see landed and
+  // on_lost.
   std::set<const PostedReceive*> busy;
   for (const Peer& peer : peers_) {
     const auto* current = std::get_if<std::shared_ptr<PostedReceive>>(&peer.current);
@@ -130,7 +131,7 @@ void Mailbox::receive(int peer, const net::FrameHeader& expected, std::span<std:
   fill(peer, receive);
 }
 
-/// With what is there already, then posts it for the rest.
+/// Fills the receive with the data that is there already, then posts it for the rest.
 void Mailbox::fill(int peer, const std::shared_ptr<PostedReceive>& receive) {
   const auto& expected = receive->expected;
   const auto key = Stream::key_of(peer, expected);

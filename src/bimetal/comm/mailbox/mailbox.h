@@ -24,7 +24,7 @@ namespace bimetal::comm {
 /// Thread-safe. Serves every group of one mesh. Ranks are world ranks here.
 class Mailbox : public net::FrameReceiver {
  public:
-  /// What a peer may send ahead of the receives.
+  /// The bytes that a peer may send ahead of the receives.
   static constexpr std::size_t kBudgetPerPeer = std::size_t{256} << 20;
 
   explicit Mailbox(net::Mesh& mesh, std::size_t budget_per_peer = kBudgetPerPeer);
@@ -56,9 +56,9 @@ class Mailbox : public net::FrameReceiver {
   void receive(int peer, const net::FrameHeader& expected, std::span<std::byte> into,
                std::function<void()> done, Combine combine = {});
 
-  /// The same for the first message of `expected`'s tag, whoever of the group sends it: `matched`
-  /// is told before anything of it is there, with the lock held. Messages go to the receives of
-  /// both kinds in the order in which these were posted.
+  /// The same for the first message of `expected`'s tag, from any rank of the group. `matched` is
+  /// told before anything of it is there, with the lock held. Messages go to the receives of both
+  /// kinds in the order in which these were posted.
   void receive_from_anybody(const net::FrameHeader& expected, std::span<std::byte> into,
                             std::function<void(int peer)> matched, std::function<void()> done);
 
@@ -68,7 +68,7 @@ class Mailbox : public net::FrameReceiver {
   void on_open(int peer) override;
 
  private:
-  /// Holds the lock; runs what was put off, in order, after giving it back.
+  /// Holds the lock; runs deferred work, in order, after giving it back.
   class Section {
    public:
     explicit Section(Mailbox& mailbox) : lock_(mailbox.mutex_) {}
@@ -109,7 +109,7 @@ class Mailbox : public net::FrameReceiver {
     std::optional<Failure> lost;
   };
 
-  // What the mesh brings: mailbox_frames.cpp.
+  // Handles frames that the mesh brings: mailbox_frames.cpp.
   Placement place_abort(int peer, const net::FrameHeader& header, Section& section);
   Placement place_data(int peer, const net::FrameHeader& header, Section& section);
   Placement throw_away(int peer, const net::FrameHeader& header);
@@ -127,7 +127,7 @@ class Mailbox : public net::FrameReceiver {
   std::optional<int> first_sender(const Inbox& box, std::uint64_t tag) const;
   void check_senders(Inbox& box, Section& section);
 
-  // What lies in memory: mailbox_memory.cpp.
+  // Handles data that lies in memory: mailbox_memory.cpp.
   Placement place_ring_word(Inbox& box, int peer, const net::FrameHeader& header, Section& section);
   Placement take_placed(int peer, net::FrameHeader header);
   void tell_ring(Inbox& box, int peer, std::uint32_t word, Section& section);

@@ -10,7 +10,7 @@
 namespace bimetal::comm {
 namespace {
 
-// What keeping a frame costs besides its payload, so that empty frames count too.
+// The cost of keeping a frame besides its payload, so that empty frames count too.
 constexpr std::size_t kFrameOverhead = 256;
 
 std::size_t cost_of(std::size_t payload_bytes) {
@@ -226,7 +226,7 @@ void Mailbox::on_lost(int peer, const Error& error) {
       report(box, *from.lost, true, section);
     }
   }
-  // After the reports: whoever waits for this receive must find its group failed.
+  // After the reports: a thread that waits for this receive must find its group failed.
   auto current = std::exchange(from.current, ThrownAway{});
   if (auto* receive = std::get_if<std::shared_ptr<PostedReceive>>(&current)) {
     if ((*receive)->cancelled || (*receive)->claimed == (*receive)->into.size()) {

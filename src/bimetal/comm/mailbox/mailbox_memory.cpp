@@ -1,7 +1,7 @@
-// Messages whose parts lie in memory that their sender shares with this rank: what is said about
-// that memory, and the parts, which are taken in as if they had come with their frames.
+// Messages whose parts lie in memory that their sender shares with this rank: news about that
+// memory, and the parts, which are taken in as if they had come with their frames.
 //
-// Receives of messages whose sender is not named: whoever's message comes first has it.
+// Receives from any rank: they take the first message that comes.
 
 #include <fmt/format.h>
 
@@ -37,8 +37,8 @@ void Mailbox::tell_ring(Inbox& box, int peer, std::uint32_t word, Section& secti
   }
 }
 
-/// A peer that is paused cannot say that it has freed slots, for that lies behind what is not read:
-/// messages to it go over the connection from now on, lest both sides wait for each other.
+/// A peer that is paused cannot say that it has freed slots, for that message is behind unread
+/// ones: messages to it go over the connection from now on, lest both sides wait for each other.
 void Mailbox::forgo_rings(int peer, Section& section) {
   for (auto& [group, box] : inboxes_) {
     if (box.rank_of.contains(peer)) tell_ring(box, peer, kRefusedPart, section);
@@ -113,7 +113,7 @@ void Mailbox::receive_from_anybody(const net::FrameHeader& expected, std::span<s
       section.later(std::move(receive->done));
       return;
     }
-    // What a paused peer holds back may be the message.
+    // A paused peer may be holding back the message.
     for (const auto& [peer, rank] : box.rank_of) resume(peer, section);
     sender = first_sender(box, expected.sequence);
     if (!sender) {
@@ -127,7 +127,7 @@ void Mailbox::receive_from_anybody(const net::FrameHeader& expected, std::span<s
   fill(*sender, receive);
 }
 
-/// Whose message of the tag has been here longest.
+/// The sender whose message of the tag has been here longest.
 std::optional<int> Mailbox::first_sender(const Inbox& box, std::uint64_t tag) const {
   std::optional<int> sender;
   std::uint64_t number = 0;

@@ -23,7 +23,7 @@ class Transfers {
 
   /// Throw the failure given to fail(), and then begin nothing.
   Ticket begin_receive(int peer) { return begin_receive(std::vector<int>{peer}); }
-  /// From whichever of them sends first.
+  /// From the one of them that sends first.
   Ticket begin_receive(std::vector<int> peers);
   void begin_send(int peer);
 

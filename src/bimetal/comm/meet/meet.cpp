@@ -22,7 +22,7 @@ constexpr const char* kTokenFromEnvironment = "environment";
 constexpr const char* kNoToken = "none";
 constexpr const char* kOwnConnections = "own";
 
-/// Whoever started the ranks says that all are on this machine.
+/// The launcher of the ranks says that all are on this machine.
 bool on_one_machine() {
   const char* world = std::getenv("WORLD_SIZE");
   const char* local = std::getenv("LOCAL_WORLD_SIZE");
@@ -33,8 +33,8 @@ constexpr const char* kHowToGiveOne =
     "make one with `bimetal token FILE`, copy it to every machine, and set BIMETAL_TOKEN_FILE=FILE "
     "for every rank (with torchrun: on every host, before it starts)";
 
-/// Whoever reads the store knows what stands there. So the token comes from elsewhere, or there is
-/// none, which is enough where nobody but this machine's users can connect.
+/// Anybody who reads the store sees all that is in it. So the token comes from elsewhere, or there
+/// is none. Without one, only this machine's users may be able to connect.
 void require_token(const rendezvous::Store& store, const net::Token& token, int rank,
                    net::Encryption encryption) {
   if (!token.empty()) return;
@@ -54,9 +54,8 @@ void require_token(const rendezvous::Store& store, const net::Token& token, int 
   }
 }
 
-/// What rank 0 tells the others: whether it has a token, and the name of the group's connections,
-/// by which ranks of another job are found out although they may have the same token, or none
-/// either.
+/// Rank 0 tells the others whether it has a token, and the name of the group's connections. That
+/// name gives away ranks of another job, even if they have the same token or none.
 void propose(rendezvous::Store& store, bool has_token, const std::string& prefix,
              Deadline deadline) {
   const net::Nonce name = net::fresh_nonce();

@@ -17,22 +17,23 @@ namespace bimetal::comm {
 struct Meeting {
   int rank = 0;
   int size = 1;
-  /// Of keys in the store: another one for each group that meets there. See prefix_for.
+  /// The prefix of keys in the store. Each group that meets there has another one. See prefix_for.
   std::string prefix;
-  /// Who they are in the job's first group; empty: this is that group.
+  /// The members' ranks in the job's first group. Empty: this is that group.
   std::vector<std::uint64_t> members = {};
   /// The living first group of this process, whose connections a group with `members` shares.
   std::optional<Group> world = {};
 };
 
-/// A prefix for the group of that name, whose members have each made one of that name and size as
-/// often as this process: so that its lives are told apart in a store that outlives them.
+/// A prefix for the group of that name. It tells the group's lives apart in a store that outlives
+/// them: all members must have made a group of that name and size as often as this process.
 /// Thread-safe.
 std::string prefix_for(const std::string& group_name, int rank, int size);
 
-/// By which address the others reach this process: on loopback where LOCAL_WORLD_SIZE says that all
-/// ranks are on this machine; at its address towards the store's `server`; where the store is no
-/// server (a file on a share, an engine's own), at what BIMETAL_ADDRESS says, else on loopback.
+/// The address at which the others reach this process. It is loopback if LOCAL_WORLD_SIZE says that
+/// all ranks are on this machine. Otherwise it is the address towards the store's `server`. If the
+/// store is no server (a file on a share, an engine's own), it is the one of BIMETAL_ADDRESS, or
+/// else loopback.
 std::string address_for_meeting(const std::optional<net::Endpoint>& server);
 
 /// Collective among the `size` members. Where meeting.members is not empty and all of them have a

@@ -38,8 +38,9 @@ void divide(void* data, std::size_t count, DType dtype, int divisor);
 void reduce_across(std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
                    std::size_t count, DType dtype, ReduceOp op);
 
-/// What this processor can run, from the plainest to the one that reduce_across() takes: the same
-/// loops for different instruction sets, with the same results. For tests and measurements.
+/// The variants that this processor can run, from the plainest to the one that reduce_across()
+/// uses: the same loops for different instruction sets, with the same results. For tests and
+/// measurements.
 using ReduceAcross = decltype(&reduce_across);
 std::vector<ReduceAcross> reduce_across_variants();
 
@@ -112,7 +113,7 @@ struct BFloat16 {
 // The memory of one rank that a collective reads and writes.
 
 /// Where the operation works in place (all_reduce, reduce, broadcast) both are the same memory.
-/// What a rank neither gives nor gets (gather's output away from the root) may be anything.
+/// A side that a rank does not use, such as gather's output away from the root, may be anything.
 struct Operands {
   std::span<const std::byte> input;
   std::span<std::byte> output;

@@ -1,8 +1,8 @@
 #pragma once
-// Collectives on data in memory that all ranks see. Each rank reads what it needs in everybody's
-// memory, and in an all-reduce it writes there what it has reduced. Two steps are around that, and
-// nothing goes through slots. Per rank, of n: an all-reduce reads and writes 1 for each byte of the
-// buffer, a reduce-scatter reads 1 and writes its part, an all-gather copies the others' parts.
+// Collectives on data in memory that all ranks see. Each rank reads its inputs in everybody's
+// memory, and in an all-reduce it writes its results there. Two steps are around that, and nothing
+// goes through slots. Per rank, of n: an all-reduce reads and writes 1 for each byte of the buffer,
+// a reduce-scatter reads 1 and writes its part, an all-gather copies the others' parts.
 //
 // Collectives on any number of bytes, through the slots. Data are cut into chunks, and while some
 // ranks read one chunk, others write the next.
@@ -25,17 +25,17 @@ namespace bimetal::comm {
 /// Whether there is a way to run it so: all_reduce, reduce_scatter and all_gather.
 bool others_reach(Operation operation);
 
-/// What other ranks reach of this rank's data then; the rest may lie anywhere.
+/// The part of this rank's data that other ranks reach then; the rest may lie anywhere.
 std::span<const std::byte> reached_by_others(const Call& call, const Operands& operands);
 
 /// For operations that others_reach(). To be tried after ShmTeam::begin() and before anything else
 /// of the call, by all ranks or none: each says where its data lie. False, on all ranks, if some
-/// are not in the same arena as the others'; nothing has been done then. `arena` is the one that
-/// holds what others reach of this rank's, or none.
+/// are not in the same arena as the others'; then nothing has been done. `arena` is the one with
+/// the part of this rank's data that others reach, or none.
 bool run_in_place(ShmTeam& team, const Call& call, const Operands& operands,
                   const std::shared_ptr<const Arena>& arena, WaitGuard& guard);
 
-/// What this rank knows of the memory that it is called on.
+/// This rank's knowledge of the memory that it is called on.
 struct InPlace {
   bool possible = false;               ///< some arena has been made, which all ranks know alike
   std::shared_ptr<const Arena> arena;  ///< that holds what others reach of this rank's (in_memory, above)
@@ -55,10 +55,10 @@ class ShortCall {
   /// Whether `call` is one: the same answer on all ranks that make the same call.
   static bool suits(const Call& call, int team_size);
 
-  /// Gives what this rank has to give.
+  /// Gives this rank's input.
   ShortCall(ShmTeam& team, Call call, Operands operands, WaitGuard& guard);
 
-  /// Takes what this rank is to get, when those that it comes from are there.
+  /// Takes this rank's output, once its parts are there.
   void collect(WaitGuard& guard);
 
   /// The same if they come at once or nearly so. False: nothing has happened, and collect() is to

@@ -92,7 +92,7 @@ std::vector<net::SharedMemory> open_all(const std::vector<Offer>& offers, const 
   return segments;
 }
 
-// Who has opened whose segment.
+// Which rank has opened which rank's segment.
 std::vector<std::vector<bool>> exchange_rows(const Exchange& exchange,
                                              const std::vector<Offer>& offers,
                                              const std::vector<net::SharedMemory>& segments) {

@@ -20,7 +20,7 @@ namespace bimetal::comm {
 // The first message by which the ranks of a group find out which of them share memory
 // (docs/protocol.md, "Finding shared memory").
 
-/// What a rank wants and where its segment is.
+/// The transport that a rank wants, and where its segment is.
 struct Offer {
   Transport transport = Transport::automatic;
   bool made = false;         ///< a segment
@@ -38,7 +38,7 @@ Offer decode_offer(std::span<const std::byte> bytes);
 /// Gives every rank's message to every rank, in the order of the ranks. All are of one length.
 using Exchange = std::function<std::vector<std::vector<std::byte>>(std::span<const std::byte> own)>;
 
-/// What this rank wishes.
+/// The transport that this rank asks for.
 struct ShareWish {
   Transport transport = Transport::automatic;
   std::string island = {};  ///< ranks of other names are left alone

@@ -86,7 +86,7 @@ void InMemoryOfAll::all_reduce() {
   reduce(piece.begin, piece.bytes, std::span(targets).first(ranks_));
 }
 
-// Others read nothing of what this rank keeps, so that the sum may lie there.
+// Others do not read this rank's part, so the sum may be there.
 void InMemoryOfAll::reduce_scatter() {
   const Range part = Parts(call_, static_cast<int>(ranks_)).ranges[own_];
   std::byte* const target = operands_.output.data();

@@ -1,7 +1,7 @@
 #pragma once
-// The contents of a rank's segment of shared memory: how far the rank has come, what it has called,
-// and its slots, through which data reach the other ranks. A rank writes only in its own segment,
-// except for the others' bells.
+// The contents of a rank's segment of shared memory: how far the rank has come, its call, and its
+// slots, through which data reach the other ranks. A rank writes only in its own segment, except
+// for the others' bells.
 //
 // Slots through which the parts of long messages go from one rank to another of its host. The
 // sender makes them, for one receiver, and both know by counting which is the next. Frames on the
@@ -49,14 +49,15 @@ struct alignas(kLine) PostedCall {
 struct Segment {
   /// Calls that are remembered.
   static constexpr std::size_t kCalls = 8;
-  /// How many calls a rank may be ahead of another. What is left of the memory lets that one look
-  /// at calls in which it did not wait for the first.
+  /// How many calls a rank may be ahead of another. The rest of the memory lets the slower rank
+  /// look at calls in which it did not wait for the faster.
   static constexpr std::size_t kLead = 4;
   static constexpr std::size_t kSlots = 4;
   static constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
 
   struct alignas(2 * kLine) Progress {
-    std::atomic<std::uint64_t> step;  ///< counts what this rank has made known to the others
+    std::atomic<std::uint64_t> step;  ///< counts the steps that this rank has made known to
+                                      ///< the others
   };
   struct alignas(2 * kLine) Sleep {
     net::BellWord bell;
@@ -137,7 +138,7 @@ class MessageRing {
   /// Once the receiver has it.
   void forget_name() noexcept { memory_.forget_name(); }
 
-  /// Of the next part's slot the first `bytes`.
+  /// The first `bytes` of the next part's slot.
   std::span<std::byte> next(std::size_t bytes);
 
  private:
@@ -155,7 +156,7 @@ net::FrameHeader ring_word(std::uint32_t group, std::uint32_t word);
 
 /// Bytes of the whole message that a frame belongs to; 0 for a header that makes no sense.
 std::size_t message_bytes(const net::FrameHeader& header) noexcept;
-/// Of part header.part of it; 0 if it has no such part.
+/// The size of part header.part; 0 if the message has no such part.
 std::size_t bytes_of_part(const net::FrameHeader& header) noexcept;
 
 }  // namespace bimetal::comm

@@ -10,7 +10,7 @@
 namespace bimetal::comm {
 namespace {
 
-// Beyond, reading what all ranks give costs more than a second exchange would.
+// Beyond it, reading all ranks' inputs costs more than a second exchange would.
 constexpr std::size_t kMostGiven = std::size_t{32} << 10;
 constexpr std::size_t kMostRead = std::size_t{128} << 10;
 static_assert(kMostGiven <= ShmTeam::slot_bytes());
@@ -29,7 +29,7 @@ std::size_t ShortCall::bytes_given(const Call& call, int team_size) {
 
 bool ShortCall::suits(const Call& call, int team_size) {
   switch (call.operation) {
-    case Operation::all_to_all:  // its ranks may differ in what they give
+    case Operation::all_to_all:  // its ranks may give different amounts
     case Operation::all_gather_bytes:
     case Operation::send_recv: return false;
     case Operation::barrier: return true;

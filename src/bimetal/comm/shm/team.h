@@ -60,7 +60,7 @@ class ShmTeam {
   };
   /// Adds to the present call where its data lie, or that they lie nowhere that others see.
   void post_place(const std::optional<Place>& place);
-  /// What `rank` has added to it, once it has published that.
+  /// The place that `rank` has posted, once it has published it.
   std::optional<Place> posted_place(int rank) const;
 
   /// Whether begin() and then claim_slot() would not wait now.
@@ -84,7 +84,8 @@ class ShmTeam {
   void check_calls(int rank);
 
   /// This rank's next slot, once nobody reads its old contents any more. All ranks claim their
-  /// slots in the same order, and release them when they have read what they need of all ranks'.
+  /// slots in the same order, and release them when they have read all that they need of all
+  /// ranks'.
   std::size_t claim_slot(WaitGuard& guard);
   void release_slot(std::size_t slot) { free_after_[slot] = step_ + 1; }
 
@@ -97,7 +98,7 @@ class ShmTeam {
  private:
   /// How long a rank waits awake: first without giving its processor away (not where ranks
   /// outnumber processors), then offering it to others, then it sleeps. A sleeper looks up now and
-  /// then by itself, for whoever should wake it may have been killed.
+  /// then by itself, because the rank that should wake it may have been killed.
   static constexpr std::chrono::microseconds kSpin{2}, kAwake{50}, kSleep{20'000};
 
   Segment& segment(int rank) const {
@@ -186,14 +187,14 @@ struct Parts {
       longest = std::max(longest, count * element);
     }
   }
-  /// Of a call that cuts its data by ranks, of which there are so many.
+  /// The parts of a call that cuts its data into as many parts as there are ranks.
   Parts(const Call& call, int ranks)
       : Parts(call.part_counts.empty()
                   ? std::vector<std::size_t>(static_cast<std::size_t>(ranks), call.count)
                   : call.part_counts,
               size_of(call.dtype)) {}
 
-  /// What chunk k has of rank r's part, as a range of the whole.
+  /// The part of chunk k that belongs to rank r, as a range of the whole.
   Range of_chunk(const Chunks& chunks, std::size_t k, std::size_t r) const {
     const Range& part = ranges[r];
     const std::size_t begin = std::min(chunks.begin(k), part.bytes);
@@ -228,11 +229,11 @@ class LaneReduction {
   LaneReduction(ShmTeam& team, std::span<std::byte> data, const Lanes& lanes, DType dtype,
                 ReduceOp op, WaitGuard& guard);
 
-  /// Chunks [first, last) of this rank's lane become the reduction over the team. What the other
-  /// lanes hold has been read by then.
+  /// Chunks [first, last) of this rank's lane become the reduction over the team. The other lanes'
+  /// data has been read by then.
   void reduce(std::size_t first, std::size_t last);
 
-  /// Chunks [first, last) of each lane become what the lane's owner has there.
+  /// Copies chunks [first, last) of each lane from the lane's owner.
   void spread(std::size_t first, std::size_t last);
 
  private:

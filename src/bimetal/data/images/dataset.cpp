@@ -75,7 +75,7 @@ void require_for_channels(const char* what, const std::vector<double>& numbers,
           numbers.size(), channels));
 }
 
-/// What each of the 256 values becomes in each channel.
+/// The value that each of the 256 values becomes, in each channel.
 torch::Tensor normalised_values(const ImageDataset& set, std::int64_t channels,
                                 torch::Dtype dtype) {
   require_for_channels("the mean", set.mean, channels);

@@ -24,8 +24,8 @@ struct ImageDataset {
   torch::Tensor images;       ///< uint8 [N, C, H, W]
   torch::Tensor labels;       ///< int64 [N]
   std::int64_t classes = 10;  ///< labels are 0 … classes − 1
-  /// Of pixel ÷ 255 over the training set, one number for each channel or one for all; batches are
-  /// (x/255 − mean) ÷ stddev.
+  /// The mean and deviation of pixel ÷ 255 over the training set, one number for each channel or
+  /// one for all. Batches are (x/255 − mean) ÷ stddev.
   std::vector<double> mean = {0.0}, stddev = {1.0};  ///< of each channel, or of all
 
   std::int64_t size() const { return labels.size(0); }  ///< images
@@ -53,7 +53,7 @@ void check_indices(const ImageDataset& dataset, const torch::Tensor& indices);
 struct TrainTest {
   ImageDataset train;                      ///< to learn from
   ImageDataset test;                       ///< to judge by
-  std::vector<std::string> left_out = {};  ///< files that were skipped, and what is wrong with them
+  std::vector<std::string> left_out = {};  ///< files that were skipped, and their faults
 };
 
 /// How a data set is read.
@@ -103,15 +103,15 @@ class ImageSet final : public task::Dataset {
 /// Pixels.
 inline constexpr std::int64_t kCropPadding = 4;
 
-/// What is done with an image.
+/// The change made to an image.
 struct Crop {
   std::int64_t down = 0, right = 0;  ///< by so many pixels it moves, −kCropPadding … kCropPadding
   bool flipped = false;              ///< left and right are then exchanged
   bool operator==(const Crop&) const = default;
 };
 
-/// Depends on (seed, epoch, sample) alone: who computes a sample, and beside which others, makes no
-/// difference. Of `draws` only the seed and the epoch count.
+/// Depends on (seed, epoch, sample) alone: which rank computes a sample, and beside which others,
+/// makes no difference. Only the seed and the epoch of `draws` count.
 Crop draw_crop(const task::Draws& draws, std::int64_t sample);
 
 /// The images `samples` of `images` (uint8 [N, C, H, W]) in that order, each cropped to its own

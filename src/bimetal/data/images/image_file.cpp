@@ -37,7 +37,7 @@ struct Pixels {
   std::vector<std::uint8_t> bytes;
   std::string wrong;  ///< empty: they are sound
 
-  /// False, and it says so, of a size that nobody can mean.
+  /// False, and notes it, for an impossible size.
   bool make_room(std::uint64_t rows, std::uint64_t columns) {
     if (rows == 0 || columns == 0 || rows > kMostPixels / columns) {
       wrong = fmt::format("it has {} x {} pixels", columns, rows);
@@ -63,7 +63,7 @@ struct JpegErrors {
   std::longjmp(errors->back, 1);
 }
 
-/// Of its warnings those that mean lost pixels are errors here.
+/// Warnings of libjpeg that mean lost pixels are errors here.
 void warn_jpeg(j_common_ptr decoder, int level) {
   const auto code = decoder->err->msg_code;
   if (level < 0 && (code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER || code == JWRN_HUFF_BAD_CODE))

@@ -97,7 +97,7 @@ void require_room(std::size_t files, std::int64_t size) {
                   files, size, size, bytes / gibi, static_cast<double>(kMostImageBytes) / gibi));
 }
 
-/// What is wrong with each file; empty of sound ones, whose pixels are then in `images`.
+/// The fault in each file; empty for sound files, whose pixels are then in `images`.
 std::vector<std::string> decode_all(const std::vector<LabelledFile>& files, torch::Tensor& images) {
   std::vector<std::string> wrong(files.size());
   const auto count = static_cast<std::int64_t>(files.size());
@@ -116,7 +116,7 @@ std::vector<std::string> decode_all(const std::vector<LabelledFile>& files, torc
   return wrong;
 }
 
-/// Adds to `left_out` what is wrong with files that are left out.
+/// Adds the faults of files that are left out to `left_out`.
 ImageDataset read_files(const std::vector<LabelledFile>& files, const LoadOptions& options,
                         std::vector<std::string>& left_out) {
   require_room(files.size(), options.image_size);

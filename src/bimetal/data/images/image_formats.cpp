@@ -22,7 +22,7 @@ namespace {
 constexpr std::uint8_t kUnsignedByte = 0x08;
 constexpr std::size_t kPiece = std::size_t{4} << 20;
 
-/// A file in pieces, and what is wrong with it.
+/// A file in pieces, and its fault.
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path) : file_(path) {}
@@ -78,7 +78,7 @@ std::size_t element_count(const Reader& reader, const std::vector<std::int64_t>&
   return static_cast<std::size_t>(count);
 }
 
-/// Grows with what the file really holds: a header that lies never leads to a huge allocation.
+/// Grows with the file's real contents: a header that lies never leads to a huge allocation.
 std::vector<std::uint8_t> read_elements(Reader& reader, const std::vector<std::int64_t>& shape) {
   const std::size_t count = element_count(reader, shape);
   std::vector<std::uint8_t> bytes;

@@ -14,7 +14,7 @@ namespace bimetal::data {
 
 /// Reads an IDX file of unsigned bytes; the shape is the file's own. Errors: System if it can't be
 /// opened; CorruptData for a wrong magic, an unsupported element type, a truncated or overlong
-/// file, or dimensions that don't fit the data, each naming the file and what was found.
+/// file, or dimensions that don't fit the data, each naming the file and the value found.
 torch::Tensor read_idx(const std::filesystem::path& path);
 
 // The binary format of CIFAR-10 (Krizhevsky 2009, "Learning multiple layers of features from tiny
@@ -41,11 +41,11 @@ TrainTest read_image_folders(const std::filesystem::path& folder, const LoadOpti
 
 // JPEG and PNG files as pixels.
 
-/// uint8 [3, H, W], red, green, blue; grey images have three equal channels, what is transparent
-/// is put on black. The format is told by the first bytes. What a camera notes of its orientation
-/// is not looked at. Error(CorruptData) names the file and what is wrong with it: neither format,
-/// damaged, cut off, or of more than 2²⁸ pixels; Error(System) where it cannot be read;
-/// Error(Unsupported) in builds without libjpeg and libpng.
+/// uint8 [3, H, W], red, green, blue; grey images have three equal channels, transparent pixels are
+/// put on black. The first bytes tell the format. A camera's note of its orientation is ignored.
+/// Error(CorruptData) names the file and its fault: neither format, damaged, cut off, or of more
+/// than 2²⁸ pixels; Error(System) where it cannot be read; Error(Unsupported) in builds without
+/// libjpeg and libpng.
 torch::Tensor read_image(const std::filesystem::path& file);
 
 /// `image` with its short side resized to `size` (bilinear, smoothed where it gets smaller), and of

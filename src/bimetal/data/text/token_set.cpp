@@ -35,7 +35,7 @@ Error corrupt(const std::string& name, const std::string& found) {
                                                    name, found));
 }
 
-/// Whatever the host's byte order; compilers make one load of it.
+/// Works with any byte order of the host. Compilers make one load of it.
 template <std::size_t Width>
 std::uint64_t number_at(const std::byte* bytes) {
   std::uint64_t value = 0;

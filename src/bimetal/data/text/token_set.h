@@ -54,7 +54,7 @@ class TokenFile {
   /// vocabulary, or the documents' ends are not in order.
   void check() const;
 
-  /// What the checksum covers, as 64 hexadecimal digits: equal for equal contents.
+  /// The checksum as 64 hexadecimal digits: equal for equal contents.
   std::string digest() const;
 
  private:
@@ -69,19 +69,20 @@ class TokenFile {
   std::span<const std::byte> tokens_, ends_;
 };
 
-/// What a block may reach over.
+/// Where blocks may reach.
 enum class Documents {
   Join,      ///< one text: blocks go on over the ends of documents
   Separate,  ///< a block ends where its document ends
 };
 
-/// Target of padding, of which no loss is taken (ignore_index of torch's losses).
+/// Target of padding, for which no loss is taken (ignore_index of torch's losses).
 inline constexpr std::int64_t kNoTarget = -100;
 
 /// A batch is {inputs [b, block], targets [b, block]}, both int64: targets[·, i] is the token after
 /// inputs[·, i]. Over all samples every token is a target once, but for the first of the text (of
-/// each document if they are separate), which nothing foretells. The last block of a text may be
-/// shorter: its rest has input 0 and target kNoTarget. A sample's weight is its number of targets.
+/// each document if they are separate), which has no token before it. The last block of a text may
+/// be shorter: its rest has input 0 and target kNoTarget. A sample's weight is its number of
+/// targets.
 class TokenSet final : public task::Dataset {
  public:
   /// `block`: tokens of a sample, at least 1. Error(InvalidArgument) if the file has nothing to

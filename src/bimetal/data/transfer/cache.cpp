@@ -19,7 +19,7 @@
 
 namespace bimetal::data {
 
-/// What the lock's file says: how often the work has been done, and how far its holder is.
+/// The contents of the lock's file: how often the work has been done, and how far its holder is.
 struct LockNote {
   std::uint64_t times_done = 0, done = 0, expected = 0;
   auto operator<=>(const LockNote&) const = default;
@@ -40,8 +40,8 @@ LockNote read_note(const fs::path& file) {
   return note;
 }
 
-/// In place, since the lock is that of this very file; always of the same length. What cannot be
-/// written is missed by those who wait, and by nobody else.
+/// In place, since the lock is that of this very file; always of the same length. If it cannot be
+/// written, only those who wait miss it.
 void write_note(const fs::path& file, const LockNote& note) {
   std::ofstream out(file, std::ios::in | std::ios::out);
   out << fmt::format("{:020} {:020} {:020}\n", note.times_done, note.done, note.expected);

@@ -8,7 +8,7 @@
 //   id                 a random number, by which ranks notice that they use the same folder
 // Whatever lies in it can be removed while no job runs.
 //
-// What a file holds, in short: by this, copies on different machines are compared.
+// A digest of a file, to compare copies on different machines.
 
 #include <chrono>
 #include <compare>
@@ -24,8 +24,8 @@
 
 namespace bimetal::data {
 
-/// Size and digest of what a file holds. A gzipped file counts as what it was before: a compressed
-/// and a plain copy are the same.
+/// Size and digest of a file's contents. A gzipped file counts as its uncompressed contents: a
+/// compressed and a plain copy are the same.
 struct Content {
   std::uint64_t size = 0;  ///< bytes, uncompressed
   Digest digest{};
@@ -36,7 +36,7 @@ struct Content {
 /// cannot be read, CorruptData for damaged compression, Aborted once the meter is stopped.
 Content content_of(const std::filesystem::path& file, progress::Meter& meter);
 
-// What the file system says about a file without its being read (POSIX).
+// The file system's facts about a file, without reading it (POSIX).
 
 /// Two files of one machine with the same stamp are one file that has not changed in between, or
 /// changed within the clock's tick.
@@ -56,7 +56,8 @@ FileStamp file_stamp(const std::filesystem::path& file);
 /// Smaller files are read again sooner than it is worth leaving something behind.
 inline constexpr std::uint64_t kWorthRemembering = std::uint64_t{64} << 20;
 
-/// What was remembered of a file at this path with this size and time of change; nothing otherwise.
+/// The digest remembered of a file at this path with this size and time of change; nothing if there
+/// is none.
 std::optional<Content> remembered_content(const std::filesystem::path& file,
                                           const FileStamp& stamp);
 
@@ -70,17 +71,17 @@ void remember_content(const std::filesystem::path& file, const FileStamp& stamp,
 /// either way. Errors of content_of().
 Content known_content(const std::filesystem::path& file, progress::Meter& meter);
 
-/// Where it is, absolute; nothing is created. Error(InvalidArgument) if no variable tells.
+/// The folder, absolute; nothing is created. Error(InvalidArgument) if no variable names it.
 std::filesystem::path cache_root();
 
 class Cache {
  public:
-  /// Creates what is missing. Error(System) if that cannot be done here, with what to do.
+  /// Creates the folders. Error(System) if that cannot be done here, with advice.
   Cache();
 
   const std::filesystem::path& root() const noexcept { return root_; }
 
-  /// The same for all processes that use this folder, on whichever machine, and for no others.
+  /// The same for all processes that use this folder, on any machine, and for no others.
   const std::string& id() const noexcept { return id_; }
 
   std::filesystem::path data_folder(const Digest& contents) const;

@@ -1,6 +1,6 @@
 #pragma once
-// What each rank has of the job's data set, as the ranks tell each other, and what follows from it.
-// No files are touched here.
+// The ranks' copies of the job's data set, as they tell each other, and the plan that follows from
+// them. No files are touched here.
 
 #include <cstdint>
 #include <optional>
@@ -39,8 +39,8 @@ Copy decode_copy(const comm::Bytes& bytes);
 /// "rank 1 on pc2".
 std::string rank_on_host(int rank, std::span<const Copy> copies);
 
-/// The lowest rank that has a copy: what the others' are compared with. Error, with the reason of
-/// rank 0, if nobody has.
+/// The lowest rank that has a copy: the others' copies are compared with it. Error, with the reason
+/// of rank 0, if nobody has.
 int reference_rank(std::span<const Copy> copies);
 
 /// Which of a rank's files it reads for its host: those whose content nobody knows, each by the
@@ -54,10 +54,10 @@ void share_contents(std::vector<Copy>& copies);
 /// both sizes and checksums, and what to do. All contents are known.
 void require_equal_copies(std::span<const Copy> copies, const std::string& dataset);
 
-/// What the whole data set holds: equal for equal copies.
+/// A digest of the whole data set: equal for equal copies.
 Digest digest_of_copy(const Copy& copy);
 
-/// Bytes of a copy as it lies there: what is sent.
+/// Bytes of a copy as it is stored, and sent.
 std::uint64_t stored_bytes(const Copy& copy);
 
 }  // namespace bimetal::data

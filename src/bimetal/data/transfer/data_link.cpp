@@ -39,7 +39,7 @@ std::string name_of_sender(const Copy& copy) {
 
 }  // namespace
 
-/// What is sent, and what there is to tell. Used by the service's thread but for the notes.
+/// The files to send, and the notes to tell. Used by the service's thread, except for the notes.
 class DataServer::Shelf {
  public:
   Shelf(const DatasetFiles& files, const std::string& sender) : files_(files) {

@@ -1,6 +1,6 @@
 #pragma once
 // Data sets for processes that have none, in a job with parameter servers: one process sends its
-// copy to whoever asks, at an address of its own, for as long as the job runs. docs/data.md;
+// copy to all that ask, at an address of its own, for as long as the job runs. docs/data.md;
 // messages: docs/protocol.md.
 
 #include <chrono>
@@ -37,7 +37,7 @@ class DataServer {
 
   net::Endpoint endpoint() const;
 
-  /// What the user is to know of what has happened since the last call. Thread-safe.
+  /// News for the user since the last call. Thread-safe.
   std::vector<std::string> take_notes();
 
  private:
@@ -56,7 +56,8 @@ class DataClient final : public parallel::server::LinkClient {
 
   void connect(const net::Endpoint& server, const parallel::server::Credentials& credentials);
 
-  /// What the server has; `own` tells who asks, and why. The meter follows its reading of it.
+  /// The server's copy. `own` tells it who asks, and why. The meter follows the server as it reads
+  /// its copy.
   Copy ask(const Copy& own);
 
   /// Writes the files of that copy into `folder`, through to the disk. Errors: System if one cannot

@@ -77,14 +77,14 @@ class PieceWriter {
   std::unique_ptr<std::FILE, PieceReader::Close> file_;
 };
 
-// Data sets that lie at a URL. Who talks to the other side is the caller's choice
-// (launch/fetch_url.h asks Python's fsspec); here is how what comes is kept.
+// Data sets that lie at a URL. The caller chooses who talks to the other side (launch/fetch_url.h
+// asks Python's fsspec). Here is how the files are kept.
 
 struct FetchRequest {
   std::string url;                 ///< of the folder; may hold secrets
   std::vector<std::string> names;  ///< each lies there as NAME or NAME.gz
   std::filesystem::path into;      ///< an empty folder to fill
-  std::filesystem::path current;   ///< what an earlier fetch has filled; may not exist
+  std::filesystem::path current;   ///< filled by an earlier fetch; may not exist
   std::chrono::milliseconds patience{
       std::chrono::minutes(1)};  ///< longest silence of the other side
 };
@@ -98,9 +98,9 @@ enum class Fetched {
 using Fetch = std::function<Fetched(const FetchRequest&, progress::Meter&)>;
 
 /// Brings the dataset's files from `url` into the cache, or finds that they are there unchanged,
-/// and returns their folder. Interrupted at any point it leaves what was there before. Of several
-/// processes that want the same at the same time one does it, and the others wait for it. Errors:
-/// Unsupported without `fetch`; those of CacheLock and of `fetch`.
+/// and returns their folder. If it is interrupted at any point, the former files stay. If several
+/// processes want the same files at once, one fetches them and the others wait. Errors: Unsupported
+/// without `fetch`; those of CacheLock and of `fetch`.
 std::filesystem::path fetch_dataset(const Cache& cache, const std::string& url,
                                     const std::vector<std::string>& names, const Fetch& fetch,
                                     std::chrono::milliseconds patience, progress::Meter& meter);

@@ -73,7 +73,7 @@ class Sharing {
   std::vector<Copy> copies_;  // of all ranks
 };
 
-/// What tells, of each rank, whose cache its URL's files come to: the same text for the ranks that
+/// For each rank, a text that tells in which cache its URL's files are put: the same for ranks that
 /// share one. Empty for ranks that have no URL. The URL itself is not sent: it may hold a password.
 std::vector<std::string> Sharing::url_places() {
   std::string mine;
@@ -119,7 +119,7 @@ std::optional<Error> Sharing::fetch_url() {
   return std::ranges::all_of(places, none) ? std::nullopt : fetch_and_tell(places);
 }
 
-/// This rank's copy. What is wrong with it is told to the others: one of them may send it another.
+/// This rank's copy. The others are told what is wrong with it: one of them may send it another.
 Copy Sharing::look(const std::optional<Error>& no_fetch) {
   Copy copy{.host = options_.host_name};
   try {

@@ -32,8 +32,8 @@ struct SharedDataOptions {
   std::function<bool()> interrupt_requested = {};
 };
 
-/// Where this rank finds the files of `config`. All ranks must have the same name, send and
-/// send_max_gb; the path may differ. A rank alone only looks for its files. Collective.
+/// The folder in which this rank finds the files of `config`. All ranks must have the same name,
+/// send and send_max_gb; the path may differ. A rank alone only looks for its files. Collective.
 ///
 /// Errors. The same on all ranks: that of data::find_dataset or of the fetch if nobody has the
 /// data; CallMismatch naming the rank whose copy differs; InvalidArgument naming a rank without a
@@ -51,8 +51,8 @@ struct Delivery {
   std::string receiver;          ///< for messages: "rank 1 on pc2"
 };
 
-/// What `copy`, all of whose contents are known, is sent as: its files are named by the dataset,
-/// never by what comes over the network. Error(CorruptData) if it is no copy of that dataset.
+/// The form in which `copy` is sent, once all of its contents are known. The dataset names its
+/// files, never a text from the network. Error(CorruptData) if it is no copy of that dataset.
 Delivery delivery_of(const Copy& copy, const std::string& dataset, const Cache* cache,
                      std::string receiver);
 
@@ -61,11 +61,11 @@ bool in_cache(const Delivery& delivery, progress::Meter& meter);
 
 /// `receive` fills an empty folder with the files, through to the disk; they are checked and moved
 /// into the cache: complete, or not there at all. Errors: System for a disk that is full,
-/// CorruptData for files that are not what they should be, and those of `receive`.
+/// CorruptData for files with a wrong checksum, and those of `receive`.
 void keep_delivery(const Delivery& delivery, progress::Meter& meter,
                    const std::function<void(const std::filesystem::path&)>& receive);
 
-/// Why a receiver is not sent what it misses; nothing if it is. `bytes`: how much that is.
+/// The reason why a receiver is not sent its missing files; nothing if it is. `bytes`: their size.
 std::optional<std::string> forbidden(const job::DataConfig& config);
 std::optional<std::string> too_large(const job::DataConfig& config, std::uint64_t bytes);
 Error not_sent(const std::string& receiver, const std::string& why_not, const std::string& missing,
@@ -87,8 +87,8 @@ struct SentData {
   const DatasetFiles& found;        ///< this rank's copy, if it has one
 };
 
-/// The files of this rank: its own or, where it has none, those in its cache, which were there from
-/// an earlier job or have been sent by the reference rank; one rank of each cache receives them.
+/// The files of this rank: its own or, if it has none, those in its cache. These are from an
+/// earlier job, or the reference rank has sent them. One rank of each cache receives them.
 /// Collective. `options.what` is ignored. Errors: see share_dataset.
 DatasetFiles send_data(comm::Group group, const SentData& data,
                        const progress::TogetherOptions& options, progress::Observer& observer);

@@ -52,7 +52,7 @@ void read_rate(const Value& value, TrainConfig& train) {
   train.base_batch = 0;  // it is meant as it stands
 }
 
-/// Of every optimizer.
+/// The keys of every optimizer.
 std::vector<Key> common_params(TrainConfig& train) {
   return {{"lr", [&](const Value& value) { read_rate(value, train); }},
           {"weight_decay", [&](const Value& value) { train.weight_decay = value.number(0); }},
@@ -61,7 +61,7 @@ std::vector<Key> common_params(TrainConfig& train) {
           must_be_off("maximize", "gradients are descended")};
 }
 
-/// Of Adam, AdamW and LAMB.
+/// The keys of Adam, AdamW and LAMB.
 std::vector<Key> averaging_params(TrainConfig& train) {
   auto keys = common_params(train);
   keys.insert(keys.end(),
@@ -105,7 +105,7 @@ std::vector<Key> sgd_params(TrainConfig& train) {
   return keys;
 }
 
-/// What DeepSpeed takes for what is left out; "auto" is the job's.
+/// DeepSpeed's defaults for keys that are left out; "auto" is the job's value.
 void take_defaults(const Json& params, TrainConfig& train) {
   const auto absent = [&](const char* name) { return !params.contains(name); };
   if (absent("lr")) train.learning_rate = 1e-3;

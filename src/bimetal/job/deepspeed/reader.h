@@ -46,7 +46,7 @@ struct Key {
 };
 
 /// Gives the values of an object to its keys, in the order of `keys`; null and "auto" count as not
-/// there. InvalidArgument for what is no object, and for keys that `keys` does not have.
+/// there. InvalidArgument for values that are no object, and for keys that `keys` does not have.
 void read_object(const Value& object, const std::vector<Key>& keys);
 
 /// A key that is told of whatever its value is.
@@ -58,7 +58,7 @@ Key without_effect_if_set(std::string_view name, std::string_view why);
 /// A key that must be false, 0, or an object that says "enabled": false.
 Key must_be_off(std::string_view name, std::string_view instead);
 
-// What the sections of the file make of a job. Each takes a section's value; errors as
+// The settings that the sections of the file make in a job. Each takes a section's value; errors as
 // apply_deepspeed()'s. Private to this layer.
 
 void read_optimizer(const Value& section, TrainConfig& train);
@@ -77,14 +77,14 @@ void read_tensorboard(const Value& section, MonitorConfig& monitor);
 // The three batch sizes of the file, which have to agree. Private to this layer.
 
 struct BatchSizes {
-  std::optional<std::int64_t> train;         ///< train_batch_size: of a step, over all ranks
+  std::optional<std::int64_t> train;         ///< train_batch_size: that of a step, over all
+                                             ///< ranks
   std::optional<std::int64_t> micro;         ///< train_micro_batch_size_per_gpu
   std::optional<std::int64_t> accumulation;  ///< gradient_accumulation_steps
 };
 
 /// Those that are missing, from the others; `ranks` is 0 where it is not known. A micro-batch that
-/// is not in the file stays empty: shares are then what the devices' speeds make them.
-/// InvalidArgument, as
+/// is not in the file stays empty: the devices' speeds then decide the shares. InvalidArgument, as
 /// `file.refuse()` says it, if they do not agree, or the ranks are needed and not known.
 BatchSizes completed(BatchSizes sizes, int ranks, const Value& file);
 

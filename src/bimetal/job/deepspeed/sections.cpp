@@ -139,7 +139,7 @@ void choose(const Value& value, TrainConfig& train, const char* precision) {
 void choose_float16(const Value& value, TrainConfig& train) {
   choose(value, train, "float16");
   if (!value.json.get<bool>()) return;
-  // What DeepSpeed takes for the keys that are left out.
+  // DeepSpeed's values for the keys that are left out.
   const TrainConfig usual;
   train.loss_scale = 0;
   train.loss_scale_initial = usual.loss_scale_initial;

@@ -1,5 +1,5 @@
 #pragma once
-// What a launcher and its agent on a host tell each other: over two pipes, with ssh in between
+// The messages between a launcher and its agent on a host: over two pipes, with ssh in between
 // where the host is another machine. A message is its kind (u8), a rank or -1 (i32) and its text
 // (u32 length, bytes), little-endian. The agent begins with a line of its own (kAgentGreeting),
 // since the shell that ssh starts may print something first.
@@ -66,7 +66,7 @@ std::string encode_message(const Message& message);
 class MessageReader {
  public:
   void feed(std::string_view bytes) { bytes_ += bytes; }
-  /// The next whole one, or nothing. Error(CorruptData) for what is none.
+  /// The next whole one, or nothing. Error(CorruptData) for bytes that are none.
   std::optional<Message> next();
 
  private:
@@ -77,7 +77,7 @@ class MessageReader {
 
 struct AgentHello {
   std::string version;    ///< of Bimetal
-  std::string host_name;  ///< what the host calls itself
+  std::string host_name;  ///< the host's own name for itself
   std::string address;    ///< at which sshd was reached there; empty without ssh
 };
 

@@ -32,11 +32,11 @@ constexpr milliseconds kLookAtBoardEvery{1000};
 constexpr milliseconds kPatienceToReach{5000};
 /// With so much on its way to the launcher, the ranks' output stays where it is.
 constexpr std::size_t kMostOnTheWay = 4 << 20;
-/// For the launcher to say what is to be run.
+/// For the launcher to name the command.
 constexpr milliseconds kPatienceForJob{600'000};
 
-/// At which of its addresses this host was reached by ssh: the third word of SSH_CONNECTION. One
-/// with a zone means something on this host alone.
+/// The address at which ssh reached this host: the third word of SSH_CONNECTION. One with a zone
+/// has a meaning only on this host.
 std::string address_reached() {
   const char* connection = std::getenv("SSH_CONNECTION");
   std::istringstream words(connection ? connection : "");
@@ -46,7 +46,7 @@ std::string address_reached() {
 }
 
 /// A store in which the members of an elastic job show who they are, each on its own machine: it
-/// outlives them, and whoever is started in the place of a lost one finds the others there.
+/// outlives them, and a process started in the place of a lost one finds the others there.
 class Board {
  public:
   std::string address() const { return net::to_string(server_.endpoint()); }
@@ -121,7 +121,7 @@ class HostAgent {
     return open && (patience == milliseconds(0) || silent_for < patience);
   }
 
-  /// What goes wrong is told to the launcher, which ends the job.
+  /// The launcher is told of errors, and ends the job.
   void obey(const Message& message) {
     try {
       switch (message.kind) {
@@ -152,12 +152,12 @@ class HostAgent {
     say({AgentMessage::ready, -1, encode_number(held_port_ ? held_port_->port() : 0)});
   }
 
-  /// What nearly everybody would have to set by hand. Neither takes the place of a value that is
+  /// Settings that nearly everybody would have to make by hand. Neither replaces a value that is
   /// there.
   void set_defaults() {
     find_own_program_too();
     default_environment_variable("PYTHONUNBUFFERED",
-                                 "1");  // Python keeps what it prints into a pipe to itself
+                                 "1");  // Python buffers its output into a pipe
     const auto cores = std::max(1u, std::thread::hardware_concurrency());
     const auto threads =
         std::max<std::size_t>(1, cores / std::max<std::size_t>(1, job_.ranks.size()));
@@ -171,7 +171,7 @@ class HostAgent {
     try {
       add_program_folder(utf8_of_path(own_program().parent_path()));
     } catch (const Error&) {
-      // It cannot be told without /proc; what the user has in PATH needs no such help.
+      // It cannot be told without /proc; a program in the user's PATH needs no such help.
     }
   }
 

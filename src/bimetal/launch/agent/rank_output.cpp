@@ -73,8 +73,8 @@ void Tracebacks::note_other_lines(int rank) {
   note_line(rank, std::nullopt);
 }
 
-/// `before`: when its last line on standard error came. What it has printed before a traceback may
-/// come later by the other pipe.
+/// `before`: when its last line on standard error came. Text printed before a traceback may come
+/// later by the other pipe.
 void Tracebacks::note_line(int rank, std::optional<Time> before) {
   if (cause_ || !first_ || first_->first != rank) return;
   const auto since = before.value_or(first_->second);

@@ -1,5 +1,5 @@
 #pragma once
-// What many ranks print, as lines on one terminal: each whole, with its rank in front, and none
+// The output of many ranks, as lines on one terminal: each whole, with its rank in front, and none
 // keeping the launcher from its work.
 
 #include <chrono>
@@ -27,7 +27,7 @@ class LineCutter {
   /// most.
   std::string take(std::string_view bytes);
 
-  /// What has come without a line end.
+  /// Text that has come without a line end.
   std::string rest();
 
   /// Whether a line told that Python has found no module of some name.
@@ -42,19 +42,20 @@ class LineCutter {
 };
 
 /// Holds tracebacks back that may follow from another rank's: when a rank fails, the others soon do
-/// for want of it, and only what the cause says is worth reading.
+/// for want of it, and only the first one's output is worth reading.
 class Tracebacks {
  public:
-  /// What there is to show of `lines` on standard error, each with its end; `prefix` begins each.
+  /// The part of `lines` to show on standard error, each with its end; `prefix` begins each.
   std::string take(int rank, std::string_view prefix, std::string_view lines);
 
   /// The rank has printed something else. One that goes on after a traceback has caught it.
   void note_other_lines(int rank);
 
-  /// What has been held back for nothing: nobody has failed for a while, or (`all`) will.
+  /// Lines that were held back for nothing: nobody has failed for a while or, with `all`, nobody
+  /// will.
   std::string release(bool all);
 
-  /// The job has failed because of this rank. What there is to show now.
+  /// The job has failed because of this rank. Returns the lines to show now.
   std::string name_cause(int rank);
 
   /// The rank whose traceback is newest among those that follow from no other's.
@@ -88,7 +89,7 @@ class RankOutput {
   /// The lines to print now.
   std::string take(int rank, OutputStream stream, std::string_view bytes);
 
-  /// What a rank that has ended leaves without a line end.
+  /// Text that a rank which has ended leaves without a line end.
   std::string rest_of(int rank, OutputStream stream);
 
   /// Whether the rank's Python has said that it found no module of some name.
@@ -106,7 +107,7 @@ class RankOutput {
   std::map<std::pair<int, OutputStream>, LineCutter> cutters_;
 };
 
-/// Never waits for whoever reads. Use from one thread.
+/// Never waits for a reader. Use from one thread.
 class RankPrinter {
  public:
   /// See RankOutput.
@@ -114,7 +115,7 @@ class RankPrinter {
 
   void take(int rank, OutputStream stream, std::string_view bytes);
 
-  /// The rank has ended: what it has left without a line end is its last line.
+  /// The rank has ended: its output without a line end is its last line.
   void end(int rank);
 
   /// See RankOutput.
@@ -126,15 +127,15 @@ class RankPrinter {
   /// Once all have ended. Ranks whose tracebacks are left out.
   std::vector<int> end();
 
-  /// Whether more may come: what has not been read yet is kept in memory.
+  /// Whether more may come: unread output is kept in memory.
   bool has_room() const noexcept;
   bool empty() const noexcept { return out_.empty() && errors_.empty(); }
 
-  /// Prints what can be printed without waiting; add_to() says what to wait for.
+  /// Prints as much as goes without waiting; add_to() tells the descriptors to wait for.
   void print();
   void add_to(WaitSet& news) const;
 
-  /// Drops what is there and all that comes.
+  /// Drops the present output and all later output.
   void mute();
 
  private:

@@ -68,7 +68,7 @@ std::string python_program() {
 
 void prefer_own_package() {
   const auto package = own_folder() / "python";
-  std::error_code none;  // what this user may not look into is not there for them
+  std::error_code none;  // folders that this user may not look into count as not there
   if (!fs::exists(package / "bimetal", none)) return;
   auto folders = utf8_of_path(package);
   if (const auto before = environment_variable("PYTHONPATH"); before && !before->empty()) {

@@ -92,7 +92,8 @@ bool lives(const Watched& process) {
 
 void watch(const Watched& process) {
   while (lives(process)) std::this_thread::sleep_for(kPause);
-  // Who takes messages may wait for a lock that the process never gives back: this thread does not.
+  // The thread that takes messages may wait for a lock that the process never gives back. This
+  // thread does not.
   std::packaged_task<void()> tell([pid = process.pid] {
     log(LogLevel::error, "the launcher of this rank, process {}, has ended: so does this rank",
         pid);

@@ -19,7 +19,7 @@ namespace {
 constexpr int kLifelineInRank = 3;
 constexpr int kStatusInRank = 4;
 
-/// One rank of this machine, and what it says.
+/// One rank of this machine, and its reports.
 class LocalProcess {
  public:
   LocalProcess(Supervisor& supervisor, const LaunchPlan& plan, int local_rank,
@@ -48,7 +48,7 @@ class LocalProcess {
   bool interrupted() const noexcept { return process_.ended_with(kInterruptedStatus); }
   bool ended_well() const noexcept { return done() || interrupted(); }
   const RankStatus& status() const noexcept { return status_; }
-  /// It saves what a lost rank had, or has.
+  /// It saves a lost rank's state, or has done so.
   bool rescuer() const noexcept { return status_.rescue().has_value(); }
   bool rescuing() const noexcept {
     return running() && rescuer() && status_.rescue()->state == progress::Rescue::State::Saving;
@@ -203,7 +203,7 @@ class Launch {
     if (overdue_ || (first_failure_ && first_failure_->expired() && !saving)) kill_all();
   }
 
-  /// They end together, and watch each other until then; who is the last is watched by nobody.
+  /// They end together, and watch each other until then; nobody watches the last one.
   void limit_the_rescue() {
     for (const auto& rank : ranks_) {
       if (!rank.rescuer()) continue;
@@ -214,7 +214,7 @@ class Launch {
     }
   }
 
-  /// It may go on, though others have failed: it saves what one of them had.
+  /// It may go on, though others have failed: it saves the state of one of them.
   bool excused(const LocalProcess& rank) const {
     return rank.rescuing() && rescue_ && !rescue_->expired();
   }
@@ -225,7 +225,7 @@ class Launch {
     stuck_.try_emplace(static_cast<std::size_t>(at), Deadline::after(plan_.grace_when_stuck));
   }
 
-  /// Of a job that is done elsewhere, as far as what runs here goes.
+  /// For a job that is done elsewhere: ends the ranks here.
   void end_what_is_left() {
     if (!over_by_ && plan_.over && next_question_.expired()) {
       next_question_ = Deadline::after(plan_.ask_whether_over_every);
@@ -247,8 +247,8 @@ class Launch {
       outcomes.push_back(rank.outcome());
       if (rank.left_behind()) result_.left_behind.push_back(rank.name());
       if (!rank.passed_over()) to_blame.push_back(outcomes.back());
-      // Also at a request that did not pass through this launcher: one of another machine's. Who
-      // has left a job that others have finished has not ended it.
+      // Also at a request that did not pass through this launcher: one of another machine's. A rank
+      // that has left a job that others have finished has not ended it.
       result_.interrupted |=
           rank.interrupted() && (!rank.expendable() || (!any_essential && !any_done));
       const auto& checkpoint = rank.status().last_checkpoint();
@@ -275,7 +275,7 @@ class Launch {
     return last_end_ >= 0 && ranks_[static_cast<std::size_t>(last_end_)].interrupted();
   }
 
-  /// One rank tells of what is saved; what has failed for one says little once another has.
+  /// One rank reports the save. One rank's failure means little once another has saved.
   void note_rescue(const RankStatus& status) {
     const auto& rescue = status.rescue();
     if (!rescue) return;

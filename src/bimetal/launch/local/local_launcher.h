@@ -21,7 +21,7 @@ namespace bimetal::launch {
 inline constexpr int kNoCopy = -1, kCopyElsewhere = -2;
 
 struct LocalRank {
-  std::string name;                  ///< for messages: what it runs on
+  std::string name;                  ///< for messages: the rank's device
   std::vector<std::string> command;  ///< command[0] is the path of the program
   /// The job goes on without it: its end, good or bad, ends nobody else. The job fails for want of
   /// such ranks only when none of them ended well and no other rank did.
@@ -42,15 +42,15 @@ struct LaunchPlan {
   net::Token token;              ///< handed on by environment variable, never on a command line
   std::vector<std::pair<std::string, std::string>>
       environment;  ///< for every rank, beside RANK etc.
-  /// Told at once, and once, of each rank that has failed or been killed, by its index in `ranks`,
-  /// so that others need not wait for it. Must not throw.
+  /// Told at once, and only once, of each rank that has failed or been killed, by its index in
+  /// `ranks`, so that others need not wait for it. Must not throw.
   std::function<void(int index, const Error& how)> on_failure = {};
   /// Whether the job is done. It is asked now and then, since ranks on other machines may finish
   /// before those here. Empty: the job is done when the ranks here have ended. Must not throw.
   std::function<bool()> over = {};
 
   /// How long ranks may take to end by themselves when another one has failed, or has finished,
-  /// before they are killed. Those who save what a lost one had (RankStatus::rescue) may take
+  /// before they are killed. Ranks that save a lost one's state (RankStatus::rescue) may take
   /// `longest_rescue`, as they watch each other; when the first of them has ended, this again.
   std::chrono::milliseconds grace_after_failure{std::chrono::seconds(10)};
   std::chrono::milliseconds longest_rescue{std::chrono::minutes(30)};
@@ -66,7 +66,7 @@ struct LaunchPlan {
 struct LaunchResult {
   bool interrupted = false;  ///< ended by the user's (or the system's) request
   bool killed = false;       ///< at the second request: without a last checkpoint
-  std::string rescue = {};   ///< what became of what a lost rank had; empty: nobody had a copy
+  std::string rescue = {};   ///< the fate of a lost rank's state; empty: nobody had a copy
   std::string last_checkpoint = {};  ///< newest that a rank reported; empty where there is none
   std::vector<std::string> left_behind = {};  ///< names of those killed for being there when it was
                                               ///< over: stopped, for one
@@ -78,28 +78,28 @@ struct LaunchResult {
 /// How one local rank ended.
 struct RankOutcome {
   int rank = 0;
-  std::string name;  ///< what it runs on: "cpu:threads=1"
+  std::string name;  ///< its device: "cpu:threads=1"
   int pid = 0;
   ProcessExit exit;
   bool killed_by_us = false;   ///< the launcher had to end it: no cause of its own
-  std::optional<Error> error;  ///< what it reported before it ended
+  std::optional<Error> error;  ///< its own report before it ended
 };
 
-/// What its failure is told as: names the rank and what it ran on.
+/// The error that its failure is told as. It names the rank and its device.
 Error error_of(const RankOutcome& outcome, int world_size);
 
 struct RootCause {
   Error error;
-  /// Whether it happened here. A peer lost, a deadline missed or an operation aborted is only what
-  /// a cause elsewhere looks like from here.
+  /// Whether it happened here. A lost peer, a missed deadline or an aborted operation only shows
+  /// that there is a cause elsewhere.
   bool first_hand = true;
 };
 
-/// What stands for the whole job, or nothing if every rank ended well. Preferred are, in this
-/// order: a rank killed by a signal or ended without a word; an error of its own; a deadline that
-/// passed; a lost peer; an operation that another rank aborted. The message names the rank and what
-/// it ran on, unless all ranks report the same.
-/// `interrupted`: the user asked for the end, so that ends by that signal are no failures.
+/// The failure that stands for the whole job, or nothing if every rank ended well. The order of
+/// preference is: a rank killed by a signal or ended without a word; an error of its own; a
+/// deadline that passed; a lost peer; an operation that another rank aborted. The message names the
+/// rank and its device, unless all ranks report the same. `interrupted`: the user asked for the
+/// end, so that ends by that signal are no failures.
 std::optional<RootCause> root_cause(std::span<const RankOutcome> outcomes, int world_size,
                                     bool interrupted);
 

@@ -45,7 +45,7 @@ struct Pipe {
 void set_nonblocking(const FileDescriptor& descriptor);
 void set_close_on_exec(const FileDescriptor& descriptor);
 
-/// Appends to `text` what can be read without waiting. False at the end of the stream.
+/// Appends to `text` the bytes that can be read without waiting. False at the end of the stream.
 bool read_available(const FileDescriptor& descriptor, std::string& text);
 
 /// As read_available, but of about `most` bytes at a time: for a writer that may never pause.
@@ -67,8 +67,8 @@ class WaitSet {
   /// Until something can be written there, or nobody will read it.
   void add_writable(int descriptor);
 
-  /// Returns when one of these is so, or `most` has passed, or (POSIX) a signal has come; who is
-  /// meant, reading and writing tell.
+  /// Returns when one of these is ready, or `most` has passed, or (POSIX) a signal has come.
+  /// Reading and writing tell which one it is.
   void wait(std::chrono::milliseconds most);
 
  private:

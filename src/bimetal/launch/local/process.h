@@ -1,7 +1,7 @@
 #pragma once
 // A child process with an owner. None outlives its Process, none stays a zombie.
 //
-// Windows knows no signals; what stands for them there is said below, and numbers are Linux's,
+// Windows knows no signals; their substitutes there are described below, and numbers are Linux's,
 // since they travel between hosts.
 //
 // Signals: the launcher's view of them, requests to stop and the ends of children; and the rank's
@@ -27,9 +27,9 @@ inline constexpr int kKillSignal = 9, kBusSignal = 7;
 inline constexpr int kKillSignal = SIGKILL, kBusSignal = SIGBUS;
 #endif
 
-/// How a process ended. On Windows, whose processes end with a number alone, `signal` is told where
-/// that is one of Windows' own (an access violation is SIGSEGV, an end by Ctrl-C SIGINT) or this
-/// program has ended it; whoever else ends a process chooses its status.
+/// How a process ended. On Windows a process ends with a number alone. There `signal` is set if the
+/// number is one of Windows' own (an access violation is SIGSEGV, an end by Ctrl-C SIGINT) or this
+/// program has ended the process. Other programs that end a process choose its status.
 struct ProcessExit {
   int status = 0;  ///< exit status, where it ended by itself
   int signal = 0;  ///< the signal that killed it, else 0
@@ -43,12 +43,12 @@ bool is_fatal(int signal);
 
 struct ProcessCommand {
   std::vector<std::string> argv;  ///< argv[0] is the path of the program
-  /// Added to this process's environment, or in place of what is there.
+  /// Added to this process's environment, or in place of values there.
   std::vector<std::pair<std::string, std::string>> environment;
   /// Descriptors handed on: {number in the child, number here}. Windows: to 0, 1 and 2 alone.
   std::vector<std::pair<int, int>> descriptors;
-  /// Linux: the system kills it when the thread that starts it ends. Windows: it,
-  /// and what it has started, dies with this process in any case.
+  /// Linux: the system kills it when the thread that starts it ends. Windows: it dies with this
+  /// process in any case, with the processes that it has started.
   bool dies_with_starter = false;
 };
 
@@ -67,7 +67,7 @@ class Process {
 
   int pid() const noexcept { return pid_; }
 
-  /// How it ended, or nothing while it runs. Whatever it left in its group is killed then.
+  /// How it ended, or nothing while it runs. All processes left in its group are then killed.
   std::optional<ProcessExit> poll();
 
   /// Sends `signal` to the process, or to its whole group. No-op once it has ended. Windows: to the
@@ -93,12 +93,12 @@ std::filesystem::path own_program();
 /// "Killed", "Segmentation fault"…
 std::string signal_name(int signal);
 
-// Where programs lie, as a shell would find them, and which Python runs what is written in Python
+// Finds programs as a shell would, and the Python that runs the code written in Python
 // (find_program.cpp).
 
 /// Path of the program: `name` itself if it names a folder, else the first of that name in the
-/// folders of PATH; on Windows with its ending. Error(InvalidArgument) names the host and what was
-/// looked through.
+/// folders of PATH; on Windows with its ending. Error(InvalidArgument) names the host and the
+/// folders searched.
 std::string find_program(const std::string& name);
 
 /// BIMETAL_PYTHON, else the one that a build folder's `make setup` has made, else the system's
@@ -116,10 +116,10 @@ std::vector<std::string> runnable(std::vector<std::string> command);
 // For ranks that another launcher than ours has started: mpirun, torchrun.
 
 /// If the environment says that mpirun (Open MPI, MPICH and its kin) or torchrun has started this
-/// process, watches on a thread of its own the process that did, through whatever shells and
-/// wrappers there are in between. When it has ended, however it did, this process gets a SIGTERM,
-/// and ends a few seconds later at the latest, whatever its other threads do. Ranks that were
-/// started by hand have nobody to end with. Again it does nothing. Thread-safe.
+/// process, watches that process on a thread of its own, through any shells and wrappers in
+/// between. When it has ended, however it did, this process gets a SIGTERM, and ends a few seconds
+/// later at the latest, whatever its other threads do. Ranks that were started by hand have nobody
+/// to end with. Again it does nothing. Thread-safe.
 void end_with_launcher();
 
 // A launcher that somebody else's process stands in front of (Windows, where no process can take
@@ -131,9 +131,9 @@ void end_with_process(int pid);
 
 /// While one exists, SIGINT, SIGTERM and SIGHUP are counted in place of ending the process (SIGHUP
 /// unless it is ignored: a job started by nohup outlives its terminal). At most one exists at a
-/// time; use it from one thread. On Windows these are what a console tells its programs: Ctrl-C
-/// counts as SIGINT, Ctrl-Break, its window's closing, logging off and shutting down as SIGTERM;
-/// after the last three Windows ends the process within seconds.
+/// time; use it from one thread. On Windows a console tells its programs: Ctrl-C counts as SIGINT,
+/// Ctrl-Break, its window's closing, logging off and shutting down as SIGTERM; after the last three
+/// Windows ends the process within seconds.
 class SignalWatch {
  public:
   SignalWatch();
@@ -173,8 +173,8 @@ inline constexpr int kInterruptedStatus = 130;
 
 /// POSIX. While one exists, the first SIGINT or SIGTERM only sets requested(); another one, a
 /// second or more later, ends the process at once with kInterruptedStatus. (Sooner ones are the
-/// same Ctrl-C, which reaches a rank twice when its launcher forwards what the terminal already
-/// sent.) One at a time.
+/// same Ctrl-C, which reaches a rank twice when its launcher forwards the signal that the terminal
+/// already sent.) One at a time.
 class StopRequest {
  public:
   StopRequest();

@@ -39,7 +39,7 @@ class HeldSignals {
   sigset_t before_;
 };
 
-// What follows runs in the child, which has a copy of one thread only: nothing but calls that are
+// The code below runs in the child, which has a copy of one thread only: nothing but calls that are
 // safe in a signal handler.
 
 bool bind_to(pid_t starter) {
@@ -83,8 +83,8 @@ bool take_descriptors(const std::vector<std::pair<int, int>>& descriptors) {
 
 /// Starts a program in a process group of its own with empty standard input, default signals and
 /// these {number in the child, number here} descriptors. On Linux it is killed when the calling
-/// thread ends, however that happens; elsewhere the system has no such thing, and whoever starts it
-/// must see to its end. Returns 0 and sets `pid`, or returns the system's error number.
+/// thread ends, however that happens; elsewhere the system has no such thing, and the caller must
+/// see to its end. Returns 0 and sets `pid`, or returns the system's error number.
 int spawn_bound(pid_t& pid, char* const* arguments, char* const* environment,
                 const std::vector<std::pair<int, int>>& descriptors) {
   auto report = Pipe::create();  // closed by exec; the number of the error if there was none

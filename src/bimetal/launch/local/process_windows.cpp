@@ -17,8 +17,8 @@ namespace {
 
 using Handle = std::shared_ptr<void>;
 
-/// With which this program ends others: an error, of none of Windows' kinds, and the signal that it
-/// stands for.
+/// The status with which this program ends others: an error, of none of Windows' kinds, and the
+/// signal that it stands for.
 constexpr DWORD kEndedBySignal = 0xe0b10000, kSignalMask = 0xff;
 /// Milliseconds for a process that has been ended, which a driver may still hold.
 constexpr DWORD kToBeGone = 10'000;
@@ -56,8 +56,8 @@ std::wstring environment_block(const NamedValues& added) {
   return block + L'\0';
 }
 
-/// What a new process inherits: handles of its own for standard input, output and errors, and
-/// nothing else of ours, whatever another thread starts meanwhile.
+/// The handles that a new process inherits: its own for standard input, output and errors. It
+/// inherits nothing else of ours, even if another thread starts a process meanwhile.
 class InheritedHandles {
  public:
   explicit InheritedHandles(const std::vector<std::pair<int, int>>& descriptors) {
@@ -92,7 +92,7 @@ class InheritedHandles {
   std::vector<HANDLE> all_;
 };
 
-/// In which job a process begins, and what it inherits.
+/// The job in which a process begins, and the handles that it inherits.
 class StartAttributes {
  public:
   StartAttributes(InheritedHandles& handles, const Handle& job) : job_(job.get()) {
@@ -146,7 +146,8 @@ BOOL WINAPI swallow_console_event(DWORD) {
   return TRUE;
 }
 
-/// To all processes in the console of `pid`, of which this one has to be one meanwhile.
+/// Sends Ctrl-C to all processes in the console of `pid`. This process has to be one of them
+/// meanwhile.
 void send_ctrl_c(int pid) {
   FreeConsole();
   if (!AttachConsole(static_cast<DWORD>(pid))) return;
@@ -245,7 +246,7 @@ void end_with_process(int pid) {
   }
   std::thread([process] {
     WaitForSingleObject(process, INFINITE);
-    // Nothing of ours is waited for: the job objects close, and what is in them ends.
+    // Nothing of ours is waited for: the job objects close, and the processes in them end.
     TerminateProcess(GetCurrentProcess(), kStatus);
   }).detach();
 }

@@ -30,8 +30,8 @@ bool ended_well(const ProcessExit& exit) {
 bool failed(const RankOutcome& outcome, bool interrupted) {
   if (outcome.killed_by_us) return false;
   if (!interrupted) return outcome.error || !ended_well(outcome.exit);
-  // After a Ctrl-C ranks leave one by one, and may miss each other; what counts is whether one of
-  // them could not do what it was asked to: write its checkpoint, for one.
+  // After a Ctrl-C ranks leave one by one, and may miss each other; only a failure of the requested
+  // work counts, such as writing a checkpoint.
   const int signal = outcome.exit.signal;
   if (outcome.error) return distance(outcome) <= kOwnError;
   return signal != 0 && signal != SIGINT && signal != SIGTERM;

@@ -28,7 +28,7 @@ extern "C" void on_signal(int signal) {
   errno = saved_errno;
 }
 
-// Of a StopRequest.
+// The signals of a StopRequest.
 
 constexpr std::array<int, 2> kStopSignals = {SIGINT, SIGTERM};
 

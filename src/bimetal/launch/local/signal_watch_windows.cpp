@@ -22,7 +22,7 @@ BOOL WINAPI on_console_event(DWORD event) {
     first_console_stop = event == CTRL_C_EVENT ? SIGINT : SIGTERM;
   }
   write_all(pipe->write, std::string(1, '\0'));
-  // Of the others, Windows ends the process as soon as this returns.
+  // For other events Windows ends the process as soon as this returns.
   if (event != CTRL_C_EVENT && event != CTRL_BREAK_EVENT) Sleep(INFINITE);
   return TRUE;
 }

@@ -1,10 +1,10 @@
 #pragma once
-// What a rank tells its launcher while it runs and why it fails, so that the launcher can print one
-// message for the whole job. JSON lines over a pipe: {"event":"checkpoint","path":…,"step":…},
-// {"event":"error","code":…,"message":…,"rank":…}, {"event":"rescue","state":…,"lost":…,"step":…,
-// "path":…,"cause":…} where what a lost rank had is saved. For engines that bring newcomers to an
-// elastic job {"event":"door","address":…}, {"event":"leads"} and {"event":"left"}; for those that
-// show how a job gets on
+// A rank's reports to its launcher while it runs, and the cause if it fails, so that the launcher
+// can print one message for the whole job. JSON lines over a pipe:
+// {"event":"checkpoint","path":…,"step":…}, {"event":"error","code":…,"message":…,"rank":…},
+// {"event":"rescue","state":…,"lost":…,"step":…, "path":…,"cause":…} when the state of a lost rank
+// is saved. For engines that bring newcomers to an elastic job {"event":"door","address":…},
+// {"event":"leads"} and {"event":"left"}; for those that show how a job gets on
 // {"event":"progress","epoch":…,"epochs":…,"step":…,"steps":…,"loss":…,"samples_per_s":…,
 // "efficiency":…,"shares":[…]} and {"event":"evaluated","epoch":…,"accuracy":…,"loss":…}.
 
@@ -39,7 +39,7 @@ class StatusReporter {
   void checkpoint(const std::string& path, std::int64_t step);
   void failed(const Error& error);
   void rescue(const progress::Rescue& rescue);
-  /// Where others can join the job.
+  /// The address at which others can join the job.
   void door(const std::string& address);
   /// This rank is number 0 from now on.
   void leads();
@@ -56,7 +56,7 @@ class StatusReporter {
   FileDescriptor pipe_;
 };
 
-/// What the launcher has heard from one rank.
+/// The reports of one rank that the launcher has heard.
 class RankStatus {
  public:
   /// Takes in bytes of the pipe; lines that make no sense are passed over.
@@ -64,7 +64,7 @@ class RankStatus {
 
   const std::optional<Error>& error() const noexcept { return error_; }
   const std::string& last_checkpoint() const noexcept { return last_checkpoint_; }
-  /// Of a job that keeps copies of shards: what it has done last about a rank that is lost.
+  /// For a job that keeps copies of shards: its last action on a rank that is lost.
   const std::optional<progress::Rescue>& rescue() const noexcept { return rescue_; }
 
  private:

@@ -12,7 +12,7 @@ namespace {
 
 /// Signals wake it; this is how often it looks in any case.
 constexpr std::chrono::milliseconds kLookEvery{200};
-/// More than a pipe holds: what a rank has left behind is read whole.
+/// More than a pipe holds: a rank's last output is read whole.
 constexpr std::size_t kMostAtOnce = 1 << 20;
 
 }  // namespace
@@ -25,7 +25,7 @@ void RankProcess::send_to_group(int signal) {
   if (running()) process_.send_to_group(signal);
 }
 
-/// What can be read without waiting.
+/// The bytes that can be read without waiting.
 std::string RankProcess::read(std::size_t stream) {
   std::string bytes;
   auto& from = streams_[stream];
@@ -73,7 +73,7 @@ void Supervisor::wait(WaitSet& others) {
 void Supervisor::look() {
   for (auto& rank : ranks_) {
     if (!rank.running()) continue;
-    rank.exit_ = rank.process_.poll();  // before reading: what it said last is then in the pipe
+    rank.exit_ = rank.process_.poll();  // before reading: its last output is then in the pipe
     if (rank.running() && !has_room_()) continue;
     for (std::size_t i = 0; i < rank.streams_.size(); ++i) {
       if (auto bytes = rank.read(i); !bytes.empty()) said_(rank, i, std::move(bytes));
@@ -90,7 +90,8 @@ std::string how_it_ended(const ProcessExit& exit) {
   if (exit.signal != 0) {
     return fmt::format("was killed by signal {} ({})", exit.signal, signal_name(exit.signal));
   }
-  // What Windows or a library there ends a process with is known by its digits in this form.
+  // A status with which Windows or a library there ends a process is known by its digits in this
+  // form.
   if (exit.status < 0)
     return fmt::format("ended with exit status {:#010x}", static_cast<unsigned>(exit.status));
   return fmt::format("ended with exit status {}", exit.status);

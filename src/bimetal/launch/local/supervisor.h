@@ -1,7 +1,7 @@
 #pragma once
-// Ranks of this machine as processes, from their start to their end. What their words and ends mean
-// is for others to say: the launcher of a job's own ranks (local_launcher.h), and the agent that
-// starts any command for a launcher, which may be on another machine (host_agent.h).
+// Ranks of this machine as processes, from their start to their end. Others interpret their output
+// and their ends: the launcher of a job's own ranks (local_launcher.h), and the agent that starts
+// any command for a launcher, which may be on another machine (host_agent.h).
 
 #include <deque>
 #include <functional>
@@ -47,7 +47,8 @@ class RankProcess {
 /// Use from one thread. None of its ranks outlives it.
 class Supervisor {
  public:
-  /// What a rank has written to one of the descriptors at which it is listened to, by their order.
+  /// Gets the bytes that a rank has written to one of the descriptors that are read, by their
+  /// order.
   using Said = std::function<void(RankProcess& rank, std::size_t stream, std::string bytes)>;
   /// It has ended, and said all.
   using Ended = std::function<void(RankProcess& rank)>;
@@ -62,8 +63,8 @@ class Supervisor {
         ended_(std::move(ended)),
         has_room_(std::move(has_room)) {}
 
-  /// Starts one. What it writes to the descriptors `listened_to`, numbers in the rank, is read
-  /// here. The error names the rank, and with it what it is to run on, unless that is empty.
+  /// Starts one. Output to the descriptors `listened_to`, numbers in the rank, is read here. The
+  /// error names the rank and, unless that is empty, its device.
   RankProcess& start(int rank, const std::string& name, ProcessCommand command,
                      const std::vector<int>& listened_to);
 
@@ -71,7 +72,7 @@ class Supervisor {
 
   /// Until there is news of the ranks, of `others` or a signal, or a fifth of a second has passed.
   void wait(WaitSet& others);
-  /// Takes in what there is of the ranks.
+  /// Takes in the ranks' output and ends so far.
   void look();
 
   template <typename What>

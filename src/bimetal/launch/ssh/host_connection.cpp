@@ -39,7 +39,7 @@ HostConnection::HostConnection(const std::string& host, bool here, const SshOpti
   auto input = Pipe::create(), output = Pipe::create(), errors = Pipe::create();
   std::vector<std::pair<int, int>> descriptors = {{STDIN_FILENO, input.read.number()},
                                                   {STDOUT_FILENO, output.write.number()}};
-  // The agent here prints nothing but what is fatal; its words may go to the user as they are.
+  // The agent here prints only fatal errors. Its output may go to the user as it is.
   if (!here) descriptors.emplace_back(STDERR_FILENO, errors.write.number());
   process_ = Process::start({agent_command(host, here, ssh), {}, descriptors});
   for (auto* ours : {&input.write, &output.read, &errors.read}) set_nonblocking(*ours);
@@ -71,7 +71,7 @@ std::vector<Message> HostConnection::exchange(bool wanted) {
   return messages;
 }
 
-/// Leaves in `bytes` what follows the greeting, which stands at the beginning of a line.
+/// Leaves in `bytes` the text behind the greeting, which is at the beginning of a line.
 void HostConnection::find_greeting(std::string& bytes) {
   before_greeting_ += bytes;
   bytes.clear();
@@ -85,7 +85,7 @@ void HostConnection::find_greeting(std::string& bytes) {
   greeted_ = true;
   bytes = before_greeting_.substr(found + greeting.size());
   before_greeting_.clear();
-  said_.clear();  // warnings of ssh about what has worked after all
+  said_.clear();  // warnings of ssh about something that has worked after all
 }
 
 std::string HostConnection::take_errors() {
@@ -172,7 +172,7 @@ std::vector<std::string> ssh_arguments(const SshOptions& ssh, const std::string&
           ? fmt::format("if [ -x {0} ]; then exec {0} launch-agent; fi; exec bimetal launch-agent",
                         path)
           : fmt::format("exec {} launch-agent", shell_quoted(ssh.remote_program));
-  // Whatever shell the user has there, it is a POSIX one that gets to read this.
+  // A POSIX shell reads this, whatever shell the user has there.
   arguments.insert(arguments.end(), {"--", host, "exec /bin/sh -c " + shell_quoted(script)});
   return arguments;
 }

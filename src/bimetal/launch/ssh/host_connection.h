@@ -14,8 +14,8 @@
 
 namespace bimetal::launch {
 
-// How to start this program on another machine by the system's ssh, and what it means when that
-// fails. Pure.
+// How to start this program on another machine by the system's ssh, and the meaning of a failure.
+// Pure.
 
 struct SshOptions {
   std::optional<int> port;           ///< of sshd; else ssh's own settings decide
@@ -31,8 +31,8 @@ struct SshOptions {
 std::vector<std::string> ssh_arguments(const SshOptions& ssh, const std::string& host,
                                        const std::string& own_program);
 
-/// Why ssh, or what it started on `host`, ended before it had said anything; `said` is what came on
-/// standard error.
+/// The reason why ssh, or the program it started on `host`, ended before it had said anything.
+/// `said` is its standard error.
 Error explain_ssh_failure(const SshOptions& ssh, const std::string& host, const ProcessExit& exit,
                           const std::string& said);
 
@@ -44,7 +44,7 @@ std::string shell_quoted(const std::string& text);
 class HostConnection {
  public:
   /// Starts the agent: directly if the host is this machine, else by ssh. Error(System) if that is
-  /// not possible at all; what goes wrong later shows in ended().
+  /// not possible at all; later failures show in ended().
   HostConnection(const std::string& host, bool here, const SshOptions& ssh);
 
   const std::string& host() const noexcept { return host_; }
@@ -52,14 +52,16 @@ class HostConnection {
 
   void say(const Message& message) { outgoing_.push(encode_message(message)); }
 
-  /// What to wait for; not the agent's words, unless they are wanted (there is room for output).
+  /// The descriptors to wait for. The agent's is left out unless its words are wanted (there is
+  /// room for output).
   void add_to(WaitSet& news, bool wanted) const;
 
-  /// Sends what can be sent, and returns what the agent has said since, unless that is not wanted
-  /// now: while nobody listens, nobody is silent either. Error(CorruptData).
+  /// Sends as much as can be sent, and returns the agent's messages since, unless they are not
+  /// wanted now: while nobody listens, nobody is silent either. Error(CorruptData).
   std::vector<Message> exchange(bool wanted);
 
-  /// What ssh, or what it started, has printed to standard error since, once the agent has greeted.
+  /// The text that ssh, or the program it started, has printed to standard error since the agent
+  /// greeted.
   std::string take_errors();
 
   std::chrono::nanoseconds silent_for() const { return Deadline::Clock::now() - last_heard_; }

@@ -221,7 +221,7 @@ class HostLauncher {
     });
   }
 
-  /// What has failed elsewhere may be the cause of it or follow from it: both are told.
+  /// A failure elsewhere may be its cause or follow from it: both are told.
   void give_up_unheard(Host& host) {
     const Error why(ErrorCode::PeerLost,
                     fmt::format("lost host {}: it has not answered for {} s since a rank failed",
@@ -264,7 +264,7 @@ class HostLauncher {
     end_the_others();
   }
 
-  /// What has failed here, too, may follow from what was told first.
+  /// A failure here, too, may follow from the one that was told first.
   void prefer_cause_elsewhere() {
     if (plan_.others == nullptr || result_.interrupted || !result_.failure) return;
     lost_ = plan_.others->failure();
@@ -310,7 +310,7 @@ class HostLauncher {
     if (requests > requests_heard_ && result_.interrupted && !result_.killed) {
       result_.killed = true;
       kill_all();
-      // Whoever does not read what is there must not keep the user waiting.
+      // A reader that does not read must not keep the user waiting.
       printer_.mute();
     }
   }
@@ -332,7 +332,7 @@ class HostLauncher {
 
   // ---- output
 
-  /// Of a rank, or (-1) of the host itself.
+  /// Shows the output of a rank or, with -1, of the host itself.
   void show(int rank, OutputStream stream, const Host& host, const std::string& bytes) {
     if (bytes.empty()) return;
     if (rank < 0) return plan_.note(fmt::format("host {}: {}", host.ranks.name, trimmed(bytes)));

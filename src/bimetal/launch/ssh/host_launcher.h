@@ -54,7 +54,7 @@ struct HostsPlan {
   /// A lost rank ends no other one, as in a job that has shown itself to be elastic.
   bool elastic = false;
   int restarts = 0;  ///< so often a lost rank of an elastic job is started again
-  std::function<void(const std::string&)> note;  ///< gets what the user may want to know
+  std::function<void(const std::string&)> note;  ///< gets notes that the user may want to know
 };
 
 /// A rank that did not end with exit status 0.
@@ -71,17 +71,18 @@ struct HostsResult {
   bool killed = false;         ///< at the second request
   bool elastic = false;        ///< no failure has ended another rank
   int lost = 0, restarts = 0;  ///< ranks of such a job that were lost, and starts in their places
-  std::string left = {};       ///< what the job has left behind, and where, in its own words
-  /// The first one; all others were ended because of it. Of an elastic job, if no rank ended well:
-  /// the first that was not killed, else the last.
+  std::string left = {};       ///< the files that the job leaves behind, and where, in its own
+                               ///< words
+  /// The first failure; all other ranks were ended because of it. For an elastic job, if no rank
+  /// ended well: the first failure of a rank that was not killed, else the last failure.
   std::optional<RankFailure> failure;
 };
 
 /// Returns when the last rank has ended; none is left behind, whatever happens, also on other
 /// hosts. Ranks' output goes to standard output and standard error. The first request to stop is
 /// handed on to all ranks as the signal that it was, a second one kills them. When a rank fails,
-/// the others get SIGTERM, and SIGKILL after `grace`. Of a job that is elastic (docs/elastic.md)
-/// the others go on, also when a host is lost: how they end is what counts.
+/// the others get SIGTERM, and SIGKILL after `grace`. In an elastic job (docs/elastic.md) the
+/// others go on, even when a host is lost: their ends count.
 ///
 /// Errors, after which nothing runs any more: those of ssh (Unauthorized, Timeout, System), a
 /// program or folder that a host does not have (InvalidArgument), another version there

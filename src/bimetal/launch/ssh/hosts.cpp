@@ -86,7 +86,7 @@ Hosts::~Hosts() {
     try {
       for (auto& host : hosts_) host.connection->exchange(true);
     } catch (const Error&) {
-      // Whatever it still says: it is killed below if it does not end.
+      // Its last words are ignored: it is killed below if it does not end.
     }
     signals_.pause(milliseconds(10));
   }

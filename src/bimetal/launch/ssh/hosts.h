@@ -1,6 +1,6 @@
 #pragma once
 // The hosts of a job as its launcher sees them: connected, made ready together, and told to start
-// their ranks. What each of them gets to do is the plan cut into one part per host.
+// their ranks. The plan is cut into one part for each host.
 
 #include <chrono>
 #include <functional>

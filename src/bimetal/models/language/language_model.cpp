@@ -129,7 +129,7 @@ struct RmsNormalisation {
 struct Matrix {
   torch::Tensor weight;
 
-  /// May be cut along `dim`: 0, by what comes out of it, or 1, by what goes in.
+  /// May be cut along `dim`: 0, by its outputs, or 1, by its inputs.
   Matrix(UnitParts& parts, const std::string& name, std::int64_t in, std::int64_t out,
          std::int64_t dim, std::int64_t grain = 1)
       : weight(parts.drawn(name + ".weight", {out, in})) {
@@ -139,8 +139,8 @@ struct Matrix {
   torch::Tensor operator()(const torch::Tensor& x) const { return torch::linear(x, weight); }
 };
 
-/// By how much each position from `first` on turns: cosines and sines, [t, d/2]. In float32 at
-/// least: the angles grow with the position, and bfloat16 has no digits for them.
+/// The rotation of each position from `first` on: cosines and sines, [t, d/2]. In float32 at least:
+/// the angles grow with the position, and bfloat16 has no digits for them.
 struct Rotation {
   torch::Tensor cosine, sine;
 

@@ -27,7 +27,7 @@ struct LanguageModelConfig {
   bool operator==(const LanguageModelConfig&) const = default;
 };
 
-/// What one has chosen of a model's sizes; 0: what `resized` says.
+/// The sizes of a model that a user has chosen; 0: the size that `resized` finds.
 struct LanguageModelSizes {
   std::int64_t layers = 0, width = 0, heads = 0, kv_heads = 0, hidden = 0, context = 0,
                vocabulary = 0;
@@ -43,10 +43,10 @@ bool is_language_model(const std::string& name);
 /// A model of that name without dropout. Error(InvalidArgument) gives the nearest known name.
 LanguageModelConfig language_preset(const std::string& name);
 
-/// `config` with other sizes. What is left out is config's, but what hangs on a new width:
-/// heads are one for every 64 of it; hidden is 4 times as much for gpt2, and 8/3 times as much for
-/// llama, in multiples of 256; kv_heads are config's where they divide the heads, else the heads.
-/// Not checked.
+/// `config` with other sizes. Sizes that are left out are config's, except those that depend on a
+/// new width: heads are one for every 64 of it; hidden is 4 times as much for gpt2, and 8/3 times
+/// as much for llama, in multiples of 256; kv_heads are config's where they divide the heads, else
+/// the heads. Not checked.
 LanguageModelConfig resized(LanguageModelConfig config, const LanguageModelSizes& sizes);
 
 /// Error(InvalidArgument) names the first size that cannot be, by its key in the job file, and says

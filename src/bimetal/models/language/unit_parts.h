@@ -1,5 +1,5 @@
 #pragma once
-// What the units of language models are made of.
+// The parts of the units of language models.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -15,8 +15,8 @@
 
 namespace bimetal::models {
 
-/// Of weights, unless a model has reasons for another (Radford et al. 2019; transformers'
-/// initializer_range).
+/// The deviation of weights, unless a model has reasons for another (Radford et al. 2019;
+/// transformers' initializer_range).
 inline constexpr double kWeightDeviation = 0.02;
 
 /// Makes the parameters of one unit, under their names, and the unit itself.
@@ -65,14 +65,14 @@ class UnitParts {
   task::Unit unit_;
 };
 
-/// `table`'s rows for tokens [b, t], of the positions that are here; of a model's vocabulary it
-/// holds those that are here (task/tensor_ranks.h). Errors as make_language_model has them.
+/// `table`'s rows for tokens [b, t], for the positions that are here. The table holds the part of
+/// the vocabulary that is here (task/tensor_ranks.h). Errors as make_language_model has them.
 torch::Tensor embed(const torch::Tensor& table, const torch::Tensor& tokens,
                     const LanguageModelConfig& config);
 
 /// `weight`, which another unit uses, too, for a product. The gradient of a product is a transposed
 /// view, to whose base autograd holds on: it would add the other unit's gradient out of place, in a
-/// third tensor of that size. Of what this returns it comes without a base.
+/// third tensor of that size. The gradient of the tensor returned here has no base.
 torch::Tensor added_in_place(const torch::Tensor& weight);
 
 // Causal attention over heads, as GPT-2 and Llama have it in common.
@@ -80,19 +80,18 @@ torch::Tensor added_in_place(const torch::Tensor& weight);
 /// [b, t, heads × d] as [b, heads, t, d], `width` being d.
 torch::Tensor split_heads(const torch::Tensor& x, std::int64_t width);
 
-/// What each position gathers from those up to itself: softmax(q·kᵀ ÷ √d)·v (Vaswani et al. 2017,
-/// section 3.2.1), by torch's fused kernels. `q` is [b, heads, t, d], `k` and `v` are
-/// [b, kv_heads, t, d], each of them for heads ÷ kv_heads heads of q in a row (Ainslie et al.
-/// 2023). In a PastScope (task/past.h) positions before these are gathered from, too. Returns
-/// [b, t, heads × d]. With `dropout` > 0 the weights are dropped by task::dropout
-/// for `layer`, which the fused kernels cannot do: they are then held, t × t for each head.
-/// `heads`: which of the model's q holds.
+/// Attention of each position to those up to itself: softmax(q·kᵀ ÷ √d)·v (Vaswani et al. 2017,
+/// section 3.2.1), by torch's fused kernels. `q` is [b, heads, t, d], `k` and `v` are [b, kv_heads,
+/// t, d], each of them for heads ÷ kv_heads heads of q in a row (Ainslie et al. 2023). In a
+/// PastScope (task/past.h) it includes positions before these. Returns [b, t, heads × d]. With
+/// `dropout` > 0 the weights are dropped by task::dropout for `layer`, which the fused kernels
+/// cannot do: they are then held, t × t for each head. `heads`: which of the model's q holds.
 torch::Tensor causal_attention(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, double dropout, std::int64_t layer,
                                task::HeadRange heads);
 
-/// Of a model's heads those that are computed here (task/tensor_ranks.h): whole groups that share
-/// one head of keys and values.
+/// The heads of the model that are computed here (task/tensor_ranks.h): whole groups that share one
+/// head of keys and values.
 task::HeadRange heads_here(std::int64_t heads, std::int64_t kv_heads);
 
 }  // namespace bimetal::models

@@ -1,4 +1,4 @@
-/// What the model has made of the sample that was asked for: its picture, if it is a small one, and its words.
+/// Shows the model's output for the sample that was asked for: its picture, if it is a small one, and its words.
 function showSample(sample) {
   byId('sample-shown').hidden = !sample;
   if (!sample) return;
@@ -12,7 +12,7 @@ function showSample(sample) {
   canvas.getContext('2d').putImageData(image, 0, 0);
 }
 
-// What happened, and what the ranks' logs say, to be searched. Notices, warnings and losses come first, then the rest; of both the newest first.
+// Events and the ranks' logs, to be searched. Notices, warnings and losses come first, then the rest; the newest of each first.
 
 const URGENT = ['notice', 'warning', 'error', 'lost', 'left'];
 

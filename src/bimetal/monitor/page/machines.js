@@ -1,4 +1,4 @@
-// Who computes, on what, and what each does of the whole; what was planned beside what is measured.
+// The workers: their devices, and each one's part of the whole; planned figures beside measured ones.
 
 /// Rows are kept, and their cells' texts changed. columns: {title, left, of(worker) → text or node}
 function showTable(table, columns, rows, classOf) {

@@ -16,7 +16,7 @@ function showBars(rows, phases) {
   byId('phases').replaceChildren(...phases.map(phase => make('span', {}, make('i', {class: 'swatch', colour: PHASES[phase]}), phase)));
 }
 
-/// Of the last seconds: `before` and `now` are two states of the job.
+/// Shows the steps of the last seconds: `before` and `now` are two states of the job.
 function showMeasuredStep(before, now) {
   const seconds = now.elapsed_s - before.elapsed_s, steps = now.step - before.step;
   if (!(seconds > 0) || steps <= 0) return;

@@ -2,7 +2,7 @@
 
 const ROW = 22, ROW_GAP = 4, MOST_ROWS = 16, NAME_WIDTH = 150;
 
-/// What a row is of: the stage where the model is cut, else the worker.
+/// The name of a row: the stage if the model is cut, else the worker.
 const rowName = worker => worker ? (worker.stage ? `${worker.rank} ${worker.stage}` : `${worker.rank} ${worker.device}`) : '';
 
 function showTimeline(profile, workers) {

@@ -1,5 +1,5 @@
 #pragma once
-// What is announced of a shared job, beside its port, as text of DNS-SD (RFC 6763, section 6).
+// The announcement of a shared job, beside its port, as text of DNS-SD (RFC 6763, section 6).
 //
 // Finds shared jobs on the local network by mDNS and DNS-SD (RFC 6762, 6763), service
 // _bimetal._tcp. The system's responder does the work (Bonjour, Avahi), reached by the interface of
@@ -30,8 +30,8 @@ struct SharedJob {
 std::string printable(std::string text);
 
 std::string txt_record(const SharedJob& job);
-/// All but the port. What makes no sense is left out: numbers, letters that are not fit for a
-/// terminal, addresses that are none.
+/// All but the port. Invalid fields are left out: wrong numbers, letters that are not fit for a
+/// terminal, wrong addresses.
 SharedJob parse_txt_record(std::string_view record);
 
 /// Announces a job for as long as it lives. Two of one name are told apart by the responder.

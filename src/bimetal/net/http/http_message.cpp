@@ -63,14 +63,14 @@ std::optional<std::uint64_t> parse_length(std::string_view digits) {
   return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
 }
 
-/// False where it is set already: of two, nobody knows which is meant.
+/// False if it is set already: nobody knows which of two is meant.
 bool set_once(std::optional<std::string_view>& field, std::string_view value) {
   if (field) return false;
   field = value;
   return true;
 }
 
-/// Of HOST or HOST:PORT.
+/// `authority`: HOST or HOST:PORT.
 bool names_loopback(std::string_view authority) {
   const bool bracketed = authority.starts_with('[');
   if (bracketed) authority.remove_prefix(1);

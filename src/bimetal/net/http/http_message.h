@@ -32,11 +32,11 @@ struct HttpRequest {
   bool awaits_continue = false;                 ///< it sends its body once kContinue is there
 };
 
-/// What is told a client before its body.
+/// The answer that a client gets before it sends its body.
 inline constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
-/// `head` up to and with its empty line; the result's views are into it. Nothing for what is no
-/// request of HTTP/1.x, and for bodies in chunks.
+/// `head` up to and with its empty line; the result's views are into it. Nothing for text that is
+/// no request of HTTP/1.x, and for bodies in chunks.
 std::optional<HttpRequest> parse_request(std::string_view head);
 
 struct HttpAnswer {
@@ -45,14 +45,14 @@ struct HttpAnswer {
   std::string body = {};
   std::string_view allow = "GET, HEAD";  ///< of status 405
   std::string more_head = {};            ///< lines of its head, each with its end
-  /// In place of the body: what is to be sent next, asked now and then until the client goes; an
-  /// empty text is nothing as yet. Called on the server's thread.
+  /// In place of the body: gives the text to send next. It is asked now and then until the client
+  /// goes; an empty text means nothing yet. Called on the server's thread.
   std::function<std::string()> stream = {};
 };
 
 /// Whether a client of this machine asks, by a name that is always this machine's, and no page from
-/// another machine makes it: a browser lets any page send requests to loopback, and a page whose
-/// name turns into a loopback address read their answers. Pages of other servers here may send
+/// another machine makes it ask. A browser lets any page send requests to loopback. A page whose
+/// name turns into a loopback address could read the answers. Pages of other servers here may send
 /// requests, whose answers their browser keeps from them.
 bool is_local(const HttpRequest& request);
 
@@ -70,7 +70,7 @@ struct HttpAnswerHead {
   std::optional<std::uint64_t> length = {};  ///< of the body, where the server tells it
 };
 
-/// `head` up to and with its empty line. Nothing for what is no answer of HTTP/1.x.
+/// `head` up to and with its empty line. Nothing for text that is no answer of HTTP/1.x.
 std::optional<HttpAnswerHead> parse_answer(std::string_view head);
 
 // Checks that a client of an HTTP server knows its token.

@@ -31,7 +31,7 @@ namespace bimetal::net {
 
 using asio::ip::tcp;
 
-/// A request as it comes in: its head, and what has come of its body.
+/// A request as it comes in: its head, and the part of its body that has come.
 struct HttpIncoming {
   std::array<char, kMaxHeadBytes> buffer;
   std::string_view head = {}, begun_body = {};
@@ -240,7 +240,7 @@ asio::awaitable<void> HttpServer::Impl::serve(std::shared_ptr<tcp::socket> socke
   connections.remove(socket);
 }
 
-/// Whoever does not read is hung up on: here alone somebody waits for it.
+/// A client that does not read is hung up on: only here does anybody wait for it.
 asio::awaitable<void> HttpServer::Impl::stream(tcp::socket& socket, const HttpAnswer& told) {
   constexpr int kSilentPauses = 10;  // then something is sent that shows whether anybody is there
   constexpr const char* kAlive = ":\n\n";
@@ -271,7 +271,7 @@ asio::awaitable<void> HttpServer::Impl::stream(tcp::socket& socket, const HttpAn
   pauses.erase(place);
 }
 
-/// What a request is told without being looked into.
+/// An answer to a request that is refused without being looked into.
 std::optional<HttpAnswer> HttpServer::Impl::refusal_of(
     const std::optional<HttpRequest>& request) const {
   if (!request) return HttpAnswer{400, "text/plain", "this is no request of HTTP/1.1\n"};
@@ -330,7 +330,7 @@ void HttpServer::Impl::stop() {
 
 namespace {
 
-/// Of pages, which are there at once.
+/// A handler for pages, which are ready at once.
 HttpServer::Handler handler_of(HttpServer::Page page) {
   return [page = std::move(page)](const HttpRequest& request, std::string_view,
                                   const HttpServer::Respond& respond) {

@@ -26,30 +26,31 @@ struct HttpServerOptions {
   std::chrono::milliseconds patience{5000};
   /// Longest that an answer may take to be made; then it is one of status 504.
   std::chrono::milliseconds answer_patience{5000};
-  /// Whom else the token lets in, as by a cookie; none: nobody.
+  /// Further requests that the token lets in, as by a cookie. Empty: none.
   std::function<bool(const HttpRequest& request)> admits = {};
   std::chrono::milliseconds stream_every{500};  ///< how often a stream is asked for more
-  std::size_t max_streams = 16;                 ///< whoever else wants one gets status 503
+  std::size_t max_streams = 16;                 ///< further ones get status 503
   std::size_t max_body_bytes = 0;    ///< longer bodies are status 413; 0: bodies are not read
-  std::size_t max_connections = 32;  ///< whoever else comes takes an older one's place
-  std::string name = "monitor";      ///< what it is, for those whom it refuses
+  std::size_t max_connections = 32;  ///< a further one takes an older one's place
+  std::string name = "monitor";      ///< its name for clients that it refuses
   std::string manual = "docs/monitoring.md";  ///< where they can read about it
 };
 
 class HttpServer {
  public:
-  /// What `path` shows; status 404 if nothing. Called on the server's thread; an exception becomes
-  /// an answer of status 500. Only GET and HEAD are let through.
+  /// The answer to `path`; status 404 if there is no such page. Called on the server's thread; an
+  /// exception becomes an answer of status 500. Only GET and HEAD are let through.
   using Page = std::function<HttpAnswer(std::string_view path)>;
 
-  /// Of one request, from any thread, however long the server lives.
+  /// The answer to one request. May be called from any thread, even after the server is gone.
   struct Respond {
-    std::function<void(HttpAnswer)> give;  ///< what comes after its request is over goes nowhere
+    std::function<void(HttpAnswer)> give;  ///< an answer after its request is over goes
+                                           ///< nowhere
     std::function<bool()> awaited;         ///< false once it is over
     void operator()(HttpAnswer answer) const { give(std::move(answer)); }
   };
-  /// Takes a request of any method; what it refers to lives until this returns. Called on the
-  /// server's thread; an exception becomes an answer of status 500.
+  /// Takes a request of any method; its views are valid until this returns. Called on the server's
+  /// thread; an exception becomes an answer of status 500.
   using Handler =
       std::function<void(const HttpRequest& request, std::string_view body, Respond respond)>;
 

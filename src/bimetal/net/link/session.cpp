@@ -50,8 +50,8 @@ DialRequest dial_request(Service service, Endpoint server, std::string name,
 
 namespace {
 
-// Beyond it the kernel gives a connection up of which nothing is acknowledged. Who uses it knows
-// better, and sooner, how long its other side may be silent.
+// After this time without an acknowledgement the kernel gives a connection up. The user of the
+// connection knows better, and sooner, how long its other side may be silent.
 constexpr std::chrono::milliseconds kPathTimeout{std::chrono::minutes(5)};
 
 }  // namespace
@@ -142,7 +142,7 @@ void Session::leave() {
   if (reading_) leave_off_.emit(asio::cancellation_type::terminal);
 }
 
-/// Closing a socket with unread bytes at once would destroy what is on its way to the other side.
+/// Closing a socket with unread bytes at once would destroy data on its way to the other side.
 void Session::limit_parting() {
   parting_.expires_after(to_part_);
   parting_.async_wait([self = shared_from_this()](const std::error_code& error) {

@@ -34,8 +34,8 @@ struct Credentials {
   std::string job_id;  ///< empty for what belongs to no job
 };
 
-/// For a Listener that lets in who has proved the token, belongs to this job and wants encryption
-/// if it does. What to do with it is left to be said.
+/// Options of a Listener that lets in clients that have proved the token, belong to this job and
+/// want encryption if it does. The caller sets what to do with their connections.
 ListenerOptions listener_options(Service service, const Credentials& credentials);
 
 /// For dial(). `name` is the server's, for messages.
@@ -44,7 +44,7 @@ DialRequest dial_request(Service service, Endpoint server, std::string name,
 
 enum class Side { client, server };
 
-/// What seals the bytes that one side sends, and hides them where the connection is encrypted.
+/// Seals the bytes that one side sends, and hides them where the connection is encrypted.
 struct Direction {
   SessionKey seal{};
   std::optional<noise::CipherState> cipher{};
@@ -68,7 +68,7 @@ class Session : public std::enable_shared_from_this<Session> {
   /// Ends it at once. on_ended() is not called.
   void close();
 
-  /// Whether what arrives counts, and what is sent goes out.
+  /// Whether arrivals still count, and sends still go out.
   bool is_open() const noexcept { return !leaving_ && !closed_; }
   bool closed() const noexcept { return closed_; }
 
@@ -77,16 +77,16 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::string& remote() const noexcept { return remote_; }
 
  protected:
-  /// `to_part`: how long the other side may take, once this one leaves, to read what is queued and
-  /// to hang up.
+  /// `to_part`: how long the other side may take, once this one leaves, to read the queue and to
+  /// hang up.
   Session(asio::ip::tcp::socket socket, const SessionKeys& keys, Side side,
           std::chrono::milliseconds to_part = {});
 
-  /// Takes in what arrives while is_open(). What it throws ends the session: std::system_error
-  /// because the connection has, anything else by refuse().
+  /// Takes in what arrives while is_open(). An exception from it ends the session:
+  /// std::system_error because the connection has ended, anything else by refuse().
   virtual asio::awaitable<void> read_messages() = 0;
 
-  /// Writes what is queued until finish_sending() and an empty queue (no error), a failed write
+  /// Writes queued messages until finish_sending() and an empty queue (no error), a failed write
   /// (its error) or drop_unsent().
   virtual asio::awaitable<std::error_code> send_messages() = 0;
   virtual void finish_sending() {}
@@ -100,13 +100,13 @@ class Session : public std::enable_shared_from_this<Session> {
   /// not after close() or leave().
   virtual void on_ended(const Error& why) = 0;
 
-  /// Sends what is queued, then ends the connection. What the reader is to fill is not touched any
+  /// Sends queued messages, then ends the connection. The reader's buffers are not touched any
   /// more.
   void leave();
   /// Ends it at once.
   void end(const Error& why);
 
-  /// Something is awaited from now on: what has been heard before is no sign of life.
+  /// Something is awaited from now on: earlier messages are no sign of life.
   void expect() noexcept { heard_ = Clock::now(); }
 
   asio::ip::tcp::socket& socket() noexcept { return socket_; }
@@ -125,7 +125,7 @@ class Session : public std::enable_shared_from_this<Session> {
   ByteReader reader_;
   const std::chrono::milliseconds to_part_;
   asio::steady_timer parting_;
-  asio::cancellation_signal leave_off_;  ///< what the reader is about
+  asio::cancellation_signal leave_off_;  ///< for the reader's present wait
   Clock::time_point heard_ = Clock::now();
   bool reading_ = false;
   bool leaving_ = false;  ///< nothing that arrives counts any more

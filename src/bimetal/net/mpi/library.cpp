@@ -72,7 +72,8 @@ std::unique_ptr<Library> load_library() {
   std::string tried;
   for (const auto& name : by_name ? std::vector<std::string>{named} : names_to_try(family)) {
     try {
-      // Who names a library is believed; how many ranks it finds will show whether it is right.
+      // A library that was named is believed. The number of ranks that it finds will show whether
+      // it is right.
       auto library = open(name, by_name ? Family::unknown : family);
       log(LogLevel::info, "MPI: {}, from {}", library->version(), name);
       return library;

@@ -32,15 +32,15 @@ struct Completion {
 };
 
 /// Typed access to the functions that the transport uses. Each throws Error(System) naming the
-/// function and the library's reason if it fails. Which thread may call what is MPI's own rule: see
-/// thread_level().
+/// function and the library's reason if it fails. MPI's own rule says which thread may call which
+/// function: see thread_level().
 class Library {
  public:
   virtual ~Library() = default;
 
-  /// What the library says of itself, one line: "Open MPI v4.1.4, package: …".
+  /// The library's own description, one line: "Open MPI v4.1.4, package: …".
   virtual std::string version() const = 0;
-  /// Where it was found.
+  /// The path that it was loaded from.
   virtual const std::string& name() const noexcept = 0;
 
   virtual bool initialized() = 0;
@@ -56,7 +56,7 @@ class Library {
   virtual void return_errors(Handle communicator) = 0;
 
   virtual std::string processor_name() = 0;
-  /// Everyone's `own`, of one length, in the order of the ranks.
+  /// Every rank's `own`, all of one length, in the order of the ranks.
   virtual void all_gather(std::span<const std::byte> own, std::span<std::byte> all,
                           Handle communicator) = 0;
 
@@ -78,7 +78,8 @@ class Library {
 /// of a kind whose binary interface is not known here.
 std::unique_ptr<Library> load_library();
 
-// What mpirun, mpiexec or srun tell their processes in the environment, before MPI itself is asked.
+// The variables that mpirun, mpiexec or srun set for their processes, read before MPI itself is
+// asked.
 
 enum class Family { open_mpi, mpich, unknown };
 

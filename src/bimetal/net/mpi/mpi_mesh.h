@@ -28,7 +28,7 @@ struct MpiWorld {
 bool started_by_mpi();
 
 /// Starts MPI if need be, which all ranks must do. Errors: Unsupported where no MPI library is
-/// found (names what was tried), InvalidArgument if mpirun did not start this process or belongs to
+/// found (names the ones tried), InvalidArgument if mpirun did not start this process or belongs to
 /// another library, Timeout if not all ranks come.
 MpiWorld mpi_world(Deadline deadline);
 

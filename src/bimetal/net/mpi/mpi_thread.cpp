@@ -94,7 +94,7 @@ void MpiThread::run() {
     std::lock_guard lock(mutex_);
     state_ = State::running;
     changed_.notify_all();
-    // Only now: what the library itself does at exit comes after.
+    // Only now: the library's own work at exit comes after.
     std::atexit(end_at_exit);
   }
   for (;;) {

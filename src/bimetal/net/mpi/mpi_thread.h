@@ -24,11 +24,11 @@ namespace bimetal::net::mpi {
 
 // How long a thread that can only poll may sleep before it polls again.
 
-/// MPI cannot wake a sleeping thread when a message comes. So: ask without a pause at first (giving
-/// way in between would be worse: on a busy machine a thread that yields waits for the others' time
-/// slices to end, one that sleeps is woken before them), then sleep for an eighth of the time that
-/// nothing has happened, which makes an answer late by an eighth at most, and 1 ms at most, which
-/// keeps an idle rank below a hundredth of a core.
+/// MPI cannot wake a sleeping thread when a message comes. So the thread first asks without a
+/// pause. Yielding in between would be worse: on a busy machine a thread that yields waits for the
+/// others' time slices to end, while one that sleeps is woken before them. Then it sleeps for an
+/// eighth of the time that nothing has happened, 1 ms at most. An answer is thus late by an eighth
+/// at most, and an idle rank takes less than a hundredth of a core.
 class BackOff {
  public:
   using Clock = std::chrono::steady_clock;
@@ -51,7 +51,7 @@ class BackOff {
   Clock::time_point since_ = Clock::now();
 };
 
-/// Who this process is among those that mpirun has started.
+/// This process's place among those that mpirun has started.
 struct World {
   int rank = 0;
   int size = 1;
@@ -107,7 +107,7 @@ class MpiThread {
   bool owns_mpi_ = false;
   bool orderly_ = true;
 
-  // Requests under way and what follows them, side by side.
+  // Requests under way and their continuations, side by side.
   std::vector<Handle> requests_;
   std::vector<Ended> ended_;
   std::vector<Completion> completions_;
@@ -116,7 +116,7 @@ class MpiThread {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Task> tasks_;
-  /// `ending`: what is there is done; `deaf`: nothing more is taken.
+  /// `ending`: present requests are done; `deaf`: nothing more is taken.
   enum class State { starting, running, failed, ending, deaf, ended } state_ = State::starting;
   std::exception_ptr failure_;
   Deadline end_by_ = Deadline::after({});

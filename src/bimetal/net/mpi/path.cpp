@@ -12,8 +12,8 @@ namespace {
 // Enough that one message is on its way while another is being read. Untouched memory costs
 // nothing.
 constexpr int kSlots = 2;
-// How far the sender may be ahead of the receiver, in messages: what is not yet received lies in
-// the library's own memory, of which nobody else keeps account. Every kSyncEvery-th message is sent
+// How far the sender may be ahead of the receiver, in messages: messages not yet received are in
+// the library's own memory, which nobody else keeps account of. Every kSyncEvery-th message is sent
 // synchronously; since messages are received in their order, its end tells of all before it.
 constexpr std::uint64_t kWindow = 16;
 constexpr std::uint64_t kSyncEvery = 8;

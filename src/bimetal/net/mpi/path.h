@@ -3,8 +3,8 @@
 //
 // A frame travels as one message, its header before its payload. A payload longer than kChunkBytes
 // continues in messages of payload alone. Payloads pass through this path's own memory on both
-// sides: MPI cannot be made to release a buffer while a peer is stuck in the middle of a message,
-// but a failed group must give its buffers back. So MPI never sees them.
+// sides: MPI cannot release a buffer while a peer is stuck in the middle of a message. A failed
+// group, however, must give its buffers back. So MPI never sees them.
 
 #include <atomic>
 #include <cstddef>
@@ -35,9 +35,8 @@ class Path : public std::enable_shared_from_this<Path> {
   void send(const FrameHeader& header, std::span<const std::byte> payload, SendDone done);
   void resume();
 
-  /// Says goodbye after what is queued, then calls `finished`: when the peer has done so, too, or
-  /// at once where the path has ended already. From now on nothing is delivered and no loss
-  /// reported.
+  /// Says goodbye after the queue, then calls `finished`: when the peer has done so, too, or at
+  /// once where the path has ended already. From now on nothing is delivered and no loss reported.
   void leave(std::function<void()> finished);
 
   /// Ends the path at once as if it had been lost, and reports that.
@@ -52,7 +51,7 @@ class Path : public std::enable_shared_from_this<Path> {
 
   enum class State {
     open,
-    departed,  ///< the peer has said goodbye; ours follows after what is queued
+    departed,  ///< the peer has said goodbye; ours follows after the queue
     leaving,   ///< leave() was called
     ended,
   };

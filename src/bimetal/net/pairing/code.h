@@ -14,9 +14,9 @@ namespace bimetal::net {
 /// Four words drawn at random, as "amber-cello-frost-tulip".
 std::string draw_code();
 
-/// What somebody has typed, in the form of draw_code(): words apart by blanks or hyphens, in any
-/// case. Error(InvalidArgument) for another number of words, and for a word that is in no code,
-/// with the most similar one.
+/// Brings a typed code into the form of draw_code(). Its words may be separated by blanks or
+/// hyphens, in any case. Error(InvalidArgument) for another number of words, and for a word that is
+/// in no code, with the most similar one.
 std::string parse_code(std::string_view typed);
 
 /// All words that codes are made of, sorted.

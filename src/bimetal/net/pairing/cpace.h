@@ -1,8 +1,8 @@
 #pragma once
 // CPace (draft-irtf-cfrg-cpace-21), the suite CPACE-RISTR255-SHA512 with an initiator and a
 // responder, and its explicit key confirmation. Two sides that know one password, however short,
-// get a key that nobody else has. Who takes part without the password can try one guess and learns
-// whether it was right; who only listens learns nothing. The group and the hash are libsodium's.
+// get a key that nobody else has. A participant without the password can try one guess and learns
+// whether it was right. A listener learns nothing. The group and the hash are libsodium's.
 //
 //   A, initiator:  Ya, ADa ──────▶
 //                          ◀────── Yb, ADb   :B, responder
@@ -26,7 +26,7 @@ using Scalar = std::array<std::byte, kShareBytes>;  ///< ya or yb, little-endian
 using SessionKey = std::array<std::byte, 64>;       ///< ISK
 using Tag = std::array<std::byte, 64>;              ///< Ta or Tb: HMAC-SHA-512
 
-/// What both sides know beforehand.
+/// The inputs that both sides know beforehand.
 struct Inputs {
   std::string_view password;           ///< PRS
   std::span<const std::byte> channel;  ///< CI
@@ -51,8 +51,8 @@ class Exchange {
 
   const Share& share() const noexcept { return own_share_; }
 
-  /// Call once, with what the other side has sent. Error(Unauthorized) for a share that is no point
-  /// of the group, or its neutral element.
+  /// Call once, with the other side's message. Error(Unauthorized) for a share that is no point of
+  /// the group, or its neutral element.
   void receive(const Share& share, std::span<const std::byte> associated);
 
   // After receive().

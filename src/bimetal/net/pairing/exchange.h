@@ -16,12 +16,12 @@ struct Received {
   Kind kind() const { return static_cast<Kind>(preamble.message); }
 };
 
-/// The next message. A Reject, and what is not of this protocol's version and for this service,
+/// The next message. A Reject, and messages of another protocol version or for another service,
 /// come without a body. Error(CorruptData); std::system_error where the connection ends.
 asio::awaitable<Received> receive(asio::ip::tcp::socket& socket);
 
-/// Error(ProtocolMismatch) for another version, and for what is not Bimetal; `who` is the other
-/// side.
+/// Error(ProtocolMismatch) for another version, and for peers other than Bimetal; `who` is the
+/// other side.
 void require_bimetal(const Preamble& preamble, std::string_view who);
 
 asio::awaitable<void> send(asio::ip::tcp::socket& socket, Kind kind, Body body);

@@ -29,7 +29,7 @@ struct Conversation {
   Transcript transcript{};
 };
 
-/// What one connection has come to: an admission, or else a code is wanted.
+/// The outcome of one connection: an admission, or a request for a code.
 struct Outcome {
   bool shared = true;  ///< false: a port of Bimetal that lets nobody in by a code
   std::optional<Admission> admission{};

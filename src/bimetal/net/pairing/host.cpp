@@ -105,7 +105,7 @@ struct Host::Impl {
 
   asio::awaitable<void> answer(tcp::socket& socket) {
     auto hello = co_await receive(socket);
-    // Nothing is answered to what is not Bimetal: it would not understand.
+    // A client that is not Bimetal gets no answer: it would not understand.
     if (hello.preamble.magic == kHandshakeMagic && hello.preamble.version != kProtocolVersion) {
       co_await reject(socket, Service::Pairing, Refusal::Version);
     }

@@ -1,7 +1,7 @@
 #pragma once
-// What two machines say to each other before one lets the other into a job. Every message begins
-// with the handshake's preamble (net/handshake.h), so that other versions and other ports' clients
-// are told as there; then come a u16 length and a body. No sockets here.
+// The messages of two machines before one lets the other into a job. Every message begins with the
+// handshake's preamble (net/handshake.h), so that other versions and other ports' clients are told
+// as there; then come a u16 length and a body. No sockets here.
 //
 //   guest                                        host
 //   Hello    release, name, nonce     ──────▶
@@ -59,7 +59,7 @@ std::vector<std::byte> encode(Kind kind, std::span<const std::byte> body);
 /// Length of the body after a head. Error(CorruptData) beyond kMaxBodyBytes.
 std::size_t body_bytes(std::span<const std::byte, kHeadBytes> head);
 
-/// Who somebody says that they are: a Hello or a Welcome. Names are fit for a terminal.
+/// A machine's introduction of itself: a Hello or a Welcome. Names are fit for a terminal.
 struct Introduction {
   std::string release;  ///< of their Bimetal
   std::string name;     ///< of the machine, as is_machine_name()
@@ -79,7 +79,7 @@ struct Refused {
 };
 Body encode(const Refused& refused);
 
-/// What a machine that has been let in needs.
+/// Everything that a machine needs once it has been let in.
 struct Grant {
   Token token;             ///< the job's
   std::uint16_t port = 0;  ///< of its rendezvous store, at the same address
@@ -87,14 +87,14 @@ struct Grant {
 };
 Body encode(const Grant& grant);
 
-// Error(CorruptData) for what is none.
+// Error(CorruptData) for bytes that are none.
 Introduction decode_introduction(std::span<const std::byte> body);
 Refused decode_refused(std::span<const std::byte> body);
 Grant decode_grant(std::span<const std::byte> body);
 
-// What both sides make of the exchange once it is confirmed.
+// The results of the exchange, for both sides, once it is confirmed.
 
-/// Of both introductions, for CPace and Noise.
+/// Both introductions, for CPace and Noise.
 struct Transcript {
   Body hello, welcome;
   Body session;  ///< both nonces
@@ -106,7 +106,7 @@ cpace::Inputs code_inputs(std::string_view code, const Transcript& transcript);
 
 /// Seals the grant.
 noise::CipherState grant_cipher(const cpace::SessionKey& key);
-/// What both machines remember.
+/// The key that both machines remember.
 noise::Key machine_key(const cpace::SessionKey& key);
 
 }  // namespace bimetal::net::pairing

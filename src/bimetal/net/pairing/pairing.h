@@ -25,7 +25,7 @@ struct HostOptions {
   Grant grant;
   Machines machines;
   std::string release;  ///< of this Bimetal
-  // What the user is to know. Called on the host's thread.
+  // News for the user. Called on the host's thread.
   std::function<void(const std::string& code, const std::string& asked_from)> show_code;
   std::function<void(const std::string& note)> say;
   std::function<CodeIssuer::Clock::time_point()> now = CodeIssuer::Clock::now;
@@ -56,7 +56,7 @@ struct GuestOptions {
   std::string release;                ///< of this Bimetal
   Deadline deadline;                  ///< until the host has to be found
   std::optional<std::string> code{};  ///< where the user has given one already
-  /// Asks the user for the code that `host` shows now; `complaint` says what was wrong with the one
+  /// Asks the user for the code that `host` shows now; `complaint` tells the fault of the one
   /// before, if there was one. Nothing: the user gives none. May be empty.
   std::function<std::optional<std::string>(const std::string& host, const std::string& complaint)>
       ask_code{};

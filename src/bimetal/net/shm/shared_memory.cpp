@@ -1,4 +1,5 @@
-// What shared memory is alike on every system: the proof that two processes see the same bytes.
+// The part of shared memory that is the same on every system: the proof that two processes see the
+// same bytes.
 #include "bimetal/net/shm/shared_memory.h"
 
 #include <cstring>

@@ -1,10 +1,10 @@
 #pragma once
 // Memory that several processes of one host share. Its maker tells the others where it is. A
-// process shares memory with the maker if it reads the maker's nonce in what it has opened. Host
-// names and addresses prove nothing.
+// process shares memory with the maker if it reads the maker's nonce in the memory that it has
+// opened. Host names and addresses prove nothing.
 //
-// Sleeping until another process rings: a word in shared memory that the ringer changes, and what
-// each system needs to wake a sleeper of another process.
+// Sleeping until another process rings: a word in shared memory that the ringer changes, and each
+// system's means to wake a sleeper of another process.
 
 #include <array>
 #include <atomic>
@@ -34,7 +34,7 @@ struct SegmentAddress {
 /// thread-safe itself.
 class SharedMemory {
  public:
-  /// The maker's nonce lies here at the beginning; what follows is the users'.
+  /// The maker's nonce lies here at the beginning; the rest is the users'.
   static constexpr std::size_t kReserved = 64;
 
   /// Zeroed memory. On Linux and Windows it is set aside at once, so that a host without any fails
@@ -46,8 +46,8 @@ class SharedMemory {
   /// somebody else.
   static SharedMemory open(const SegmentAddress& address, std::size_t bytes);
 
-  /// How much of this process's resident memory lies in segments that other processes have made:
-  /// what it has touched of them. The system charges their makers for it (a cgroup's limit counts
+  /// The part of this process's resident memory in segments that other processes have made: the
+  /// pages that it has touched. The system charges their makers for it (a cgroup's limit counts
   /// memory where it was set aside). Reads /proc/self/smaps; 0 where that cannot be had.
   static std::uint64_t borrowed_bytes();
 
@@ -77,7 +77,7 @@ class SharedMemory {
     std::swap(address_, other.address_);
   }
   void write_nonce();
-  /// What has been opened, if it has the nonce. Error(Unsupported)
+  /// Accepts the segment that has been opened, if it has the nonce. Error(Unsupported) otherwise.
   void accept(const SegmentAddress& address);
 
   std::span<std::byte> bytes_;
@@ -96,13 +96,13 @@ class Bell {
   /// gives no means to be woken, a sleeper looks again now and then.
   Bell(BellWord& word, const SegmentAddress& address);
 
-  /// What the word holds now. To be asked before looking whether there is a reason to sleep.
+  /// The word's present value. Read it before checking for a reason to sleep.
   std::uint32_t seen() const noexcept { return word_->load(std::memory_order_acquire); }
 
   /// Sleeps while the word holds `seen`, but no longer than `timeout`. May return early.
   void sleep(std::uint32_t seen, std::chrono::microseconds timeout);
 
-  /// Changes the word and wakes the sleeper, in whichever process.
+  /// Changes the word and wakes the sleeper, in any process.
   void ring();
 
  private:

@@ -28,7 +28,8 @@ namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
-/// What the system shows of a mapping: whose segment it is. Nothing is found by it.
+/// The name of a mapping that the system shows, to tell whose segment it is. Nothing looks a
+/// segment up by it.
 constexpr const char* kLabel = "bimetal-";
 
 std::string own_label() {
@@ -77,7 +78,7 @@ SharedMemory SharedMemory::create(std::size_t bytes) {
 
 SharedMemory SharedMemory::open(const SegmentAddress& address, std::size_t bytes) {
   const auto path = fmt::format("/proc/{}/fd/{}", address.process, address.handle);
-  // Whatever that may be here: without waiting for it, and without taking it over.
+  // The path may be of anything: it is opened without waiting for it, and without taking it over.
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (file < 0) {
     throw Error(ErrorCode::Unsupported, system_error("cannot open " + path, errno).what());

@@ -1,5 +1,5 @@
-// Sections of the paging file under a random name, which Windows forgets with the last handle; what
-// has been mapped stays. The security is the user's default: nobody else opens them.
+// Sections of the paging file under a random name, which Windows forgets with the last handle;
+// mapped memory stays. The security is the user's default: nobody else opens them.
 //
 // A bell is an event with a name: WaitOnAddress wakes within one process alone. Whoever needs it first
 // makes it, and it goes with the last process that has it.
@@ -28,8 +28,8 @@ namespace bimetal::net {
 /// 128 random bits in hexadecimal, as it travels to the others.
 std::string new_section_name();
 
-/// What Windows knows a section by, or, with a `suffix`, what goes with it; seen in this session of
-/// the system alone. None for what is no name of ours, which may say anything.
+/// The name of a section on Windows or, with a `suffix`, of an object that belongs to it. Only this
+/// session of the system sees it. None for a name that is not ours, which may be anything.
 std::optional<std::wstring> object_name(std::string_view name, std::wstring_view suffix = {});
 
 namespace {

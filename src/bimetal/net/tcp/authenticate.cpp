@@ -150,7 +150,7 @@ asio::awaitable<std::array<std::byte, size>> read_from_client(tcp::socket& socke
   co_return message;
 }
 
-/// Encrypts what follows, with keys that only the two of us have. `transcript` binds them to the
+/// Encrypts later messages, with keys that only the two of us have. `transcript` binds them to the
 /// handshake before it.
 asio::awaitable<noise::Handshake::Ciphers> agree_on_ciphers(tcp::socket& socket,
                                                             noise::Handshake::Role role,

@@ -69,7 +69,7 @@ asio::awaitable<std::error_code> ByteReader::read(std::span<std::byte> into) {
   while (!into.empty()) {
     if (plaintext_.empty()) {
       if (error = co_await next_record(); error) co_return error;
-      // It may have come before whoever reads was told to leave off, and told to since.
+      // The end may have come before the reader was told to stop, and the order to stop since.
       const auto told = co_await asio::this_coro::cancellation_state;
       if (told.cancelled() != asio::cancellation_type::none)
         co_return asio::error::operation_aborted;
@@ -238,7 +238,7 @@ void FrameWriter::gather() {
   }
 }
 
-/// What was being written is out, or never will be.
+/// The frames under way have been written, or never will be.
 void FrameWriter::written(const std::exception_ptr& error) {
   for (const Outgoing& frame : std::exchange(writing_, {})) {
     if (frame.done) frame.done(error);

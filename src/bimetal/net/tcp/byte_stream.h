@@ -51,7 +51,7 @@ class RecordCipher {
 
 class ByteReader {
  public:
-  /// `cipher`: of this direction, for an encrypted connection.
+  /// `cipher`: that of this direction, for an encrypted connection.
   explicit ByteReader(asio::ip::tcp::socket& socket,
                       const std::optional<noise::CipherState>& cipher = {});
 
@@ -59,7 +59,7 @@ class ByteReader {
   void on_arrival(std::function<void()> told) { on_arrival_ = std::move(told); }
 
   /// Fills `into`; returns an error where the connection ends before. Throws Error(CorruptData) for
-  /// a record that is not what the other side sent next: none of its bytes get to `into`.
+  /// a record that is not the other side's next one: none of its bytes get to `into`.
   asio::awaitable<std::error_code> read(std::span<std::byte> into);
   /// The same, but such an error is thrown as std::system_error.
   asio::awaitable<void> fill(std::span<std::byte> into);

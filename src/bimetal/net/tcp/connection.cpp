@@ -18,7 +18,7 @@
 namespace bimetal::net {
 namespace {
 
-// What may have made the other side close the connection.
+// A silence from this length on may explain why the other side has closed the connection.
 constexpr std::chrono::milliseconds kNotedSilence{500};
 
 }  // namespace
@@ -154,7 +154,7 @@ void Connection::tell_silence(std::chrono::milliseconds silence) {
   }
 }
 
-/// What came before the end of the stream, if it may explain that; empty otherwise.
+/// The silence before the end of the stream, if it may explain that end; empty otherwise.
 std::string Connection::last_silence() const {
   if (std::chrono::steady_clock::now() - silent_until_ > peer_timeout_) return {};
   return fmt::format(" after nothing had come from it for {:.1f} s",
@@ -342,7 +342,7 @@ void Connection::lose(const Error& error) {
   }
 }
 
-/// Closes the socket and wakes whoever waits; the loops then run out.
+/// Closes the socket and wakes all that wait; the loops then run out.
 void Connection::end(const Error& reason) {
   if (state_ == State::ended) return;
   state_ = State::ended;

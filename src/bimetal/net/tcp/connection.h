@@ -97,9 +97,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// path that has gone silent: it tells of that while it lasts.
   void tick();
 
-  /// Says goodbye after what is queued, then calls `finished`: when the peer has answered, or at
-  /// once where the connection has ended already. From now on arriving frames are discarded and
-  /// losses are not reported.
+  /// Says goodbye after the queue, then calls `finished`: when the peer has answered, or at once
+  /// where the connection has ended already. From now on arriving frames are discarded and losses
+  /// are not reported.
   void leave(std::function<void()> finished);
 
   /// Ends the connection at once as if it had been lost, and reports that.
@@ -115,7 +115,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   enum class State {
     open,
-    departed,  ///< the peer has said goodbye; ours follows after what is queued
+    departed,  ///< the peer has said goodbye; ours follows after the queue
     leaving,   ///< leave() was called; waiting for the peer's goodbye
     ended,
   };

@@ -153,7 +153,7 @@ asio::awaitable<SessionKeys> authenticate(const DialRequest& request, const Hand
   throw std::system_error(asio::error::timed_out);
 }
 
-/// Keeps what one round over the addresses has met, and judges whether to go on.
+/// Keeps the results of one round over the addresses, and judges whether to go on.
 class Round {
  public:
   void met(std::exception_ptr error, ErrorCode code) {

@@ -38,8 +38,8 @@ struct DialRequest {
   Token token;
   Hello hello;  ///< without nonce
   Deadline deadline;
-  /// Told why a try failed, when that differs from the try before. May be empty. What it throws
-  /// ends the tries.
+  /// Told why a try failed, when that differs from the try before. May be empty. An exception from
+  /// it ends the tries.
   std::function<void(const std::string& trouble)> on_trouble{};
   /// Told each time that the server's system has answered. May be empty.
   std::function<void()> on_answer{};
@@ -52,12 +52,12 @@ struct DialedConnection {
 
 /// Errors: Timeout, which says what failed last at each address; at once Unauthorized,
 /// ProtocolMismatch, InvalidArgument (see authenticate_as_client). Where a server has several
-/// addresses, one of them may belong to somebody else in this part of the network: then all that
-/// answers must agree that it is of no use before anything but Unauthorized is thrown.
+/// addresses, one of them may belong to somebody else in this part of the network. Then any error
+/// but Unauthorized is thrown only if all servers that answer agree on being of no use.
 asio::awaitable<DialedConnection> dial(DialRequest request);
 
-/// For coroutines on an io_context that one thread runs. What has not been taken is closed in the
-/// end.
+/// For coroutines on an io_context that one thread runs. A connection that has not been taken is
+/// closed in the end.
 class ConnectRace {
  public:
   struct Winner {
@@ -78,8 +78,8 @@ class ConnectRace {
   /// Notes why a winner was of no use, for troubles().
   void reject(const asio::ip::tcp::endpoint& address, std::string why);
 
-  /// What became of each address: "Connection refused", or with several addresses
-  /// "10.0.0.2:29500: Connection refused; [fd00::2]:29500: no answer".
+  /// The outcome at each address: "Connection refused", or with several addresses "10.0.0.2:29500:
+  /// Connection refused; [fd00::2]:29500: no answer".
   std::string troubles() const;
 
  private:

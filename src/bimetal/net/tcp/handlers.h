@@ -16,8 +16,8 @@
 
 namespace bimetal::net {
 
-/// Runs the handlers of `io` until there are none left. What one of them throws goes to
-/// `failed(Error)`, on this thread, and the others go on.
+/// Runs the handlers of `io` until there are none left. An exception from a handler goes to
+/// `failed(Error)`, on this thread, and the other handlers go on.
 template <typename Failed>
 void run_handlers(asio::io_context& io, Failed failed) noexcept {
   const Error no_memory = to_error(std::bad_alloc());  // made while there is some
@@ -32,7 +32,7 @@ void run_handlers(asio::io_context& io, Failed failed) noexcept {
         failed(to_error(std::current_exception()));
       }
     } catch (...) {
-      // Nobody can be told; who waits does so until a deadline.
+      // Nobody can be told; waiting threads wait until a deadline.
     }
   }
 }

@@ -26,7 +26,7 @@ struct ListenerOptions {
   std::chrono::milliseconds handshake_timeout = kHandshakeTimeout;
   Admit admit;  ///< judges clients that have proved the token
   std::function<void(asio::ip::tcp::socket, const AuthenticatedClient&)> on_connection;
-  /// Of a client of this release that does not know the token. May be left out.
+  /// Told of a client of this release that does not know the token. May be left out.
   std::function<void(const std::string& remote)> on_wrong_token = {};
 };
 
@@ -66,7 +66,7 @@ class Newcomers {
   /// IPv6 network of 64 bits counts as one address: a single machine may have all of it.
   Socket admit(asio::ip::tcp::socket socket);
 
-  /// It has proved what it had to, or has ended.
+  /// The client has given its proof, or the connection has ended.
   void remove(const Socket& socket);
 
   void close_all();

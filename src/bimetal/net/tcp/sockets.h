@@ -31,8 +31,8 @@ tcp::acceptor open_acceptor(const asio::any_io_executor& executor, const tcp::en
 /// taken, or `acceptor` was closed.
 asio::awaitable<tcp::socket> accept_next(tcp::acceptor& acceptor, std::error_code& error);
 
-/// Hands each connection to `take`, until `acceptor` is closed. What cannot be taken is logged, and
-/// tried again a little later. `acceptor` must live until the coroutine has ended.
+/// Hands each connection to `take`, until `acceptor` is closed. A failure to accept is logged, and
+/// the next try comes a little later. `acceptor` must live until the coroutine has ended.
 asio::awaitable<void> accept_each(tcp::acceptor& acceptor, std::function<void(tcp::socket)> take);
 
 /// For connections that carry frames. `peer_timeout`: how long sent data may stay unacknowledged,
@@ -40,7 +40,7 @@ asio::awaitable<void> accept_each(tcp::acceptor& acceptor, std::function<void(tc
 void tune_for_frames(tcp::socket& socket, std::chrono::milliseconds peer_timeout);
 
 /// Lets the system hold little that it has not sent: for connections to other hosts on which urgent
-/// frames pass others. What it holds, nothing can pass any more.
+/// frames pass others. No frame can pass data that the system already holds.
 void queue_little(tcp::socket& socket);
 
 /// Whether a connection's other end is on this machine: at loopback, or at this end's own address.
@@ -71,16 +71,16 @@ class PathWatch {
   /// Has the kernel try again so often that a path which is back in time is found to be.
   void prepare(asio::ip::tcp::socket& socket);
 
-  /// To be asked several times within `timeout`, while something is sent at least as often. For how
-  /// long the peer's kernel has not acknowledged sent data, although it was sent again; 0 where
-  /// all is well. Always 0 on systems whose kernel cuts such connections by itself (see
+  /// To be asked several times within `timeout`, while something is sent at least as often. Returns
+  /// for how long the peer's kernel has not acknowledged sent data, although it was sent again; 0
+  /// if all is well. Always 0 on systems whose kernel cuts such connections by itself (see
   /// tune_for_frames).
   std::chrono::milliseconds unanswered_for(asio::ip::tcp::socket& socket);
 
-  /// To be asked as often, and before anything is sent, while nothing is read from the socket,
-  /// which would tell: true when the peer's end was closed before all that it had to send has come.
-  /// Of a peer that has sent all, reading finds what it sent, and then its end. Always false on
-  /// systems that do not tell the two apart; there, too, reading does.
+  /// True when the peer's end was closed before all that it had to send has come. Ask it as often,
+  /// and before each send, while nothing is read from the socket: reading would tell. If the peer
+  /// has sent all, reading finds that, and then its end. Always false on systems that do not tell
+  /// the two apart; there, too, reading does.
   bool closed_unread(asio::ip::tcp::socket& socket);
 
  private:

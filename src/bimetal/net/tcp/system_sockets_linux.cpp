@@ -40,10 +40,10 @@ tcp::socket accept_now(tcp::acceptor& acceptor, std::error_code& error) {
 // may get lost.
 constexpr int kUnansweredProbes = 3;
 
-// Of Linux 6.15 and later; missing from most headers. Before, the pauses between the kernel's tries
-// double without end, and a silence may cost its length once more.
+// An option of Linux 6.15 and later, missing from most headers. In earlier versions the pauses
+// between the kernel's tries double without end, and a silence may cost its length once more.
 constexpr int kTcpRtoMaxMs = 44;
-// What the kernel takes.
+// The least value that the kernel takes.
 constexpr int kLeastRtoMaxMs = 1000;
 // It gives up by itself after 15 tries, which must not be sooner than the timeout.
 constexpr int kTriesPerTimeout = 10;
@@ -72,7 +72,7 @@ void open_to_listen(tcp::acceptor& acceptor, const tcp& protocol) {
 // closed; the functions above tell the two apart.
 void tune_for_system(tcp::socket& socket, std::chrono::milliseconds) {
   if (!ends_on_one_host(socket)) return;
-  // Inside a machine nothing is congested. A system's choice that paces what it sends (BBR) takes a
+  // Inside a machine nothing is congested. A system's choice that paces its sends (BBR) takes a
   // third more time there; reno does not, and is always there.
   constexpr std::string_view kPlain = "reno";
   ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_CONGESTION, kPlain.data(), kPlain.size());
@@ -99,12 +99,13 @@ std::chrono::milliseconds PathWatch::unanswered_for(asio::ip::tcp::socket& socke
   const bool repeated = info.tcpi_retransmits > 0 || info.tcpi_probes >= kUnansweredProbes;
   if (!in_flight || !repeated) return {};
   // After a pause of this process the last acknowledgement is old although nothing was awaited:
-  // what is in flight must have been so for as long, as seen by us.
+  // sent data must have been in flight for as long, as seen by us.
   return std::min(std::chrono::milliseconds(info.tcpi_last_ack_recv),
                   std::chrono::duration_cast<std::chrono::milliseconds>(now - quiet_since_));
 }
 
-/// What is sent to a socket that nobody holds any more is answered by a reset, heartbeats included.
+/// The system answers data for a socket that nobody holds any more with a reset, heartbeats
+/// included.
 bool PathWatch::closed_unread(asio::ip::tcp::socket& socket) {
   pollfd entry{socket.native_handle(), POLLRDHUP, 0};
   if (has_sent_all_ || ::poll(&entry, 1, 0) <= 0) return false;

@@ -49,7 +49,7 @@ void tune_for_system(tcp::socket& socket, std::chrono::milliseconds peer_timeout
   socket.set_option(asio::socket_base::receive_buffer_size(kBufferBytes), ignored);
 }
 
-// Winsock takes what it is given.
+// Winsock takes everything that it is given.
 void limit_unsent(tcp::socket&, int) {}
 
 }  // namespace bimetal::net

@@ -75,7 +75,7 @@ void TcpMesh::post(Action action) {
   if (!shut_) asio::post(*io_, std::move(action));
 }
 
-/// What becomes of one may change the others' places.
+/// An action on one connection may change the others' places.
 template <typename Action>
 void TcpMesh::for_each_connection(Action action) {
   for (Place& place : places_) {
@@ -184,7 +184,7 @@ void TcpMesh::leave_all(Deadline deadline) {
   for (int peer = 0; peer < size(); ++peer) leave(peer);
 }
 
-/// What waits for a connection gets it, if there is time.
+/// Frames that wait for a connection are sent, if there is time.
 void TcpMesh::leave(int peer) {
   Place& place = place_of(peer);
   if (place.connection) {

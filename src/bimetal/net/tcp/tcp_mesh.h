@@ -1,8 +1,8 @@
 #pragma once
 // Mesh over TCP: one connection for a pair of ranks, all of them served by one thread (Asio). In a
-// large world a pair connects when one of them first sends to the other. Whoever loses a peer tells
-// that along its connections, so that all ranks know; those not connected with it look for
-// themselves.
+// large world a pair connects when one of them first sends to the other. A rank that loses a peer
+// tells so along its connections, so that all ranks know. Ranks not connected with that peer look
+// for themselves.
 //
 // Every connection authenticates both ways with the job's token before any other byte is
 // interpreted (net/handshake.h). If a peer's process ends, that is known at once, because the
@@ -37,7 +37,7 @@ struct TcpMeshOptions {
   std::chrono::milliseconds heartbeat{200};
   /// Nothing: 10 s, and 1 s for peers on this machine (silence.h).
   std::optional<std::chrono::milliseconds> peer_timeout{};
-  /// Called every now and then while connect() waits for peers; what it throws ends that.
+  /// Called every now and then while connect() waits for peers; an exception from it ends that.
   std::function<void()> while_connecting = {};
 };
 

@@ -73,8 +73,8 @@ TcpMeshBuilder::Impl::Impl(int rank_given, int size_given, TcpMeshOptions given)
       rank(rank_given),
       size(size_given),
       troubles(static_cast<std::size_t>(size)) {
-  // Without the hint that one thread runs it: what that thread posts from within a handler would
-  // come after what others post later, and a goodbye could overtake the abort that explains it.
+  // Without the hint that one thread runs it: a handler's posts on that thread would come after
+  // later posts of others, and a goodbye could overtake the abort that explains it.
   parts.io = std::make_unique<asio::io_context>();
   parts.connections.resize(static_cast<std::size_t>(size));
   parts.bytes_sent = std::make_unique<std::atomic<std::uint64_t>>(0);
@@ -159,7 +159,7 @@ asio::awaitable<void> TcpMeshBuilder::Impl::call(int peer, Deadline deadline) {
   add(peer, peers->made_with(peer, std::move(dialed), *parts.bytes_sent));
 }
 
-/// Some may be further than this rank, and need already what the mesh will be asked for.
+/// Some may be further than this rank, and already need the mesh's answers.
 void TcpMeshBuilder::Impl::take_in(tcp::socket socket, const AuthenticatedClient& client) {
   const int peer = client.hello.from_rank;
   if (peer < rank) {
@@ -186,7 +186,7 @@ void TcpMeshBuilder::Impl::add(int peer, std::shared_ptr<Connection> made) {
   if (complete()) parts.io->stop();
 }
 
-/// What cannot be mended by trying again ends the set-up. A peer that was not reached in time is
+/// An error that trying again cannot mend ends the set-up. A peer that was not reached in time is
 /// named at the deadline together with all others that are missing.
 void TcpMeshBuilder::Impl::end_call(std::exception_ptr error) {
   try {
@@ -252,7 +252,7 @@ std::unique_ptr<Mesh> TcpMeshBuilder::connect(const std::vector<std::vector<Endp
   impl.wait(deadline);
   if (impl.failure) std::rethrow_exception(impl.failure);
   if (!impl.complete()) throw impl.missing_peers();
-  // What belongs to the set-up ends here, before the mesh's own thread takes over.
+  // Handlers that belong to the set-up end here, before the mesh's own thread takes over.
   if (impl.size <= impl.options.complete_up_to) parts.listeners.clear();
   parts.io->restart();
   parts.io->poll();

@@ -157,11 +157,11 @@ void TcpMesh::on_connection_lost(int peer, const Error& error, bool confirmed) {
   }
   open_[index(peer)] = false;
   receiver_->on_lost(peer, error);
-  // Who has left in good order is lost for those alone that still need it.
+  // A rank that has left in good order is lost only for those that still need it.
   if (!dropping_ && !place.connection->peer_has_left()) tell_loss(peer, error);
 }
 
-/// Every rank passes it on once, so that it goes round whoever is lost or stopped.
+/// Every rank passes the news on once, so that it reaches all, whichever ranks are lost or stopped.
 void TcpMesh::tell_loss(int peer, const Error& loss) {
   if (complete_) return;
   const auto payload = std::make_shared<const std::vector<std::byte>>(
@@ -173,8 +173,8 @@ void TcpMesh::tell_loss(int peer, const Error& loss) {
   }
 }
 
-/// Who is connected with the peer sees for itself. Others call it: it may have parted from the
-/// teller alone.
+/// A rank that is connected with the peer sees for itself. Others call the peer: it may be cut off
+/// from the teller alone.
 void TcpMesh::on_loss_told(int, std::span<const std::byte> payload) {
   const Error loss = decode_loss(payload, size());
   const int peer = *loss.rank();

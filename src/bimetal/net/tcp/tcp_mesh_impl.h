@@ -1,8 +1,8 @@
 #pragma once
 // The mesh once its first connections are open. Made by TcpMeshBuilder.
 //
-// Who the ranks of a mesh are, how one of them connects with another, and what they tell each other
-// of a third that is lost. The set-up and the mesh have it in common.
+// The ranks of a mesh: who they are, how one connects with another, and how they tell each other
+// that a third is lost. The set-up and the mesh share it.
 
 #include <asio/cancellation_signal.hpp>
 #include <asio/executor_work_guard.hpp>
@@ -59,8 +59,8 @@ class Peers {
   /// A call of this rank to `peer`.
   DialRequest call_to(int peer, Deadline deadline) const;
 
-  /// What a client that has proved the token is refused for, whatever its turn: another job, no
-  /// rank of this world, or not this one wanted.
+  /// The reason for which a client that has proved the token is refused at any time: it is of
+  /// another job, is no rank of this world, or wants another rank.
   std::optional<Refusal> refusal(const Hello& hello) const;
 
   /// The connection that has come of a call, or of a client's. `bytes_sent` outlives it.
@@ -84,7 +84,7 @@ class Peers {
   std::vector<std::vector<Endpoint>> addresses_;
 };
 
-/// What a listener does with those who come: in the set-up, and then in the mesh.
+/// A listener's treatment of clients: in the set-up, and then in the mesh.
 struct Door {
   Admit admit;
   std::function<void(asio::ip::tcp::socket, const AuthenticatedClient&)> on_connection;
@@ -128,11 +128,12 @@ class Watchdog {
   std::shared_ptr<State> state_ = std::make_shared<State>(State::watching);
 };
 
-/// What the set-up leaves to the mesh.
+/// The parts that the set-up hands to the mesh.
 struct TcpMeshParts {
   // First, so that it goes last: everything lives on it.
   std::unique_ptr<asio::io_context> io;
-  std::vector<std::shared_ptr<Connection>> connections;  ///< by rank; of this one and others none
+  std::vector<std::shared_ptr<Connection>> connections;  ///< by rank; none for this one and
+                                                         ///< some others
   std::set<int> unconfirmed{};  ///< of these: Connection::confirm is to come
   std::set<int> wanted_by{};    ///< lower ranks that have asked for a call
   std::shared_ptr<Door> door;
@@ -140,8 +141,8 @@ struct TcpMeshParts {
   std::unique_ptr<std::atomic<std::uint64_t>> bytes_sent;
 };
 
-// Of each pair the higher rank calls the lower one, as in the set-up. A lower rank that wants to
-// be connected calls, too, but that connection is only a bell: it is closed, and called back.
+// In each pair the higher rank calls the lower one, as in the set-up. A lower rank that wants a
+// connection calls, too, but only as a signal: its call is closed, and the higher rank calls back.
 
 class TcpMesh final : public Mesh, private ConnectionOwner {
  public:
@@ -176,7 +177,8 @@ class TcpMesh final : public Mesh, private ConnectionOwner {
   struct Place {
     std::shared_ptr<Connection> connection;
     bool confirmed = false;       ///< the connection is, or was, in use
-    bool calling = false;         ///< a call, or a bell and what comes of it, is on its way
+    bool calling = false;         ///< a call, or a bell and the call that follows, is on its
+                                  ///< way
     std::optional<Error> lost{};  ///< without having been connected
     std::optional<Error> told{};  ///< another rank has lost it
     std::deque<Waiting> waiting{};
@@ -233,7 +235,8 @@ class TcpMesh final : public Mesh, private ConnectionOwner {
   bool ticking_ = true;   ///< on the mesh's thread, as the next ones
   bool leaving_ = false;  ///< leave_all() has begun, or all is to end
   bool dropping_ = false;
-  bool greeting_ = false;  ///< what the receiver sends now goes out although this side leaves
+  bool greeting_ = false;  ///< frames that the receiver sends now go out although this side
+                           ///< leaves
   std::size_t still_leaving_ = 0;
 
   std::mutex close_mutex_;  ///< lets one close() at a time through

@@ -12,7 +12,7 @@
 namespace bimetal::optim {
 namespace {
 
-/// What a page, and any disk's block, is a part of.
+/// A multiple of the size of a page, and of any disk's block.
 constexpr std::uint64_t kAlignment = 4096;
 /// Bytes of both moments together: enough to keep a disk busy, little beside a model.
 constexpr std::uint64_t kChunkBytes = 8u << 20;

@@ -19,11 +19,11 @@ namespace bimetal::optim {
 /// Use from one thread.
 class DiskMoments {
  public:
-  /// Of `parameters`, in their order; zeros. Errors: StateFile's.
+  /// The moments of `parameters`, in their order; zeros. Errors: StateFile's.
   DiskMoments(const std::vector<torch::Tensor>& parameters, const std::filesystem::path& folder);
 
-  /// Flat tensors on the CPU over the file's memory, for whoever reads states as tensors. They keep
-  /// the file.
+  /// Flat tensors on the CPU over the file's memory, for code that reads states as tensors. They
+  /// keep the file.
   torch::Tensor mean(std::size_t parameter) const;
   torch::Tensor square(std::size_t parameter) const;  ///< the second moment, likewise
 
@@ -39,7 +39,7 @@ class DiskMoments {
   /// The memory of three chunks is held meanwhile. Rethrows `step`'s errors; StateFile's.
   void update(const std::vector<std::size_t>& parameters, const Step& step);
 
-  /// Of updates.
+  /// The traffic of updates.
   DiskTraffic traffic() const;
 
  private:

@@ -76,7 +76,7 @@ Transferred TransferMeter::total() const {
 
 namespace {
 
-/// Of any system.
+/// Holds on any system.
 constexpr std::uint64_t kLeastPage = 4096;
 
 std::string mebibytes(std::uint64_t bytes) {

@@ -1,7 +1,7 @@
 #pragma once
 // A file that holds what does not fit into memory, for as long as this process lives.
 //
-// What a disk does when nothing but a file is copied: what offloading is measured by.
+// The speed of a disk when only a file is copied: offloading is measured against it.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -19,20 +19,20 @@ namespace bimetal::optim {
 
 // How much goes to and from a disk, and how long that takes.
 
-/// What has been read or written.
+/// The bytes read or written.
 struct Transferred {
   std::uint64_t bytes = 0;  ///< in all
   double seconds = 0;       ///< in which any of it was on its way
 };
 
-/// Of what is kept in a file, so far. Transfers run beside other work and beside each other.
+/// The traffic of a file, so far. Transfers run beside other work and beside each other.
 struct DiskTraffic {
   std::uint64_t kept_bytes = 0;  ///< the file's
   Transferred read, written;     ///< from the file, and to it
   double wait_seconds = 0;       ///< in which a step did nothing but wait for them
 };
 
-/// Of transfers one way. Safe from any threads.
+/// Measures transfers one way. Safe from any threads.
 class TransferMeter {
  public:
   /// Counts `bytes` once `transfer` has moved them; where several run at once their time counts
@@ -57,17 +57,17 @@ class TransferMeter {
   void begin();
   void end(std::uint64_t bytes);
 
-  mutable std::mutex mutex_;  ///< guards what follows
+  mutable std::mutex mutex_;  ///< guards the members below
   int running_ = 0;
   Clock::time_point since_;  ///< when the first of those running began
   Transferred total_;
 };
 
-/// Of an optimizer.
+/// An optimizer that keeps its state on a disk.
 class KeepsOnDisk {
  public:
   virtual ~KeepsOnDisk() = default;
-  /// Of its state in updates; nothing where it is not on a disk.
+  /// The traffic of its state in updates; nothing if it is not on a disk.
   virtual std::optional<DiskTraffic> disk_traffic() const = 0;
 };
 
@@ -89,17 +89,17 @@ class StateFile {
 
   /// The same bytes as memory, which the system brings in as they are looked at.
   std::byte* mapped() const noexcept { return mapped_; }
-  /// Of whole pages from `offset` on, which begins one: gives back the memory of what has been
-  /// looked at; what was written stays written.
+  /// Gives back the memory of whole pages from `offset` on, which begins one. Data that was written
+  /// stays written.
   void let_go_of_mapped(std::uint64_t offset, std::uint64_t bytes) const noexcept;
   /// Reads those that are not in memory; some may be gone again where it is short of room.
   void bring_mapped(std::uint64_t offset, std::uint64_t bytes) const noexcept;
-  /// Of bring_mapped().
+  /// The transfers of bring_mapped().
   Transferred brought() const { return brought_.total(); }
 
-  /// What was written is on the disk.
+  /// Makes sure that written data is on the disk.
   void sync() const;
-  /// What is on the disk is nowhere else, so that it is read from there (Linux).
+  /// Drops cached copies of data on the disk, so that it is read from there (Linux).
   void forget_cached() const noexcept;
 
   std::uint64_t bytes() const noexcept { return bytes_; }  ///< its size
@@ -117,7 +117,7 @@ class StateFile {
 
 // A tensor whose memory is part of a file: the system brings it in as it is looked at.
 
-/// Where the next tensor begins: what any disk's block and any system's page is a part of.
+/// The alignment of the next tensor: a multiple of any disk's block and any system's page.
 constexpr std::uint64_t kFileTensorAlignment = 64 << 10;
 
 /// Use from one thread.
@@ -131,11 +131,11 @@ class FileTensor {
 
   /// Flat, on the CPU; it keeps the file. Undefined of one made without arguments.
   const torch::Tensor& tensor() const noexcept { return tensor_; }
-  /// Starts to read what is not in memory, without waiting; a thread does it.
+  /// Starts to read pages that are not in memory, without waiting; a thread does it.
   void bring() noexcept;
   /// Returns once it has been read, beside whatever else since bring(), or now.
   void arrive() noexcept;
-  /// Gives its memory back; what was written is in the file.
+  /// Gives its memory back; written data is in the file.
   void let_go() const noexcept;
 
  private:

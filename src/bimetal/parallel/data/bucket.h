@@ -48,7 +48,7 @@ struct BucketPlan {
 
 /// Backward yields gradients roughly in reverse order of registration, so parameters are taken in
 /// that order, each type into buckets of its own. A bucket closes once it holds `first_bytes` (the
-/// first of its type) or `later_bytes`: it may exceed that by its last gradient, which is better
+/// first of its type) or `later_bytes`. It may exceed that by its last gradient. That is better
 /// than holding back a large one until the many small ones behind it are there. Buckets are listed
 /// in the order in which they are expected to fill. Every parameter is in exactly one bucket.
 std::vector<BucketPlan> plan_buckets(std::span<const ParameterSize> parameters,
@@ -75,10 +75,10 @@ class Bucket {
   const torch::Tensor& view(std::size_t slot) const { return views_[slot]; }
 
   /// The gradients as matrices, one per slot, of a parameter's first dimension and all the others;
-  /// vectors have one row. What lies behind them in flat() counts ranks and must stay exact.
+  /// vectors have one row. The element behind them in flat() counts ranks and must stay exact.
   std::vector<comm::Matrix> matrices() const;
 
-  /// Whether this rank has a gradient for the slot; else what it adds there is 0.
+  /// Whether this rank has a gradient for the slot; otherwise it adds 0 there.
   void note(std::size_t slot, bool used) { used_here_[slot] = used ? 1 : 0; }
   /// Once all slots have been noted: flat() may be summed.
   void close();
@@ -106,7 +106,7 @@ class BucketExchange {
   BucketExchange(comm::Group group, std::chrono::milliseconds timeout,
                  std::shared_ptr<c10d::Island> island = nullptr);
 
-  /// Compresses bucket i's matrices[i] from now on; what lies behind them is summed exactly.
+  /// Compresses bucket i's matrices[i] from now on; the elements behind them are summed exactly.
   void compress(comm::CompressedAllReduceOptions options,
                 std::vector<std::vector<comm::Matrix>> matrices);
 
@@ -135,7 +135,7 @@ class BucketExchange {
   /// `then` is called by a wait() of this step, once all buckets have been sent.
   void when_sent(std::function<void()> then) { when_sent_ = std::move(then); }
 
-  /// Of this step.
+  /// The times of this step.
   const ExchangeSpan& times() const noexcept { return span_; }
 
  private:

@@ -18,8 +18,8 @@ namespace bimetal::parallel {
 
 /// Calls `on_ready(i)` once per backward pass after parameter i's gradient has been accumulated
 /// into its grad(), on the thread that runs that part of backward (with several devices: several
-/// threads at once). Parameters that the pass does not reach are not reported. What `on_ready`
-/// throws leaves backward(). The hooks are gone after the destructor.
+/// threads at once). Parameters that the pass does not reach are not reported. An exception from
+/// `on_ready` leaves backward(). The hooks are gone after the destructor.
 class GradientHooks {
  public:
   GradientHooks(const std::vector<torch::Tensor>& parameters,
@@ -49,10 +49,10 @@ class BucketFilling {
  public:
   /// Puts the gradient of a bucket's parameter into its slot, or zeros where there is none.
   using Take = std::function<void(std::size_t bucket, std::size_t slot)>;
-  /// After each: of a bucket that may be full now.
+  /// Called after each one, with the bucket that may be full now.
   using Taken = std::function<void(std::size_t bucket)>;
 
-  /// `buckets`: of each slot its place in `parameters`. Of the first `late` ones nothing is taken
+  /// `buckets`: for each slot its place in `parameters`. Nothing of the first `late` ones is taken
   /// before complete().
   BucketFilling(std::vector<torch::Tensor> parameters,
                 std::vector<std::vector<std::size_t>> buckets, Take take, Taken taken,
@@ -60,12 +60,12 @@ class BucketFilling {
 
   /// A pass begins.
   void expect_anew();
-  /// Runs `backward`, and takes what comes of it. Error(Unsupported) out of it for a gradient that
-  /// comes in two parts.
+  /// Runs `backward`, and takes the gradients that it gives. Error(Unsupported) out of it for a
+  /// gradient that comes in two parts.
   void during(const std::function<void()>& backward);
   /// The same for a backward that somebody else runs: whether one is under way.
   void set_taking(bool on) noexcept { taking_ = on; }
-  /// Takes what is missing of a bucket.
+  /// Takes the missing gradients of a bucket.
   void complete(std::size_t bucket);
   bool full(std::size_t bucket) const { return missing_[bucket] == 0; }
 
@@ -84,14 +84,15 @@ class BucketFilling {
   Taken taken_;
   std::size_t late_;
   bool taking_ = false;  ///< written only while no backward runs
-  std::mutex mutex_;     ///< guards what follows, and all calls, against threads of one backward
+  std::mutex mutex_;     ///< guards the members below, and all calls, against threads of one
+                         ///< backward
   std::vector<std::vector<bool>> filled_;
   std::vector<std::size_t> missing_;
 
   GradientHooks hooks_;  ///< last: its callbacks use all of the above
 };
 
-/// Of plans whose slots name their parameters.
+/// For plans whose slots name their parameters.
 template <typename Plan>
 std::vector<std::vector<std::size_t>> parameters_of(const std::vector<Plan>& plans) {
   std::vector<std::vector<std::size_t>> buckets(plans.size());

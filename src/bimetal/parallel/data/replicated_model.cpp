@@ -94,10 +94,11 @@ ReplicatedModel::Impl::Impl(Tensors all, const comm::Group& group, const Replica
   exchange.compress(options.compression, std::move(matrices));
 }
 
-// On the CPU the buckets lie in memory that the ranks of one host sum in place. What an accelerator
-// copies from is page-locked instead; its rank asks for shared memory all the same, since the
-// others do and asking is collective. Compressed buckets travel encoded, so that nothing would be
-// gained. Where there are islands, all ranks have one, and their buckets lie on the devices.
+// On the CPU the buckets lie in memory that the ranks of one host sum in place. Memory that an
+// accelerator copies from is page-locked instead. Its rank asks for shared memory all the same,
+// since the others do and asking is collective. Compressed buckets travel encoded, so that nothing
+// would be gained. Where there are islands, all ranks have one, and their buckets lie on the
+// devices.
 Tensors ReplicatedModel::Impl::make_memory(const std::vector<BucketPlan>& plans,
                                            comm::Group group) const {
   std::vector<std::size_t> bytes;
@@ -158,7 +159,7 @@ void ReplicatedModel::Impl::deliver(const Bucket& bucket) {
     if (options.home == GradientHome::bucket) {
       gradient = bucket.view(slot);
     } else {
-      // New memory may be in use by what the device has still to do.
+      // The device's remaining work may still use the new memory.
       const bool sent = gradient.defined() && gradient.strides() == parameter.strides();
       if (sent) {
         staging.to_device_beside(bucket.view(slot), gradient);
@@ -184,14 +185,14 @@ ReplicatedModel::ReplicatedModel(const task::ModelState& model, comm::Group grou
 ReplicatedModel::~ReplicatedModel() = default;
 
 void ReplicatedModel::begin() {
-  impl_->staging.join();  // what a step that failed has left
+  impl_->staging.join();  // leftovers of a step that failed
   impl_->returned.wait(Deadline::after(impl_->options.timeout));
   for (auto& parameter : impl_->trained) parameter.mutable_grad() = torch::Tensor();
   impl_->filling->expect_anew();
   impl_->exchange.begin(impl_->buckets.size());
 }
 
-/// What an error in the last pass leaves over is finish()'s.
+/// finish() handles the leftovers of an error in the last pass.
 void ReplicatedModel::pass(const std::function<void()>& backward, bool last) {
   if (!last) return backward();
   if (backward) impl_->filling->during(backward);

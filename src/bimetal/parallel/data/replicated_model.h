@@ -27,8 +27,8 @@ namespace bimetal::parallel {
 /// everywhere. Each bucket is sent as soon as the step's last pass has filled it; passes before it
 /// communicate nothing.
 ///
-/// On the CPU a gradient shares memory with its bucket: the next step overwrites it, so clone what
-/// is to be kept.
+/// On the CPU a gradient shares memory with its bucket: the next step overwrites it, so clone
+/// gradients that you want to keep.
 class ReplicatedModel final : public ParameterStore {
  public:
   /// Copies rank 0's values to all, unless they are equal. Collective. `model` must not gain or

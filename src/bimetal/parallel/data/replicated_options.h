@@ -13,7 +13,7 @@ class Island;
 
 namespace bimetal::parallel {
 
-/// Where summed gradients live.
+/// Where summed gradients are.
 enum class GradientHome {
   /// Grad() shares the bucket's memory: nothing is copied back. CPU only.
   /// Grad() stays where backward put it; its bucket is a copy on the host.
@@ -28,8 +28,8 @@ struct ReplicatedModelOptions {
   std::size_t first_bucket_bytes = 1u << 20;  ///< small, so that communication starts early
   std::chrono::milliseconds timeout{
       std::chrono::minutes(5)};  ///< for each exchange, after which an error ends it
-  /// Of the gradients on the wire: docs/compression.md. The same on every rank. Steps are counted
-  /// from the first one of this object, where the error feedback is empty, too.
+  /// Compression of the gradients on the wire: docs/compression.md. The same on every rank. Steps
+  /// are counted from the first one of this object, where the error feedback is empty, too.
   comm::CompressedAllReduceOptions compression = {};
   /// Sums the gradients where ranks share a vendor library (docs/islands.md); made of the same
   /// group by c10d::form_islands. Not together with compression.

@@ -56,7 +56,8 @@ void unpack(std::byte* message, std::span<const torch::Tensor> tensors) {
   }
 }
 
-// One line per tensor, in order: what must be equal everywhere, in the words of the error message.
+// One line per tensor, in order: the facts that must be equal everywhere, in the words of the error
+// message.
 using Description = std::vector<std::string>;
 
 std::string type_name(torch::ScalarType dtype) {

@@ -33,19 +33,19 @@ void broadcast_model(const task::ModelState& model, int root, const comm::Group&
 void check_same_on_all_ranks(const task::ModelState& state, comm::Group group,
                              std::chrono::milliseconds timeout);
 
-/// What this rank's samples of a step have shown, on its way to the host: of all layers in one
-/// copy. Nothing where there are none, or no other ranks.
+/// The batch statistics of this rank's samples of a step, on their way to the host: all layers in
+/// one copy. Nothing where there are none, or no other ranks.
 std::optional<device::LateNumbers> numbers_of(std::span<const task::BatchStatistics> statistics,
                                               const comm::Group& group);
 
-/// Sums up what the ranks' samples of a step have shown, in double precision, so that all ranks go
-/// on with the same running statistics once each has merged it (task::merge). `here`: this rank's,
-/// by numbers_of(). Collective; nothing is sent where there are none. Errors: the fabric's.
+/// Sums up the batch statistics of the ranks' samples of a step, in double precision, so that all
+/// ranks go on with the same running statistics once each has merged it (task::merge). `here`: this
+/// rank's, by numbers_of(). Collective; nothing is sent where there are none. Errors: the fabric's.
 void sum_over_ranks(std::span<const task::BatchStatistics> statistics,
                     const std::optional<device::LateNumbers>& here, comm::Group group,
                     std::chrono::milliseconds timeout);
 
-/// Forgets what a step has shown that is not to count.
+/// Forgets statistics of a step that does not count.
 void discard(std::span<const task::BatchStatistics> statistics);
 
 }  // namespace bimetal::parallel

@@ -34,7 +34,7 @@ comm::Group group_along(comm::Group& world, const MeshShape& shape, int MeshPlac
   return mine;
 }
 
-/// At most what an int has room for: no job is that large, but a job file may ask for it.
+/// At most as many as an int has room for: no job is that large, but a job file may ask for it.
 int first_rank_of(const MeshShape& shape, int stage) {
   std::int64_t ranks = 0;
   for (int s = 0; s < stage; ++s) ranks += std::int64_t{shape.replicas_of(s)} * shape.tensor_of(s);
@@ -65,7 +65,7 @@ std::string tensor_text(const MeshShape& shape) {
                              : fmt::format("mesh.tensor = [{}]", fmt::join(shape.parts, ", "));
 }
 
-/// What replicas of their own number for each stage have to add up to; 0: no numbers would do.
+/// The sum that one number of replicas for each stage must have; 0: no numbers would do.
 int numbers_for(const MeshShape& asked, int ranks) {
   const bool divides = asked.parts.empty() && ranks % asked.tensor == 0;
   return divides && ranks / asked.tensor >= asked.stages ? ranks / asked.tensor : 0;

@@ -33,8 +33,8 @@ struct MeshShape {
   bool operator==(const MeshShape&) const = default;
 };
 
-/// By stage, of the ranks that have a replica's tensors in parts: how large these are, in
-/// proportion. None at all: tensors are whole on all stages.
+/// By stage, the relative sizes of parts on the ranks that have a replica's tensors in parts.
+/// Empty: tensors are whole on all stages.
 using PartWeights = std::vector<std::vector<double>>;
 
 /// A rank's place; each counts from 0.
@@ -54,21 +54,21 @@ int rank_at(const MeshShape& shape, const MeshPlace& place);
 /// with more of them with part k mod t of the one with t.
 bool parts_talk(const MeshShape& shape, const MeshPlace& one, const MeshPlace& other);
 
-/// "stage 1 of 3, replica 0": what there is one of is left out; "rank 2" where that is all.
+/// "stage 1 of 3, replica 0". Dimensions of size one are left out; "rank 2" if all of them are.
 std::string name_of(const MeshShape& shape, int rank);
 
 /// The shape of `ranks` ranks that is asked for; `replicas` 0: as many as there are ranks for;
 /// `uneven` and `parts` may have one number throughout. Error(InvalidArgument) for one that does
-/// not come to that many ranks, with what would.
+/// not come to that many ranks, with a number that would.
 MeshShape fit_mesh(MeshShape asked, int ranks);
 
-/// What one stage has of a model whose units have these names: "units 0-2 (embedding … h.1)", with
-/// several pieces "units 0-2, 6-7 (embedding … h.1, h.5 … head)".
+/// The units of one stage, for a model whose units have these names: "units 0-2 (embedding … h.1)",
+/// with several pieces "units 0-2, 6-7 (embedding … h.1, h.5 … head)".
 std::string units_text(const std::vector<std::string>& names,
                        std::span<const schedule::UnitRange> pieces);
 
-/// A line per stage, for people: its ranks by replica, and `units`, what each stage has of the
-/// model, as units_text() has it.
+/// A line per stage, for people: its ranks by replica, and `units`, each stage's units, as in
+/// units_text().
 std::string picture(const MeshShape& shape, const std::vector<std::string>& units);
 
 /// The groups of one rank's mesh, made once. A cheap handle; thread-safe as groups are.
@@ -82,16 +82,17 @@ class Mesh {
 
   /// All ranks.
   const comm::Group& world() const noexcept { return world_; }
-  /// Whom this rank's micro-batches go through, for its part of tensors: the stages of this
-  /// replica, its rank in it being its stage; all ranks where the shape is not even().
+  /// The ranks that this rank's micro-batches go through, for its part of tensors. They are the
+  /// stages of this replica, and a rank in it is its stage's number. If the shape is not even(),
+  /// they are all ranks.
   const comm::Group& pipeline() const noexcept { return pipeline_; }
   /// How many replicas of each stage pipeline() has, and which of them this rank is.
   std::vector<int> widths() const;
   /// The same as schedule::Shape has them: nothing where each stage has but one.
   std::vector<int> windows() const;
   int own_replica() const noexcept { return shape_.even() ? 0 : place_.replica; }
-  /// Of the ranks that are replica `replica` (below widths()) of stage `stage` the one that sends
-  /// to this rank what all of them have, as a rank of pipeline().
+  /// The rank of pipeline() that sends to this rank. It is one of those that are replica `replica`
+  /// (below widths()) of stage `stage`, which all have the same.
   int peer(int stage, int replica) const;
   /// Those of them that this rank sends to: to each as its peer(), where another has more parts to
   /// several, where it has fewer, to one or none.

@@ -28,13 +28,13 @@ struct ModelPart {
 /// By stage, how its tensors are cut; nothing of one, or of all, whose tensors stay whole.
 using StageCuts = std::vector<std::optional<tensor::Cuts>>;
 
-/// Of the model `whole` for stages with parts of these weights. Errors: those of tensor::Cuts.
+/// The cuts of the model `whole` for stages with parts of these weights. Errors: those of
+/// tensor::Cuts.
 StageCuts cuts_of_stages(const task::Model& whole, const PartWeights& weights);
 
 /// This rank's part of `whole`, which is cut at `begins` into stages, and its tensors as `cuts` has
-/// it for its stage, `between` being what its tensor ranks have of what is not cut.
-/// Handles on the same tensors, which become smaller where they are cut. Collective. Errors: those
-/// of TensorModel.
+/// it for its stage. `between`: how its tensor ranks hold values that are not cut. Handles on the
+/// same tensors, which become smaller where they are cut. Collective. Errors: those of TensorModel.
 ModelPart take_part(const Mesh& mesh, const task::Model& whole,
                     const std::vector<std::size_t>& begins, const StageCuts& cuts,
                     std::chrono::milliseconds timeout,
@@ -48,8 +48,8 @@ ModelPart take_hollow_part(const Mesh& mesh, const task::Model& whole,
 
 // Adds the places of ranks in the mesh to errors of a step.
 
-/// `error` with the place of rank `own`, which has got it, and that of the rank that it is about,
-/// where it does not say these: "stage 0 of 2 (rank 0): …; rank 1 is stage 1 of 2".
+/// Adds two places to `error` if it lacks them: that of rank `own`, which has got it, and that of
+/// the rank that it is about: "stage 0 of 2 (rank 0): …; rank 1 is stage 1 of 2".
 Error named(const Error& error, const MeshShape& shape, int own);
 
 }  // namespace bimetal::parallel

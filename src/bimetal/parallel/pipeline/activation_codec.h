@@ -1,6 +1,6 @@
 #pragma once
 // Activations and their gradients in fewer bytes, for slow links: the codecs of comm/compress on
-// tensors. docs/compression.md says what that loses.
+// tensors. docs/compression.md tells the loss.
 //
 // Shapes and types of values in a message of fixed length.
 
@@ -18,7 +18,7 @@
 
 namespace bimetal::parallel::pipeline {
 
-/// How what goes between stages is shortened. All ranks of a mesh have the same.
+/// How values between stages are compressed. All ranks of a mesh have the same.
 struct ActivationCompression {
   comm::Scheme scheme = comm::Scheme::none;  ///< one with a dense codec, or none
   comm::CompressedLinks links = comm::CompressedLinks::between_islands;
@@ -36,11 +36,11 @@ comm::Scheme scheme_between(const MeshShape& shape, const comm::Topology& topolo
 std::vector<comm::Scheme> schemes_of_peers(const Mesh& mesh,
                                            const ActivationCompression& compression);
 
-/// By which a value goes over a link of `scheme`: none unless it is of a floating-point type and
-/// gets shorter.
+/// The scheme by which a value goes over a link of `scheme`: none unless the value is of a
+/// floating-point type and gets shorter.
 comm::Scheme scheme_of_value(comm::Scheme scheme, const torch::Tensor& value);
 
-/// Of each byte of many values of floating-point type `dtype`, the part that then goes.
+/// The fraction of the bytes that is sent, for many values of floating-point type `dtype`.
 double sent_part(comm::Scheme scheme, torch::Dtype dtype);
 
 /// Bytes for what encode_tensor() makes of a tensor of as many elements.
@@ -53,16 +53,16 @@ torch::Tensor encode_tensor(comm::Scheme scheme, const torch::Tensor& floats);
 torch::Tensor decode_tensor(comm::Scheme scheme, const torch::Tensor& code,
                             const torch::Tensor& like);
 
-/// First how many values there are, or that there are none to come; then by which scheme they are
-/// shortened, and of each its type, whether it requires gradients, how many dimensions it has, and
-/// these.
+/// First the number of values, or that there are none to come; then the scheme by which they are
+/// shortened. For each value: its type, whether it requires gradients, its number of dimensions,
+/// and its dimensions.
 using Description = std::array<std::int64_t, 64>;
 
-/// Of each value; undefined ones are said to be so. Error(Unsupported) for more than fits (eight
-/// tensors of four dimensions do), or for types that cannot be sent.
+/// Describes each value. Undefined ones are marked as such. Error(Unsupported) for more than fits
+/// (eight tensors of four dimensions do), or for types that cannot be sent.
 Description describe(const task::Values& values, comm::Scheme scheme = comm::Scheme::none);
 
-/// Of values that will not come.
+/// Describes values that will not come.
 Description describe_nothing();
 
 struct Described {
@@ -71,7 +71,7 @@ struct Described {
   comm::Scheme scheme = comm::Scheme::none;
 };
 
-/// Nothing for describe_nothing(). Error(CorruptData) for what makes no sense.
+/// Nothing for describe_nothing(). Error(CorruptData) for nonsense.
 std::optional<Described> read_description(const Description& description);
 
 }  // namespace bimetal::parallel::pipeline

@@ -98,7 +98,7 @@ void Incoming::State::try_to_post(const std::shared_ptr<State>& state) noexcept 
   try {
     post(state);
   } catch (...) {
-    // Whoever waits posts once more, and gets the error.
+    // The next wait posts once more, and gets the error.
   }
 }
 

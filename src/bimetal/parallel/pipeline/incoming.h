@@ -26,7 +26,7 @@
 
 namespace bimetal::parallel::pipeline {
 
-/// Which message of a step: what a piece has computed for a micro-batch.
+/// Names a message of a step: a piece's output for a micro-batch.
 struct MessageName {
   std::int64_t step = 0;
   bool forward = true;  ///< activations; else gradients
@@ -34,7 +34,7 @@ struct MessageName {
   int micro_batch = 0;
 };
 
-/// Values that come from another stage. A handle: what has been asked for arrives, whether or not
+/// Values that come from another stage. A handle: values that were asked for arrive, whether or not
 /// somebody still waits. It must not outlive the link.
 class Incoming {
  public:
@@ -47,12 +47,12 @@ class Incoming {
   /// Blocks. On the device; leaves that require gradients where they did at the sender. Nothing if
   /// the sender has none to give (see Link::send_nothing). Errors: the fabric's, naming both
   /// stages; CallMismatch where the sender shortens them by another scheme; Timeout once the
-  /// deadline of waiting has passed. Where there is no memory for them, that is thrown, and nothing
-  /// is lost: they can be waited for once more.
+  /// deadline of waiting has passed. If there is no memory for them, that error is thrown, and
+  /// nothing is lost: they can be waited for once more.
   std::optional<task::Values> wait();
 
-  /// The same for who will not compute with them, but must take them: on the host, of the right
-  /// shapes and types, whatever they hold.
+  /// The same for a stage that will not compute with them, but must take them: on the host, of the
+  /// right shapes and types, whatever they hold.
   std::optional<task::Values> wait_on_host();
 
  private:
@@ -68,8 +68,8 @@ inline constexpr int kDescription = 63;  ///< parts of a message; values count f
 
 std::uint64_t tag_of(const MessageName& name, int part);
 
-/// By which scheme a value of this message goes over a link of `scheme`. What no gradient flows
-/// through may be a mask, of which nothing may be lost.
+/// The scheme by which a value of this message goes over a link of `scheme`. A value that no
+/// gradient flows through may be a mask, of which nothing may be lost.
 comm::Scheme scheme_of_sent(comm::Scheme scheme, const MessageName& name,
                             const torch::Tensor& value, bool requires_grad);
 

@@ -54,7 +54,7 @@ Link::Link(const Mesh& mesh, const torch::Device& device, const Patience& patien
       schemes_(schemes_of_peers(mesh, compression)),
       cards_(connect(mesh, device, patience, vendor, chunks)) {}
 
-// A power of 2, so that nothing is rounded by it; float16 loses what is below 2^-25.
+// A power of 2, so that nothing is rounded by it; float16 loses values below 2^-25.
 void Link::begin_step(double loss_factor) {
   int exponent = 0;
   std::frexp(loss_factor, &exponent);

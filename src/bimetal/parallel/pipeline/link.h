@@ -20,7 +20,7 @@
 namespace bimetal::parallel::pipeline {
 
 /// One rank's connections to the other stages of its pipeline. Activations go with a description of
-/// their shapes and types, so that micro-batches may differ; the memory for them is there as soon
+/// their shapes and types, so that micro-batches may differ. The memory for them is there as soon
 /// as that has come, and they are received into it while the stage computes. Links that have a
 /// scheme shorten the activations that gradients flow through, and these gradients, with error
 /// feedback. Where a vendor library joins the devices of two ranks, values that are not shortened
@@ -38,12 +38,13 @@ class Link {
        int chunks = 1);
 
   /// Gradients are those of a sum of losses times that, the same on all ranks. They are shortened
-  /// in units of it, so that what is lost means the same in later steps, and float16 keeps them.
+  /// in units of it, so that the error feedback means the same in later steps, and float16 keeps
+  /// them.
   void begin_step(double loss_factor);
 
   /// Asks for a message with a description, from `peer`, a rank of mesh.pipeline(), as below.
   Incoming expect(int peer, const MessageName& name);
-  /// Asks for one without: `like` says what it will look like. Undefined ones are left out.
+  /// Asks for one without: `like` has its form. Undefined ones are left out.
   Incoming expect_like(int peer, const MessageName& name, const task::Values& like);
 
   /// Sends with a description to ranks of one replica, the same to each, and returns at once.
@@ -53,20 +54,20 @@ class Link {
   void send(const Peers& peers, const MessageName& name, const task::Values& values);
   /// Instead: there are none, because something went wrong.
   void send_nothing(const Peers& peers, const MessageName& name);
-  /// Sends to who has called expect_like().
+  /// Sends to a stage that has called expect_like().
   void send_like(const Peers& peers, const MessageName& name, const task::Values& values);
   /// The same in a step that will be dropped: zeros like `like`, which are written into it where
-  /// that saves memory. What was lost so far stays for the next step.
+  /// that saves memory. The error feedback stays for the next step.
   void send_zeros_like(const Peers& peers, const MessageName& name, const task::Values& like);
 
-  /// Waits for what has been sent. Errors: the fabric's, naming both stages; Timeout.
+  /// Waits for messages that were sent. Errors: the fabric's, naming both stages; Timeout.
   void flush();
 
   /// Bytes of values sent since the start, as they are on the link.
   std::int64_t bytes_sent() const noexcept { return bytes_sent_; }
 
  private:
-  /// What is to come, before anything is asked for.
+  /// A message that is to come, before anything is asked for.
   std::shared_ptr<Incoming::State> await(int peer, const MessageName& name) const;
   void send_description(const Peers& peers, const MessageName& name,
                         std::shared_ptr<const Description> description);
@@ -95,7 +96,7 @@ class Link {
   Patience patience_;
   std::vector<comm::Scheme> schemes_;        ///< by peer
   std::shared_ptr<c10d::CardToCard> cards_;  ///< none: all go through the host
-  std::int64_t step_ = 0;                    ///< of what was sent last
+  std::int64_t step_ = 0;                    ///< of the last message sent
   double gradient_unit_ = 1;                 ///< a power of 2
   LostGradients lost_;
   struct Sent {

@@ -158,7 +158,7 @@ LoopStage::Fared LoopStage::fared(const LoopBatch& batch, std::exception_ptr& er
   if (!error) return Fared::well;
   const bool finer = std::ranges::max(batch.samples) > 1 && options_.out_of_memory(error);
   if (!finer) return Fared::failed;
-  error = nullptr;  // and what it keeps of the batch
+  error = nullptr;  // and everything that it keeps of the batch
   try {
     device::give_memory_back(options_.device);
     return Fared::needs_smaller;
@@ -188,7 +188,7 @@ std::optional<double> LoopStage::agree(const LoopBatch& batch, Runner::Result re
   return smaller ? std::nullopt : std::optional(sum);
 }
 
-// The store drops what there is when a step begins, and may have it in memory of its own.
+// The store drops present gradients when a step begins, and may have it in memory of its own.
 std::vector<torch::Tensor> LoopStage::take_gradients() {
   std::vector<torch::Tensor> kept;
   for (const auto& parameter : parameters_) {

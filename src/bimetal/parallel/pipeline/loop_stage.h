@@ -31,15 +31,15 @@ struct LoopStageOptions {
   torch::Device device{torch::kCPU};
   std::size_t bucket_bytes = 25u << 20;
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
-  /// Of what forward and backward throw, but for errors of the fabric: whether this process means
-  /// to go on, so that the other stages get word instead of activations. Left out: of all.
+  /// For exceptions of forward and backward, but not the fabric's: whether this process means to go
+  /// on. The other stages then get word instead of activations. Left out: it always does.
   std::function<bool(const std::exception_ptr&)> survivable = {};
   /// Whether such an error says that there was no memory.
   std::function<bool(const std::exception_ptr&)> out_of_memory = device::is_out_of_memory;
   RunnerOptions::Around around = {};  ///< each action's computation; may be left out
 };
 
-/// What a batch consists of.
+/// The contents of a batch.
 struct LoopBatch {
   std::vector<std::int64_t> samples;  ///< of each micro-batch
   std::int64_t weight = 0;            ///< over which its loss is the mean: samples, or tokens
@@ -50,25 +50,24 @@ struct LoopBatch {
 /// own.
 class LoopStage {
  public:
-  /// From what the stage before has computed, nothing where the model begins, to what the next one
-  /// goes on with; where the model ends, to one number: the sum of the loss.
+  /// Maps the previous stage's outputs (nothing where the model begins) to the next stage's inputs.
+  /// Where the model ends, it returns one number: the sum of the loss.
   using Forward =
       std::function<task::Values(int chunk, int micro_batch, const task::Values& inputs)>;
 
-  /// `own`: what this stage has of the model. `tied`: as make_stage() has them. Copies the first
+  /// `own`: this stage's part of the model. `tied`: as make_stage() has them. Copies the first
   /// replica's values to the others. Collective. Errors: Mesh's, and ReplicatedModel's.
   LoopStage(comm::Group world, const MeshShape& shape, const task::ModelState& own,
             const std::vector<Tied>& tied, LoopStageOptions options);
 
   /// Forward and backward of a batch. Adds `scale` times the gradients of the mean over all
-  /// replicas' batches to what the parameters have, and returns that mean, on every rank. Nothing,
-  /// on every rank, where one has run out of memory for micro-batches that can be cut further:
-  /// repeat it then in more of them. Where a rank's forward or backward throws otherwise, that is
-  /// rethrown there, and all others get Error(Aborted) that names it; so do they where a rank has
-  /// no memory for a copy of the gradients that it had. In all of these cases nothing is added
-  /// anywhere, as after errors of the fabric. Error(InvalidArgument) for batches of no
-  /// weight, Error(CallMismatch) where ranks of a replica have unlike ones, before anything is
-  /// computed.
+  /// replicas' batches to the parameters' gradients, and returns that mean, on every rank. Nothing,
+  /// on every rank, if one has run out of memory for micro-batches that can be cut further: then
+  /// repeat it in more of them. If a rank's forward or backward throws otherwise, that is rethrown
+  /// there, and all others get Error(Aborted) that names it; so do they where a rank has no memory
+  /// for a copy of the gradients that it had. In all of these cases nothing is added anywhere, as
+  /// after errors of the fabric. Error(InvalidArgument) for batches of no weight,
+  /// Error(CallMismatch) where ranks of a replica have unlike ones, before anything is computed.
   std::optional<double> train(const LoopBatch& batch, double scale, const Forward& forward);
 
   /// The mean alone. Errors as train() has them.
@@ -84,8 +83,8 @@ class LoopStage {
   enum class Fared { well, failed, needs_smaller };
 
   Deadline deadline() const { return Deadline::after(options_.timeout); }
-  /// Once it is certain that all ranks mean the same. `failure`: what this one cannot begin for,
-  /// which is rethrown when all know of it.
+  /// Once it is certain that all ranks mean the same. `failure`: the error for which this rank
+  /// cannot begin. It is rethrown when all know of it.
   std::int64_t weight_of_all(const LoopBatch& own, const std::exception_ptr& failure) const;
   StageWork work_of(const Forward& forward) const;
   /// Leaves no error, and room on the device, where a batch in smaller pieces may do.

@@ -48,7 +48,7 @@ Runner::Result Runner::run(const schedule::Deal& deal, const StageWork& work,
 }
 
 // In the order of interleaved schedules: a round of micro-batches through one chunk after the
-// other. What the next visit takes arrives while this one computes.
+// other. The next visit's inputs arrive while this one computes.
 Runner::Result Runner::run_forward(
     const schedule::Deal& deal, const StageWork& work,
     const std::function<void(int micro_batch, const task::Values& outputs)>& take) {

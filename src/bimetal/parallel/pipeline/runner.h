@@ -19,17 +19,17 @@
 
 namespace bimetal::parallel::pipeline {
 
-/// What a stage computes; who runs it knows nothing of models, data or precision.
+/// A stage's computation. The code that runs it knows nothing of models, data or precision.
 struct StageWork {
   /// The model's inputs for a micro-batch: asked for where the model begins.
   std::function<task::Values(int micro_batch)> inputs;
   std::function<task::Values(int chunk, int micro_batch, const task::Values& inputs)> forward;
-  /// Of the model's outputs, one number: asked for where the model ends.
+  /// The sum of the loss over the model's outputs, one number: asked for where the model ends.
   std::function<torch::Tensor(int micro_batch, const task::Values& outputs)> loss_sum;
-  /// Whether the step may go on without what has thrown that: the other stages then get word
-  /// instead of activations, and the step's result is to be dropped by all.
+  /// Whether the step may go on after this exception: the other stages then get word instead of
+  /// activations, and the step's result is to be dropped by all.
   std::function<bool(const std::exception_ptr&)> survivable;
-  /// Told once this stage will not compute the step to its end, whoever is at fault; may be left
+  /// Told once this stage will not compute the step to its end, whatever the cause; may be left
   /// out.
   std::function<void()> gave_up = {};
 };
@@ -55,7 +55,7 @@ struct RunnerOptions {
   /// Seconds so far in which computing has waited for sums of tensors in parts, and the other ranks
   /// that have them. May be left out.
   std::function<double()> waited = {};
-  /// Of what steps send; forwards alone send it as it is.
+  /// Compression of messages in training steps; forwards alone are sent as they are.
   ActivationCompression compression = {};
   /// By which stages on one host reach each other's devices: all ranks give one, or none does.
   c10d::VendorLibrary vendor = {};
@@ -80,14 +80,14 @@ class Runner {
     bool incomplete = false;        ///< on this stage or one before
   };
 
-  /// A step between the store's begin_step() and finish_step(). `deal`: of its micro-batches among
-  /// the replicas of mesh.widths(), the same on all ranks. Errors: the fabric's, and what StageWork
-  /// throws; CallMismatch where another stage has another compression.
+  /// A step between the store's begin_step() and finish_step(). `deal`: how its micro-batches go to
+  /// the replicas of mesh.widths(), the same on all ranks. Errors: the fabric's, and those of
+  /// StageWork; CallMismatch where another stage has another compression.
   Result run(const schedule::Deal& deal, const StageWork& work, ParameterStore& store);
 
   /// Forward alone, without gradients; `take` gets the model's outputs where it ends.
-  /// `work.inputs` and `work.forward` are used, and `work.survivable` for what these and `take`
-  /// throw. Of the result, `error` and `incomplete` are set.
+  /// `work.inputs` and `work.forward` are used, and `work.survivable` for exceptions of these and
+  /// of `take`. Only `error` and `incomplete` of the result are set.
   Result run_forward(const schedule::Deal& deal, const StageWork& work,
                      const std::function<void(int micro_batch, const task::Values& outputs)>& take);
 

@@ -12,11 +12,11 @@
 
 namespace bimetal::parallel::pipeline {
 
-/// Of one forward pass. The first part goes back through the graph to the inputs alone, and keeps
-/// the gradients that arrive at the operations which use a parameter; the second begins at these,
-/// each with its own parameters, so that nothing is computed twice. Parameters that more than one
-/// operation on the way to the inputs uses get theirs by an ordinary pass of their own, which is
-/// exact, too, and does the way a second time.
+/// The backward of one forward pass, in two parts. The first part goes back through the graph to
+/// the inputs alone, and keeps the gradients that arrive at the operations which use a parameter.
+/// The second begins at these, each with its own parameters, so that nothing is computed twice.
+/// Parameters that more than one operation on the way to the inputs uses get theirs by an ordinary
+/// pass of their own, which is exact, too, and does the way a second time.
 ///
 /// Use from one thread. Keeps the graph until it goes.
 class SplitBackward {
@@ -33,7 +33,7 @@ class SplitBackward {
   /// Adds to the parameters' grad(), whose hooks fire.
   void of_weights();
 
-  /// Of how many parameters the second part is an ordinary pass.
+  /// For this number of parameters the second part is an ordinary pass.
   std::size_t computed_twice() const noexcept { return others_.size(); }
 
  private:

@@ -33,7 +33,7 @@ torch::Tensor made_to_fit(const torch::Tensor& lost, const torch::Tensor& floats
   return larger;
 }
 
-/// Who has one of `stages`, as ranks of mesh.pipeline().
+/// The ranks of mesh.pipeline() that have one of `stages`.
 std::vector<int> peers_of(const Mesh& mesh, const std::vector<int>& stages) {
   if (mesh.shape().even()) return stages;
   std::vector<int> peers;
@@ -183,8 +183,9 @@ shard::StagePasses passes_of_stage(const Mesh& mesh, const std::vector<Tied>& ti
   for (const auto& one : tied) {
     if (one.tensor.defined()) passes.late.push_back(one.tensor);
   }
-  // Replicas of one number go through the same schedule, each by itself, and come to the same pass
-  // at the same time; of others one may have to do with what another has yet to send.
+  // If stages have the same number of replicas, these go through the same schedule, each by itself,
+  // and come to the same pass at the same time. Otherwise one may need messages that another has
+  // yet to send.
   if (!mesh.shape().even()) passes.patience = std::chrono::milliseconds(20);
   return passes;
 }
@@ -208,8 +209,8 @@ StageSums::StageSums(std::shared_ptr<const Mesh> mesh, std::shared_ptr<Parameter
 }
 
 // A pipeline of one part of tensors has the same part of this one on all of its stages. Where all
-// ranks are a pipeline, whole gradients are summed: each rank gives its part, and of a tensor that
-// is not cut, or not on this stage, the first part's.
+// ranks are a pipeline, whole gradients are summed. Each rank gives its part. If the tensor is not
+// cut, or not on this stage, the first part's rank gives all of it.
 StageSums::Shared StageSums::shared_with(comm::Group stages, const Tied& tied) const {
   Shared shared{tied.tensor, std::move(stages), mesh_->place().stage == tied.stages.front()};
   if (mesh_->shape().even()) return shared;
@@ -237,8 +238,8 @@ void StageSums::sum_shared(bool replicas_have_summed) {
   waited_ += watch.seconds();
 }
 
-// Where a pipeline has several replicas of a stage, what they have summed, or are to sum yet, comes
-// from one of them, and zeros from the others.
+// Where a pipeline has several replicas of a stage, one of them gives the gradient that they have
+// summed, or will sum, and the others give zeros.
 void StageSums::sum(Shared& shared, bool replicas_have_summed) const {
   auto& gradient = shared.tensor.mutable_grad();
   if (!gradient.defined()) gradient = torch::zeros_like(shared.tensor);

@@ -28,8 +28,8 @@ namespace bimetal::parallel::pipeline {
 // next one, and from the last one of a step to the next step (lazy error propagation: Song et al.,
 // "Optimus-CC", ASPLOS 2023).
 
-/// Of one rank. Keeps as much as the largest micro-batch's gradients of each place, in float32.
-/// Use from one thread.
+/// The error feedback of one rank. For each place it keeps as much as the largest micro-batch's
+/// gradients, in float32. Use from one thread.
 class LostGradients {
  public:
   struct Place {
@@ -40,8 +40,8 @@ class LostGradients {
 
   /// Adds what earlier ones of the place have lost to `floats` (float32, contiguous, on the CPU,
   /// the caller's own) and encodes that. Micro-batches may have unequal numbers of samples (their
-  /// first dimension): what a smaller one has no sample for waits. Where they differ in other
-  /// dimensions, it is forgotten. So is what is not finite.
+  /// first dimension): errors of samples that a smaller one lacks wait. If micro-batches differ in
+  /// other dimensions, errors are dropped. So are errors that are not finite.
   torch::Tensor encode(comm::Scheme scheme, const Place& place, torch::Tensor floats);
 
  private:
@@ -64,8 +64,8 @@ struct StageModel {
 };
 
 /// Where each of `pieces` pieces begins: 0 and then `cuts`. Error(InvalidArgument) for cuts that
-/// are not one fewer than pieces, or not units of a model of so many, with what would do; `table`
-/// is where who has given them calls them "cuts".
+/// are not one fewer than pieces, or not units of a model of so many, with values that would do.
+/// `table`: the table in which the caller calls them "cuts".
 std::vector<std::size_t> begins_of(const std::vector<std::int64_t>& cuts, std::size_t pieces,
                                    std::size_t units, const std::string& table = "mesh.");
 
@@ -82,11 +82,11 @@ StageModel with_units(StageModel stage, const task::Model& model);
 std::string describe_units(const task::Model& whole, const std::vector<std::size_t>& begins,
                            int stages, int stage);
 
-/// What a store in shards is to know of a stage (ShardedModelOptions::stage) whose tied tensors are
-/// these.
+/// The facts that a store in shards needs on a stage with these tied tensors
+/// (ShardedModelOptions::stage).
 shard::StagePasses passes_of_stage(const Mesh& mesh, const std::vector<Tied>& tied);
 
-/// Of the tensors that stages have in common. All ranks agree on each step.
+/// Sums the gradients of tensors that stages have in common. All ranks agree on each step.
 class StageSums final : public ExtraSums {
  public:
   /// `own`: among mesh.replicas(), which have the same gradients until they are reduced; in shards
@@ -99,15 +99,15 @@ class StageSums final : public ExtraSums {
   void begin_step() override { waited_ = 0; }
   void before_replicas() override;
   void after_replicas() override;
-  /// Of the ranks that have the same gradient, the first stage's first replica counts it, and there
-  /// whoever does in `own`.
+  /// Among the ranks with the same gradient, the first stage's first replica counts it. There the
+  /// rank does that counts in `own`.
   bool counts(const torch::Tensor& whole) const override;
   const comm::Group* everyone() const noexcept override { return &world_; }
   /// Waiting for activations and gradients of other stages included, as far as add_wait() knows.
   double wait_seconds() const noexcept override { return waited_; }
   double communicate_seconds() const noexcept override { return waited_; }
 
-  /// Of this stage among its replicas.
+  /// The store of this stage among its replicas.
   ParameterStore& store() const noexcept { return *own_; }
   void add_wait(double seconds) noexcept { waited_ += seconds; }
 
@@ -122,7 +122,7 @@ class StageSums final : public ExtraSums {
 
   /// Shards are of gradients that the stages have summed.
   bool sums_first() const noexcept { return own_->in_shards() && !shared_.empty(); }
-  /// Of the replicas that sum with each other's stages one stands for all.
+  /// Among replicas that sum with each other's stages, one stands for all.
   bool stands_for_stage() const { return mesh_->own_replica() == 0; }
   Shared shared_with(comm::Group stages, const Tied& tied) const;
   void sum_shared(bool replicas_have_summed);

@@ -7,8 +7,8 @@
 namespace bimetal::parallel::pipeline {
 namespace {
 
-/// Of each rank what it gets of its stage's micro-batches, with the other ranks of its replica;
-/// nothing where that goes by speed.
+/// For each rank, the fraction of its stage's micro-batches that its replica gets. Empty where that
+/// goes by speed.
 std::vector<double> dealt_parts(const MeshShape& shape, std::span<const double> dealt) {
   std::vector<double> whole(static_cast<std::size_t>(shape.stages)), replicas(dealt.size());
   const auto place = [&](std::size_t rank) { return place_of(shape, static_cast<int>(rank)); };
@@ -27,7 +27,7 @@ std::vector<double> dealt_parts(const MeshShape& shape, std::span<const double> 
   return parts;
 }
 
-/// Of a stage's tensors what one of its tensor ranks has.
+/// The fraction of a stage's tensors that one of its tensor ranks has.
 double part_of_tensors(const PartWeights& weights, const MeshPlace& place) {
   if (weights.empty()) return 1;
   const auto& of_stage = weights[static_cast<std::size_t>(place.stage)];

@@ -13,9 +13,9 @@
 
 namespace bimetal::parallel::pipeline {
 
-/// What ranks have measured, and how work is shared by those of a stage.
+/// The ranks' measurements, and how the ranks of a stage share work.
 struct MeasuredUnits {
-  std::vector<double> seconds;  ///< rank by rank, of each unit: forward and backward
+  std::vector<double> seconds;  ///< by rank and unit: forward and backward
   std::size_t units = 0;
   PartWeights parts = {};
   /// Weights of all ranks, by which those of an uneven stage get its micro-batches; empty: each as
@@ -25,26 +25,26 @@ struct MeasuredUnits {
   std::vector<std::vector<double>> send = {};
 };
 
-/// By stage, of each unit: the seconds of the slowest of its ranks, of which each computes its part
-/// of the tensors. Where the shape is not even(), what a micro-batch takes of the stage's
-/// time while its replicas, each as slow as the slowest of its ranks, compute as many at a time.
+/// By stage and unit: the seconds of the stage's slowest rank, where each rank computes its part of
+/// the tensors. If the shape is not even(), a micro-batch takes so much of the stage's time: its
+/// replicas, each as slow as the slowest of its ranks, compute as many at a time.
 std::vector<std::vector<double>> stage_seconds(const MeasuredUnits& measured,
                                                const MeshShape& shape);
 
-// Where to cut a model, by the measured times of its units on each rank.
+// Chooses where to cut a model, by the measured times of its units on each rank.
 
-/// The unit that each piece begins with, of which every stage has `chunks`, so that a step of a
-/// pipeline of `shape` is shortest, and each stage fits, as far as `fitting` knows.
-/// `micro_batches`: of which `measured` is one, in a step; 0 where that is not known: four for each
-/// rank of the pipeline. Errors: cut()'s.
+/// The first unit of each piece, with `chunks` pieces on every stage. The cut makes a step of a
+/// pipeline of `shape` shortest, and each stage fits, as far as `fitting` knows. `micro_batches`:
+/// the number in a step, of which `measured` is one; 0 if it is not known: four for each rank of
+/// the pipeline. Errors: cut()'s.
 std::vector<std::size_t> measured_cut(const MeasuredUnits& measured, const MeshShape& shape,
                                       int chunks, int micro_batches,
                                       const schedule::FittingEnds& fitting = {});
 
 // Times a rank's computation without its waits for other ranks.
 
-/// A pause for an emulated speed goes by seconds(): with the others' pauses in it, which are waited
-/// for in the sums of tensors in parts, pauses would make each other longer with every sum.
+/// A pause for an emulated speed goes by seconds(), without waits. In the sums of tensors in parts
+/// a rank waits for the others' pauses: counted, these would make pauses longer with every sum.
 class ComputeWatch {
  public:
   /// `waited`: seconds of waiting so far. May be left out.

@@ -25,7 +25,7 @@ task::Values differentiable(const task::Values& values) {
   return found;
 }
 
-/// Of leaves, where they are defined.
+/// The gradients of leaves, where they are defined.
 task::Values gradients_of(const task::Values& leaves) {
   task::Values gradients;
   for (const auto& leaf : leaves) {
@@ -46,8 +46,9 @@ task::Values defined(const task::Values& values) {
   return found;
 }
 
-/// Whether a step goes on without it. Of waiting and sending that is lack of memory alone: all else
-/// there is the fabric's, also what looks like what others have given up.
+/// Whether a step goes on without it. While waiting or sending, a step goes on only after a lack of
+/// memory: all other errors there are the fabric's, even if they look like a step that others have
+/// given up.
 bool survives(const StageWork& work, const std::exception_ptr& error, Doing doing) {
   if (doing == Doing::talking && !device::is_out_of_memory(error)) return false;
   return work.survivable && work.survivable(error);
@@ -86,7 +87,7 @@ Runner::Result StepRun::run() {
   store_.expect_passes(passes());
   const auto last = last_backward();
   for (std::size_t i = 0; i < actions_.size(); ++i) act(actions_[i], i == last);
-  // To read is to wait; who has nothing to read waits by itself.
+  // To read is to wait. A rank with nothing to read waits by itself.
   if (losses_.empty()) device::synchronize(options_.device);
   for (const auto loss : device::read_together(losses_)) result_.loss_sum += loss;
   const Stopwatch sending;
@@ -114,7 +115,7 @@ std::size_t StepRun::last_backward() const {
   return last;
 }
 
-/// Of gradients of parameters: one of each micro-batch through each chunk.
+/// Passes that give parameters gradients: one of each micro-batch through each chunk.
 int StepRun::passes() const {
   return static_cast<int>(std::ranges::count_if(actions_, [](const Action& action) {
     return action.what == What::backward || action.what == What::backward_weight;
@@ -172,7 +173,7 @@ bool StepRun::attempt(const std::function<void()>& what, Doing doing) {
 
 void StepRun::give_up() {
   if (std::exchange(result_.incomplete, true)) return;
-  // There must be room for what is still to come, and nobody will use these.
+  // There must be room for later passes, and nobody will use these.
   for (auto& [key, pass] : passes_) {
     pass.outputs.clear();
     pass.loss = torch::Tensor();

@@ -16,7 +16,7 @@
 
 namespace bimetal::parallel::pipeline {
 
-/// Where a step's micro-batches come from and go to.
+/// The origin and the destination of a step's micro-batches.
 struct Route {
   const Mesh& mesh;
   const schedule::Deal& deal;
@@ -25,30 +25,31 @@ struct Route {
   bool comes_by(int micro_batch) const {
     return deal.replica(line.stage, micro_batch) == mesh.own_replica();
   }
-  /// Who sends what piece `piece` makes of it, as a rank of mesh.pipeline().
+  /// The rank of mesh.pipeline() that sends the output of piece `piece`.
   int peer(int piece, int micro_batch) const {
     const int stage = line.stage_of(piece);
     return mesh.peer(stage, deal.replica(stage, micro_batch));
   }
-  /// Whom to send what is for that piece.
+  /// The ranks to send that piece's input to.
   std::vector<int> receivers(int piece, int micro_batch) const {
     const int stage = line.stage_of(piece);
     return mesh.receivers(stage, deal.replica(stage, micro_batch));
   }
-  /// Whether gradients of what `piece` gives go with a description. Otherwise their receiver knows
-  /// what they look like, and whether there are any, by what it has sent itself. Of stages with
-  /// unlike numbers of parts one rank may get the gradients of what another has sent.
+  /// Whether gradients of the outputs of `piece` go with a description. Otherwise their receiver
+  /// knows their form, and whether there are any, from its own message. If stages have unlike
+  /// numbers of parts, one rank may get the gradients of another's outputs.
   bool gradients_described(int piece) const {
     const auto& shape = mesh.shape();
     return shape.tensor_of(line.stage_of(piece)) != shape.tensor_of(line.stage_of(piece + 1));
   }
 };
 
-/// What a stage does: what of it may fail without ending the run.
+/// A stage's activities. Some may fail without ending the run.
 enum class Doing { computing, talking };
 
-/// Does it, unless this stage has given up; or notes in `result` why it could not, which this stage
-/// then has to give up for: whether it was done. Rethrows what a step does not go on without.
+/// Calls `what`, unless this stage has given up. If it throws, notes the reason in `result`, and
+/// this stage has to give up. Returns whether it was done. Rethrows errors after which a step does
+/// not go on.
 bool done(const StageWork& work, Runner::Result& result, Doing doing,
           const std::function<void()>& what);
 

@@ -19,7 +19,7 @@ namespace {
 /// Messages with it are this file's alone: no step comes so far.
 constexpr std::uint64_t kNoteTag = ~std::uint64_t{0};
 constexpr std::chrono::hours kNotePosted{24 * 7};
-// What has been told was told long ago: it need only be taken.
+// A note that has been sent arrived long ago: it need only be taken.
 constexpr std::chrono::milliseconds kToTakeNote{200};
 
 /// A step, and a rank of the pipeline that is waited for in it.
@@ -42,8 +42,8 @@ void tell_whom(const Awaited& awaited) {
   }
 }
 
-/// For whom `other` waits in this step, as it has told. What it told earlier was of waits that
-/// have ended.
+/// The rank that `other` has said it waits for in this step. Earlier notes were of waits that have
+/// ended.
 std::optional<int> told_by(comm::Group group, int other, std::int64_t step) {
   std::optional<int> peer;
   for (;;) {
@@ -59,7 +59,8 @@ std::optional<int> told_by(comm::Group group, int other, std::int64_t step) {
   }
 }
 
-/// From whom `peer` waits for on to who waits for nobody. `peer` where they wait in a circle.
+/// Follows the chain of waits from `peer` on to a rank that waits for nobody. Returns `peer` if
+/// they wait in a circle.
 int last_of_chain(const Awaited& awaited) {
   const auto& group = awaited.mesh.pipeline();
   std::set<int> seen = {group.rank()};

@@ -18,18 +18,17 @@ struct Patience {
   std::string set_by = "parallel.timeout_s";
 };
 
-/// Whom a stage waits for, and in which step.
+/// The rank that a stage waits for, and the step.
 struct Awaited {
   const Mesh& mesh;
   int peer;  ///< a rank of mesh.pipeline()
   std::int64_t step;
 };
 
-/// Waits for `work`, of which `peer` has its part to do, until `deadline`, which is that of
-/// `patience`. Who has waited for half of the time that was left tells the others of the pipeline
-/// for whom. Once the deadline has passed: Error(Timeout), which begins with what `late` gives and
-/// names the rank that is waited for in the end, by this one or by those whom it waits for.
-/// Otherwise the work's own errors are left to it.
+/// Waits for `work`, in which `peer` takes part, until `deadline`, which is that of `patience`. A
+/// rank that has waited for half of the time left tells the others of the pipeline for whom. Once
+/// the deadline has passed: Error(Timeout), which begins with the text of `late` and names the rank
+/// at the end of the chain of waits. Other errors stay with the work.
 void wait_for_peer(const Awaited& awaited, const Patience& patience, const comm::Work& work,
                    Deadline deadline, const std::function<std::string()>& late);
 

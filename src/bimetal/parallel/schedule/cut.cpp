@@ -31,7 +31,7 @@ class PieceLengths {
   std::size_t units() const noexcept { return units_; }
   std::size_t stage_of(std::size_t piece) const noexcept { return piece % stages_; }
 
-  /// Seconds of a piece that has the units [begin, end), with what it takes to send.
+  /// Seconds of a piece that has the units [begin, end), with the time to send its output.
   double length(std::size_t piece, std::size_t begin, std::size_t end) const {
     const auto& [before, send, fitting] = rows_[piece];
     return before[end] - before[begin] + (send ? send[end - 1] : 0);
@@ -48,10 +48,11 @@ class PieceLengths {
   void ask_what_fits(std::size_t stage);
   bool sends_alike(std::size_t one, std::size_t other) const;
 
-  /// Of a piece, by unit, where it is looked up most.
+  /// The costs of one piece, by unit, for the lookups that are most frequent.
   struct Row {
     const double* before;              ///< seconds of all units before it
-    const double* send;                ///< seconds to send what it gives; nullptr: nothing is sent
+    const double* send;                ///< seconds to send its output; nullptr: nothing is
+                                       ///< sent
     const std::vector<bool>* fitting;  ///< by end; nullptr: nothing is known
   };
 
@@ -194,7 +195,7 @@ class Cutter {
     return {first, all.end()};
   }
 
-  /// Where a piece that ends there may begin: one that begins behind it is no longer.
+  /// The first unit at which a piece that ends there may begin. One that begins later is no longer.
   std::size_t first_within(std::size_t piece, std::size_t end, double longest) const {
     const auto begins = std::views::iota(piece, end);
     return *std::ranges::partition_point(
@@ -208,7 +209,7 @@ class Cutter {
 
   /// The least sum with no piece longer than `longest`, and its cut; empty if there is none.
   std::pair<Begins, double> within(double longest) const {
-    // least[unit]: of the pieces so far, having all units before that one.
+    // least[unit]: for the pieces so far, having all units before that one.
     std::vector<double> least(units_ + 1, kNever);
     std::vector<Begins> from(pieces_, Begins(units_ + 1));
     least[0] = 0;
@@ -284,7 +285,7 @@ class Mover {
         seconds_of_(begins_.size()),
         seconds_(seconds_of_step()) {}
 
-  /// Of a cut that fits.
+  /// Improves a cut that fits.
   Cut moved() && {
     while (move(1) || (is_small(lengths_) && move(2))) {
     }

@@ -1,5 +1,5 @@
 #pragma once
-// Where to cut a model into stages for devices of unlike speed and memory.
+// Cuts a model into stages for devices of unlike speed and memory.
 
 #include <cstddef>
 #include <functional>
@@ -7,19 +7,19 @@
 
 namespace bimetal::parallel::schedule {
 
-/// Whether what a stage needs fits into its memory, activations of all micro-batches that it has at
-/// a time included, where its units begin with `begin` (with several chunks: where each of its
-/// pieces is like that one): for every end from begin + 1 on.
+/// Whether a stage fits into its memory, including activations of all micro-batches under way, for
+/// units from `begin` to every end from begin + 1 on. With several chunks each of its pieces is
+/// taken to be like that one.
 using FittingEnds = std::function<std::vector<bool>(std::size_t stage, std::size_t begin)>;
 
-/// What is to be cut: units in their order, for stages in their order.
+/// The problem: units in their order, to be cut for stages in their order.
 struct CutProblem {
   /// seconds[stage][unit]: forward and backward of a micro-batch on that stage's device. All of one
   /// length, at least as many units as pieces.
   std::vector<std::vector<double>> seconds;
-  /// send[stage][unit], of each stage but the last: seconds in which a micro-batch crosses the cut
-  /// behind that unit to the next stage, and its gradient comes back; with several chunks of the
-  /// last, too, to the first. Empty: none.
+  /// send[stage][unit], for each stage but the last: seconds in which a micro-batch crosses the cut
+  /// behind that unit to the next stage, and its gradient comes back. With several chunks also for
+  /// the last stage, to the first. Empty: none.
   std::vector<std::vector<double>> send = {};
   FittingEnds fitting = {};  ///< empty: nothing is known of memory
   int micro_batches = 1;
@@ -33,9 +33,9 @@ struct Cut {
 
 /// The cut with the least such step, each piece having at least one unit: for every longest piece
 /// that may be, from the shortest on, dynamic programming over units finds the least sum. With one
-/// chunk exact. With several it is stages that must not be long, whatever each of their pieces is:
-/// from the best cut into short pieces on, a unit goes from one piece to another, or two of them
-/// do, while that is better. Errors: InvalidArgument for fewer units than pieces, or lists of
+/// chunk exact. With several chunks the stages must not be long, whatever each of their pieces is.
+/// It starts from the best cut into short pieces, and moves a unit, or two, from one piece to
+/// another while that is better. Errors: InvalidArgument for fewer units than pieces, or lists of
 /// unequal length, those that `fitting` gives included; OutOfMemory if no cut fits.
 Cut cut(const CutProblem& problem);
 

@@ -13,7 +13,7 @@ namespace {
 
 using Samples = std::vector<std::int64_t>;
 
-/// Who gets which micro-batch, in order, and how many samples each replica has got then.
+/// Which replica gets which micro-batch, in order, and how many samples each replica then has.
 struct Order {
   std::vector<int> replicas;
   Samples given;

@@ -12,19 +12,20 @@
 
 namespace bimetal::parallel::schedule {
 
-/// By stage, of each of its replicas: what it takes for a sample, in any unit.
+/// By stage and replica: the time for a sample, in any unit.
 using ReplicaSeconds = std::vector<std::vector<double>>;
 
-/// What a replica takes that is to get nothing, where another of its stage takes less.
+/// The seconds of a replica that is to get nothing, if another of its stage takes less.
 inline constexpr double kNeverSeconds = std::numeric_limits<double>::max() / 1e9;
 
 /// A value.
 class Deal {
  public:
-  /// `samples`: of each micro-batch; those of 0 are nobody's, and nobody waits for them. Each stage
-  /// deals the others, each to whom it would be done first by, and each replica gets its part at
-  /// even distances. Seconds count where all of a stage are above 0; else its replicas
-  /// are equals. A replica may get nothing. Error(InvalidArgument) for a stage without replicas.
+  /// `samples`: those of each micro-batch. Micro-batches of 0 samples are nobody's, and nobody
+  /// waits for them. Each stage deals each of the others to the replica that would finish it first,
+  /// and each replica gets its part at even distances. Seconds count if all of a stage are above 0;
+  /// otherwise its replicas are equals. A replica may get nothing. Error(InvalidArgument) for a
+  /// stage without replicas.
   Deal(const ReplicaSeconds& seconds, std::span<const std::int64_t> samples);
   /// The same for replicas that are equals: `widths` says of each stage how many there are.
   Deal(std::span<const int> widths, std::span<const std::int64_t> samples);
@@ -38,13 +39,12 @@ class Deal {
   /// Samples of a step that a replica computes.
   std::int64_t samples(int stage, int replica) const;
 
-  /// What a replica does: what is its own of its stage's schedule, which has as many micro-batches
-  /// under way as keep the replicas of this stage and those behind it busy, two for each replica at
-  /// most. Since what every stage
-  /// does in one order cannot come to a standstill, neither can several that each do a part of it.
-  /// Errors: those of require_possible().
+  /// A replica's actions: its own part of its stage's schedule. The schedule keeps as many
+  /// micro-batches under way as the replicas of this stage and those behind it need to be busy, two
+  /// for each replica at most. An order that every stage follows cannot deadlock. So replicas that
+  /// each do a part of it cannot either. Errors: those of require_possible().
   std::vector<Action> actions(Kind kind, int chunks, int stage, int replica) const;
-  /// Most micro-batches whose activations it has at a time, of one chunk.
+  /// The most micro-batches of one chunk whose activations it has at a time.
   int in_flight(Kind kind, int stage, int replica) const;
 
  private:

@@ -20,13 +20,13 @@ enum class Kind {
 
 /// "gpipe", "1f1b", "interleaved", "zero_bubble": as job files have them.
 std::string_view to_string(Kind kind) noexcept;
-/// Error(InvalidArgument) that lists what there is.
+/// Error(InvalidArgument) that lists the kinds.
 Kind kind_named(std::string_view name);
 
 enum class What : std::uint8_t {
   forward,
   backward,         ///< of inputs and weights
-  backward_input,   ///< of inputs alone: what the stage before waits for
+  backward_input,   ///< gradients of inputs alone: the stage before waits for them
   backward_weight,  ///< the rest; nobody else waits for it
 };
 
@@ -52,8 +52,8 @@ struct UnitRange {
   bool operator==(const UnitRange&) const = default;
 };
 
-/// Of a model of `units` units whose pieces begin with these, what stage `stage` has: a range for
-/// each chunk.
+/// The units of stage `stage`, a range for each chunk, in a model of `units` units whose pieces
+/// begin with these.
 std::vector<UnitRange> pieces_of(std::span<const std::size_t> begins, std::size_t units, int stages,
                                  int stage);
 
@@ -70,38 +70,38 @@ struct Shape {
   }
 };
 
-/// Of a step: messages between stages have so many numbers for them.
+/// The most in a step: messages between stages have so many numbers for them.
 inline constexpr int kMostMicroBatches = 1 << 16;
 
-/// What can be run: Error(InvalidArgument) that says what could, unless stages, micro_batches and
-/// chunks are at least 1, micro_batches is at most kMostMicroBatches, chunks is 1 but for
-/// interleaved, and with interleaved micro_batches is a multiple of stages and there are no
-/// windows.
+/// Error(InvalidArgument), which says what could be run, unless stages, micro_batches and chunks
+/// are at least 1, micro_batches is at most kMostMicroBatches, chunks is 1 but for interleaved, and
+/// with interleaved micro_batches is a multiple of stages and there are no windows.
 void require_possible(Kind kind, const Shape& shape);
 
 /// Micro-batches that `kind` can run, nearest to `wanted` and not below it.
 int micro_batches_near(Kind kind, int stages, int wanted);
 
-/// What a step takes where nobody says how many: `pieces`, into which memory has a share of so many
-/// samples cut, or enough that the bubble of equal stages is a fifth of the step at most.
+/// The micro-batches of a step if nobody says how many: `pieces`, the number that memory cuts a
+/// share of so many samples into, or enough to keep the bubble of equal stages to a fifth of the
+/// step.
 int usual_micro_batches(Kind kind, int stages, std::int64_t samples, std::int64_t pieces);
 
-/// Of `wanted` micro-batches, which `kind` can run, as many as `samples` fill, but for less than a
-/// round of interleaved. At least 1.
+/// The number of micro-batches that `samples` fill: at most `wanted`, and one that `kind` can run,
+/// except for less than a round of interleaved. At least 1.
 int micro_batches_filled(Kind kind, int stages, int wanted, std::int64_t samples);
 
 /// How many samples each of so many micro-batches has: as equal as can be, 0 where there are too
 /// few.
 std::vector<std::int64_t> micro_batch_sizes(std::int64_t samples, int micro_batches);
 
-/// The actions of stage `stage` in their order. Whatever follows from the order of the model is
-/// waited for: forward for that of the piece before, backward for that of the piece behind. Each
+/// The actions of stage `stage` in their order. Each action waits for those before it in the model:
+/// forward for the forward of the piece before, backward for the backward of the piece behind. Each
 /// micro-batch has one forward per chunk, and either a backward or a backward_input and then a
 /// backward_weight. Errors: those of require_possible.
 ///
-/// Activations that a stage (of p, counted from 0) keeps at most, of m micro-batches: gpipe m, 1f1b
-/// and zero_bubble min(m, p − stage) and min(m, p). With windows p is their sum, and `stage` that
-/// of the stages before. Interleaved, over v chunks, m · v or 2 (p − stage) + (v − 1) p − 1 of a
+/// The most activations that a stage (of p, counted from 0) keeps, of m micro-batches: gpipe m,
+/// 1f1b min(m, p − stage), zero_bubble min(m, p). With windows p is their sum, and `stage` that of
+/// the stages before. Interleaved, over v chunks, m · v or 2 (p − stage) + (v − 1) p − 1 of a
 /// chunk: how many of which, simulate.h tells.
 std::vector<Action> schedule(Kind kind, int stage, const Shape& shape);
 

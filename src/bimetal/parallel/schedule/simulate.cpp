@@ -50,7 +50,8 @@ std::vector<Counts> fullest_moments(std::span<const Action> actions, int chunks)
 
 namespace {
 
-/// What an action waits for, or leaves behind: (forward or backward, piece, micro-batch).
+/// The message that an action waits for, or leaves behind: (forward or backward, piece,
+/// micro-batch).
 using Message = std::tuple<bool, int, int>;
 
 class Simulator {
@@ -94,7 +95,7 @@ class Simulator {
     return what == What::backward || what == What::backward_input;
   }
 
-  /// What `action` needs of another piece, if anything.
+  /// The message that `action` needs of another piece, if any.
   std::optional<Message> needed(int piece, const Action& action) const {
     if (action.what == What::forward && piece > 0) {
       return Message{true, piece - 1, action.micro_batch};
@@ -176,7 +177,7 @@ class Simulator {
   std::span<const PieceCost> pieces_;
   std::vector<std::size_t> next_;
   std::vector<double> clock_, kept_;
-  /// By who sends to which stage: when that is through.
+  /// By sender and receiving stage: when the link is free.
   std::map<std::pair<std::size_t, int>, double> link_free_;
   std::map<Message, double> arrived_;
   Simulation result_;

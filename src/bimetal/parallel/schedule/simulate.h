@@ -12,13 +12,14 @@ namespace bimetal::parallel::schedule {
 
 // Which activations a list of actions keeps at a time.
 
-/// Of each of `chunks` chunks, how many micro-batches are between forward and the end of backward
-/// where that is most: every moment of the list at which no other has as many or more of each. With
-/// one chunk that is one number; with several it depends on their sizes which moment is fullest.
+/// The moments with most micro-batches between forward and the end of backward, as a number for
+/// each of `chunks` chunks. These are all moments of the list for which no other has as many or
+/// more of each. One chunk has one such moment. With several, the chunks' sizes decide which is
+/// fullest.
 std::vector<std::vector<int>> fullest_moments(std::span<const Action> actions, int chunks);
 
-/// Of one micro-batch in one piece of the model, on the device that has it. Seconds and bytes of
-/// any unit.
+/// The cost of one micro-batch in one piece of the model, on the device that has it. Seconds and
+/// bytes of any unit.
 struct PieceCost {
   double forward = 1;
   double backward_input = 1;
@@ -28,7 +29,7 @@ struct PieceCost {
   double activations = 1;    ///< kept from forward to the end of backward
 };
 
-/// Who runs a list: a stage, or one of its replicas.
+/// The runner of a list: a stage, or one of its replicas.
 struct Runs {
   int stage = 0;
   std::vector<Action> actions;
@@ -52,23 +53,23 @@ struct Simulation {
   std::string deadlock;
 };
 
-/// Runs the stages' lists, each in its order and as early as what it waits for allows. Sending
-/// takes no time of a stage; the link from one stage to another carries one message at a time in
-/// each direction, in the order of sending, of whichever chunk. `pieces` has stages · chunks
-/// entries, in the model's order. Error(InvalidArgument) if it has not, or for actions of pieces
-/// that are not there.
+/// Runs the stages' lists, each in its order and as early as its inputs allow. Sending takes no
+/// time of a stage; the link from one stage to another carries one message at a time in each
+/// direction, in the order of sending, for all chunks. `pieces` has stages · chunks entries, in the
+/// model's order. Error(InvalidArgument) if it has not, or for actions of pieces that are not
+/// there.
 Simulation simulate(const std::vector<std::vector<Action>>& stages,
                     std::span<const PieceCost> pieces);
 /// The same for `stages` stages, each of which may have several replicas: from each of them a link
 /// of its own goes to the stages beside its own.
 Simulation simulate(const std::vector<Runs>& all, int stages, std::span<const PieceCost> pieces);
 
-/// About what a step takes of these pieces, each a micro-batch's forward, backward and sending, in
-/// the model's order: (m − 1) · max tᵢ + Σ tᵢ, tᵢ being stage i's. That is what 1F1B and GPipe take
-/// where all stages are alike and sending costs nothing. Interleaved over v chunks, tᵢ being all of
-/// a stage's pieces, m · max tᵢ and a v-th of what the other stages take, which is exact where all
-/// pieces are alike; and half of a round of what the longest piece, v times, takes beyond max tᵢ:
-/// the micro-batches of a round wait for it.
+/// About the time of a step of these pieces, each a micro-batch's forward, backward and sending, in
+/// the model's order: (m − 1) · max tᵢ + Σ tᵢ, tᵢ being stage i's. 1F1B and GPipe take exactly that
+/// if all stages are alike and sending costs nothing. Interleaved over v chunks, with tᵢ for all of
+/// a stage's pieces: m · max tᵢ and a v-th of the other stages' time, which is exact if all pieces
+/// are alike. Added is half of a round of the time by which the longest piece, v times, exceeds max
+/// tᵢ: the micro-batches of a round wait for it.
 double plain_bound(std::span<const double> pieces, int micro_batches, std::size_t stages);
 double plain_bound(std::span<const PieceCost> pieces, int micro_batches, std::size_t stages);
 

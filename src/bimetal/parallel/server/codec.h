@@ -24,8 +24,9 @@ struct PushForm {
   std::uint32_t detail = 0;
 };
 
-/// What powersgd takes a piece for. `piece`: float32; a whole tensor has its own shape, a part of
-/// one is flat. Matrices are made of tensors as in the paper: the first dimension has the rows.
+/// The matrix that powersgd makes of a piece. `piece`: float32; a whole tensor has its own shape, a
+/// part of one is flat. Matrices are made of tensors as in the paper: the first dimension has the
+/// rows.
 comm::Matrix matrix_of(const torch::Tensor& piece);
 
 /// Bytes of a gradient of that shape. Error(CorruptData) for a form that none can have.
@@ -54,22 +55,22 @@ class PushCodec {
   /// rank out of range.
   PushCodec(const PushCompression& how, const std::vector<torch::Tensor>& parameters);
 
-  /// Where training stands, for the warm-up. While nothing is encoded.
+  /// The training step, for the warm-up. Call it while nothing is encoded.
   void set_step(std::int64_t step) noexcept { step_ = step; }
 
   struct Encoded {
     PushForm form;
     std::shared_ptr<const std::vector<std::byte>> bytes;  ///< null: the gradient goes as it is
   };
-  /// `gradient`: the piece's float32. powersgd shortens pieces that are whole tensors, no others,
-  /// and these where its factors are shorter: each worker its own gradient, in one step of the
-  /// power iteration (Vogels et al., NeurIPS 2019, Algorithm 1, of one worker).
+  /// `gradient`: the piece's float32. powersgd shortens only pieces that are whole tensors, and
+  /// only if its factors are shorter. Each worker shortens its own gradient, in one step of the
+  /// power iteration (Vogels et al., NeurIPS 2019, Algorithm 1, with one worker).
   Encoded encode(std::size_t tensor, const Piece& piece, std::span<const std::byte> gradient);
 
  private:
   struct Memory {
     comm::Matrix shape;
-    std::vector<float> residual;  ///< what has not got across; one per element
+    std::vector<float> residual;  ///< values not delivered yet; one per element
     std::vector<float> basis;     ///< powersgd: the factor of the columns to begin with
   };
   std::vector<std::byte> keep_all(std::span<const float> gradient, std::span<float> residual) const;
@@ -102,11 +103,11 @@ struct EncodedPieces {
   }
 };
 
-/// What one server's pieces look like on the wire. Use from one thread.
+/// The form of one server's pieces on the wire. Use from one thread.
 class PullCodec {
  public:
   /// `flat`: the shard's values of version `version`; `pieces`: numbers within the plan. Made once
-  /// per version and scheme, whoever asks for it.
+  /// per version and scheme, for all that ask.
   std::shared_ptr<const EncodedPieces> encode(comm::Scheme scheme, std::uint64_t version,
                                               const torch::Tensor& flat, const ShardPlan& plan,
                                               std::span<const std::uint32_t> pieces);

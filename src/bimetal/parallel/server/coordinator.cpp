@@ -14,7 +14,7 @@ constexpr std::uint64_t kEvaluationBit = std::uint64_t{1} << 31;
 // So that fast workers get more of an evaluation than slow ones.
 constexpr std::int64_t kPartsPerWorker = 3;
 
-/// What it has said of itself, if that makes sense.
+/// The speed that a worker claims in its message, if that makes sense.
 WorkerSpeed speed_of(const Join& join) {
   const double sample_seconds = 1 / join.samples_per_s;
   const bool known = join.samples_per_s > 0 && std::isfinite(join.samples_per_s) &&
@@ -169,7 +169,7 @@ void Coordinator::settle_evaluation(const Pending& pending) {
   tell_(total);
 }
 
-/// Turns what is complete into updates, and tells of steps that have ended.
+/// Turns complete gradients into updates, and tells of steps that have ended.
 void Coordinator::advance() {
   for (const Update& update : ledger_.take_updates()) use(update);
   for (const EndedStep& step : ledger_.take_ended_steps()) {

@@ -1,7 +1,7 @@
 #pragma once
-// The decisions of server 0: who is a worker, who computes what, and when gradients become updates.
-// A state machine without sockets or threads; its decisions go out through CoordinatorPort.
-// docs/parameter_server.md. Not thread-safe.
+// The decisions of server 0: which workers belong to it, which samples each computes, and when
+// gradients become updates. A state machine without sockets or threads; its decisions go out
+// through CoordinatorPort. docs/parameter_server.md. Not thread-safe.
 
 #include <chrono>
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace bimetal::parallel::server {
 
-/// What is known of one worker; kept when it has gone.
+/// Facts on one worker; kept when it has gone.
 struct WorkerFigures {
   int number = 0;
   std::string host, device;
@@ -64,13 +64,13 @@ struct EvaluatedEvent {
 struct NoticeEvent {
   std::string text;
 };
-/// What the log of a worker or of a server has new.
+/// A new line in the log of a worker or of a server.
 struct SaidEvent {
   int worker = 0;  ///< -1 - S: of server S
   std::string host;
   std::vector<progress::RankLine> lines;
 };
-/// Another server keeps what this one kept.
+/// Another server has the copy of this one's part.
 struct ServerLostEvent {
   int server = 0;
 };
@@ -100,7 +100,7 @@ struct CoordinatorOptions {
   std::vector<WorkerFigures> workers;  ///< of those that another coordinator knew
   bool staleness_aware = false;
   bool weight_prediction = true;  ///< workers get parameters as they are expected to be
-  /// What the optimizer's learning rate is multiplied by in a step; none: 1.
+  /// The factor of the optimizer's learning rate in a step; none: 1.
   std::function<double(std::int64_t step)> learning_rate_factor;
   int max_not_finite = 10;                         ///< that many dropped gradients end the job
   std::uint64_t version = 0;                       ///< of the parameters at the start
@@ -134,8 +134,8 @@ class Coordinator {
   /// Between pauses: evaluates test chunks 0 … chunks-1, each by one worker, and tells the sum.
   void evaluate(std::int64_t chunks, TimePoint now);
   void resume(TimePoint now);
-  /// The job is to stop: pauses as soon as what is out has come back, or nobody is left to bring
-  /// it.
+  /// The job is to stop: pauses as soon as all leases have come back, or nobody is left to bring
+  /// them.
   void request_pause();
 
   std::uint64_t version() const noexcept { return version_; }
@@ -147,7 +147,7 @@ class Coordinator {
  private:
   struct Worker {
     WorkerFigures figures;
-    std::vector<std::uint64_t> leases;   ///< what it computes, and what it will compute next
+    std::vector<std::uint64_t> leases;   ///< of the work under way, and of the next
     std::set<std::uint64_t> taken_back;  ///< leases that it does not know it has lost
     bool joined = false;
     bool silent = false;

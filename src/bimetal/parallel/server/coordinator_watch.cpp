@@ -28,7 +28,7 @@ void Coordinator::lost(int worker, const std::string& why, TimePoint now) {
   gone.joined = false;
   gone.taken_back.clear();
   for (const auto lease : std::vector(gone.leases)) {
-    // What it has done before it left is only on its way through the servers.
+    // Its last work, done before it left, is only on its way through the servers.
     const bool done = pending_.contains(lease) && pending_.at(lease).done;
     if (!why.empty() || !done) take_back(lease, {}, now);
   }

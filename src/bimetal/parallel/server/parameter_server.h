@@ -40,7 +40,7 @@ struct ServerOptions {
   /// Whether a server has died, as others see it: asked about those that have not been met yet, on
   /// the thread of follow() or next_event(), ten times per second. Empty: nobody knows.
   std::function<bool(int server)> lost = {};
-  /// What this server says beside its work: the one that leads is told. None: nothing.
+  /// Lines of this server's log, for the server that leads. None: nothing.
   progress::RankLog* log = nullptr;
 };
 
@@ -74,8 +74,8 @@ class ParameterServer {
   bool complete();
 
   /// The states of all shards, by number, after every update so far. During a pause.
-  /// Where one dies that was asked, its copy is; PeerLost if there is none. Error(Timeout) names a
-  /// shard whose keeper did not answer.
+  /// If a server dies that was asked, its copy is asked; PeerLost if there is none. Error(Timeout)
+  /// names a shard whose keeper did not answer.
   std::vector<ServerState> snapshot(Deadline deadline);
   void evaluate(std::int64_t chunks);
   void resume();
@@ -101,12 +101,12 @@ class ParameterServer {
               const std::optional<net::Endpoint>& stand_in,
               const std::function<void(const Event&)>& tell, Deadline to_connect);
 
-  /// Goes on with the job where server 0 left it; afterwards this is the coordinator. Of `options`
-  /// the servers, the version and the ledger's start are filled in. Error(PeerLost) where no server
-  /// is left that keeps some shard.
+  /// Goes on with the job where server 0 left it; afterwards this is the coordinator. It fills in
+  /// the servers, the version and the ledger's start in `options`. Error(PeerLost) if some shard
+  /// has no server left that keeps it.
   void lead(const CoordinatorOptions& options);
 
-  /// Until which samples the parameters here have learnt, and their version.
+  /// The samples up to which the parameters here have learnt, and their version.
   std::pair<Position, std::uint64_t> position();
 
   /// Updates that the parameters here have seen.

@@ -92,7 +92,7 @@ void ServerNode::on_admitted(ServerSession& session) {
 
 void ServerNode::on_staged(ServerSession& session, std::uint64_t lease, bool finite) {
   if (coordinator) {
-    // A worker's own session tells what is whole here, a server's what is whole there.
+    // A worker's own session tells which leases are whole here, a server's which are whole there.
     const int server = session.role() == Role::server ? session.number() : options.server;
     coordinator->staged(server, lease, finite, Clock::now());
   } else if (upstream) {
@@ -167,7 +167,7 @@ void ServerNode::on_gone(ServerSession& session, const std::string& why) {
 
 void ServerNode::send_lease(int worker, const Lease& lease) {
   if (auto* session = session_of(Role::worker, worker)) {
-    // Past parameters on their way: it may be what the next ones are to be asked for.
+    // Past parameters on their way: the next parameters may be asked for under it.
     session->link().send_urgent(MessageKind::lease, numbered(lease.id), encode(lease));
   }
 }
@@ -182,7 +182,7 @@ void ServerNode::send_apply(std::uint64_t version, const Apply& update) {
   asio::post(io, [this, version, update] { apply_here(version, update); });
 }
 
-/// What goes wrong here concerns the job, not the worker whose message has led to it.
+/// An error here concerns the job, not the worker whose message has led to it.
 void ServerNode::apply_here(std::uint64_t version, const Apply& update) {
   try {
     store.apply(version, update);
@@ -286,7 +286,7 @@ void ServerNode::watch_leader() {
   silent->finish();
 }
 
-/// Of this server itself, to those who watch the job.
+/// This server's own log, for those that watch the job.
 void ServerNode::tell_log() {
   const bool followed = upstream && welcomed;
   if (options.log == nullptr || finished || !(coordinator || followed) || !options.log->due()) {

@@ -82,7 +82,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   bool ready_to_lead();
   void require_every_shard(const std::set<int>& keepers) const;
   void lead(CoordinatorOptions options);
-  /// What the parameters here have learnt from.
+  /// How far the training has come that these parameters hold.
   Position position() const;
   void pull_all();
   /// Asks a keeper of each other shard for its state, unless it is here or on its way.
@@ -119,7 +119,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   void on_order(ServerSession& session, std::uint64_t version, const Apply& update) override;
   void on_caught_up(ServerSession& session, std::uint64_t version) override;
   void on_state(ServerSession& session, Body state) override;
-  /// What has led to it is told rather than that others go on.
+  /// Tells the cause of the change of leaders, rather than that others go on.
   void on_deposed(const Error& why) override {
     fail(Error(ErrorCode::Timeout, why.what(), options.server));
   }
@@ -145,7 +145,7 @@ struct ServerNode final : SessionOwner, CoordinatorPort, LinkHandler {
   ServerOptions options;
   ShardStore& store;
   // Without the hint that one thread runs it: what that thread posts from within a handler (an
-  // update of its own parameters) would come after what others post later (a question for them).
+  // update of its own parameters) would come after later posts of others (a question for them).
   asio::io_context io;
   std::atomic<std::uint64_t> bytes_sent{0};
   EventQueue events;

@@ -28,7 +28,7 @@ constexpr std::size_t kMostPulls = 2;
               fmt::format("a message of kind {} has no place here", static_cast<int>(kind)));
 }
 
-/// What one may send that only fetches parameters.
+/// The messages that a client which only fetches parameters may send.
 bool readers_may(MessageKind kind) {
   return kind == MessageKind::pull || kind == MessageKind::leave || kind == MessageKind::memory;
 }

@@ -20,10 +20,10 @@ namespace bimetal::parallel::server {
 class ShardStore;
 class ServerSession;
 
-/// Of the refusal by which a server tells the one that led that it does so no more.
+/// The code with which a server refuses the former leader, which leads no more.
 inline constexpr auto kDeposed = ErrorCode::Aborted;
 
-/// What sessions need of their server. Everything on its thread.
+/// The functions that sessions need of their server. All run on its thread.
 class SessionOwner {
  public:
   virtual ~SessionOwner() = default;
@@ -52,11 +52,11 @@ class ServerSession final : public LinkHandler {
   ~ServerSession() override;
 
   void start() { link_->start(*this); }
-  /// Sends all of the shard once it is at least as new as was asked for, and what was asked for
-  /// before has left: the newest there is then.
+  /// Sends all of the shard once it is at least as new as was asked for, and earlier answers have
+  /// left. Sends the newest version then.
   void serve_pull();
-  /// A coordinator leads that knows nothing of older terms' versions: what was asked for in one is
-  /// answered with what there is.
+  /// The new coordinator knows nothing of older terms' versions: requests of an older term are
+  /// answered with the present version.
   void begin_term(std::uint32_t term);
 
   /// Admits one that had to wait for its number.
@@ -65,7 +65,7 @@ class ServerSession final : public LinkHandler {
   bool admitted() const noexcept { return number_.has_value(); }
   Role role() const noexcept { return role_; }
   int number() const noexcept { return number_.value_or(-1); }
-  /// What it said of itself, without the facts.
+  /// The client's Join message, without the facts.
   const Join& join() const noexcept { return join_; }
   Link& link() noexcept { return *link_; }
   Silence& silence() noexcept { return silence_; }

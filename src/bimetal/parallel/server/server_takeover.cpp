@@ -1,11 +1,11 @@
 // Server 0 is dead and its copy, the stand-in, leads the job in its place. Every server has staged
-// the gradients of every lease that server 0 ever ordered to be applied, so that what one of them
-// may lack is orders alone: those that follow the stand-in send it what they have seen, it sends
-// each what that one lacks, and the job goes on where the newest of them is. What had been leased
-// out but not applied is computed again. docs/parameter_server.md, "When a server dies".
+// the gradients of every lease that server 0 ever ordered to be applied, so that a server can lack
+// only orders. The followers send the stand-in the orders that they have seen. It sends each of
+// them the orders that it lacks, and the job goes on where the newest of them is. Leases that had
+// not been applied are computed again. docs/parameter_server.md, "When a server dies".
 //
 // How the servers of a job come together, at its start and when another one leads: each joins the
-// leader, and whoever waits for one that has died is told so (ServerOptions::lost).
+// leader, and all that wait for one that has died are told so (ServerOptions::lost).
 
 #include <fmt/format.h>
 
@@ -30,8 +30,8 @@ constexpr std::size_t kOrdersKept = 4096;
 /// For the other servers to notice, too. A server that died before is not waited for longer.
 constexpr std::chrono::seconds kToGather{3};
 constexpr std::uint32_t kSecondTerm = 1;
-/// Of the second term's leases; the first would need days of a thousand leases per second to get
-/// here.
+/// The number of the second term's first lease. The first term would need days of a thousand leases
+/// per second to get here.
 constexpr std::uint32_t kFirstLeaseOfSecondTerm = std::uint32_t{1} << 30;
 
 }  // namespace
@@ -46,7 +46,7 @@ Position ServerNode::position() const {
   return orders.empty() ? options.start : orders.back().second.after;
 }
 
-/// `why` is what the job fails with if nobody is there to follow.
+/// `why`: the job's error if nobody is there to follow.
 void ServerNode::follow_stand_in(const Error& why) {
   const bool leads = options.server == stand_in();
   if (leader != 0 || stand_in() < 0 || stopped || !(leads || stand_in_at)) return fail(why);
@@ -130,7 +130,7 @@ void ServerNode::lead(CoordinatorOptions with) {
   }
   require_every_shard(with.servers);
   store.forget_leases_before(kFirstLeaseOfSecondTerm);
-  // Whose gradients may still be on their way to the others.
+  // Their gradients may still be on their way to the others.
   for (const auto lease : std::exchange(void_leases, {})) send_drop(lease);
   for (const auto& session : sessions) session->begin_term(kSecondTerm);
   complete = true;

@@ -78,7 +78,7 @@ double checked(double rate) {
   throw Error(ErrorCode::InvalidArgument, "a measured rate must be above 0 and finite");
 }
 
-/// Two digits: what the processes of a job compare, and people read.
+/// Two digits: the processes of a job compare them, and people read them.
 double rounded(double weight) {
   return std::max(std::round(weight * 100) / 100, kLeastWeight);
 }

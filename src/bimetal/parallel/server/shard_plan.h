@@ -46,13 +46,13 @@ struct LinkRate {
 
 /// Rates that differ by no more than this factor count as equal: noise is to make no odd plans.
 inline constexpr double kAlike = 1.25;
-/// No server is left with less than this part of what the fastest one keeps.
+/// No server is left with less than this fraction of the fastest one's part.
 inline constexpr double kLeastWeight = 0.01;
 
-/// Weights of the servers, 1 for the fastest, such that what a step moves, as many bytes up as down
-/// and for each worker, takes every link as long. `rates[i][k]`: between worker i and server k.
-/// Error(InvalidArgument) for no worker or server, rows of unequal length, or a rate that is not
-/// above 0 and finite.
+/// Weights of the servers, 1 for the fastest, such that a step's traffic, as many bytes up as down
+/// and the same for each worker, takes every link as long. `rates[i][k]`: between worker i and
+/// server k. Error(InvalidArgument) for no worker or server, rows of unequal length, or a rate that
+/// is not above 0 and finite.
 std::vector<double> weights_of(std::span<const std::vector<LinkRate>> rates);
 
 }  // namespace bimetal::parallel::server

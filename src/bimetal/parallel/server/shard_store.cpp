@@ -16,7 +16,7 @@
 namespace bimetal::parallel::server {
 namespace {
 
-// A worker has one lease at a time; what it has finished waits here for the steps before. Several
+// A worker has one lease at a time; its finished leases wait here for the steps before. Several
 // dozen steps ahead is more than any staleness of use.
 constexpr std::size_t kMaxLeasesOfAWorker = 256;
 
@@ -257,7 +257,7 @@ void ShardStore::apply(std::uint64_t version, const Apply& update) {
   version_ = version;
 }
 
-/// Where somebody still looks at the values, the optimizer goes on with a copy of them.
+/// While somebody still reads the values, the optimizer goes on with a copy of them.
 void ShardStore::own_values() {
   if (values_.use_count() == 1) return;
   auto copy = pool_->take();

@@ -66,7 +66,7 @@ class ShardStore {
   // ---- pushes
   // ------------------------------------------------------------------------------------
 
-  /// Where `bytes` of piece `piece`'s gradient for `lease` are to be put. Errors (nothing changes):
+  /// The place to put `bytes` of piece `piece`'s gradient for `lease`. Errors (nothing changes):
   /// CorruptData for a piece that is not this server's, that has come before, or of another length
   /// or type; OutOfMemory for more leases at once than the worker can have.
   std::span<std::byte> place(std::uint64_t lease, std::uint32_t piece, std::uint8_t dtype,
@@ -78,7 +78,7 @@ class ShardStore {
   bool close_lease(std::uint64_t lease, std::uint64_t pieces);
   /// Forgets the lease, also if it is still to come.
   void drop(std::uint64_t lease);
-  /// The worker is gone: what it has begun is forgotten, what it has finished stays.
+  /// The worker is gone: its unfinished gradients are forgotten, finished ones stay.
   void forget_worker(int worker);
   /// No lease numbered below `first_lease` will be applied any more.
   void forget_leases_before(std::uint32_t first_lease);
@@ -102,7 +102,8 @@ class ShardStore {
   std::shared_ptr<const EncodedPieces> encoded(comm::Scheme scheme, double steps_ahead);
 
   /// Numbers, within the plan, of this server's pieces, and the tensors that the optimizer works
-  /// on, in the same order: flat ones, but a piece that is a whole tensor has that one's shape.
+  /// on, in the same order: flat ones, except that a piece which is a whole tensor has that
+  /// tensor's shape.
   const std::vector<std::uint32_t>& pieces() const noexcept { return pieces_; }
   const std::vector<torch::Tensor>& piece_tensors() const noexcept { return tensors_; }
   torch::optim::Optimizer& optimizer() noexcept { return *optimizer_; }

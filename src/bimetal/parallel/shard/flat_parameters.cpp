@@ -192,8 +192,8 @@ void FlatParameters::drop_memory() {
   held_ = false;
 }
 
-// Likewise only pointers: an optimizer's pieces are views of what is kept. That the whole outlives
-// what lies in it nobody sees to but drop_memory().
+// Likewise only pointers: an optimizer's pieces are views of the kept part. Only drop_memory()
+// makes sure that the whole outlives the parts in it.
 void FlatParameters::keep_in_whole() {
   const bool alike = own_.scalar_type() == whole_.scalar_type() && own_.device() == whole_.device();
   if (!held_ || !alike || own_.numel() == 0 || own_on_disk()) return;

@@ -30,15 +30,15 @@ void give_memory(const torch::Tensor& tensor);
 bool is_hollow(const torch::Tensor& tensor);
 
 /// The parameters stay the leaves that they were and become views of the flat tensor. Letting its
-/// memory go swaps the memory below them, so that whatever autograd has saved of them finds the
-/// values again once they are back; meanwhile nobody may read them. Where the plan gathers them in
-/// another type than ranks keep, they are leaves of that type, and what the rank keeps lies apart
-/// from the start. Use from one thread.
+/// memory go swaps the memory below them, so that tensors saved by autograd find the values again
+/// once they are back. Meanwhile nobody may read them. If the plan gathers them in another type
+/// than ranks keep, they are leaves of that type, and the rank's own part is separate from the
+/// start. Use from one thread.
 class FlatParameters {
  public:
   /// `parameters`: those of the plan's slots, in their order, on one device. Their values stay,
-  /// unless they are `hollow`: then there is no memory yet, and what set_apart() gives has any
-  /// values. What has values lies in `memory`, where that is given, of the type of the whole.
+  /// unless they are `hollow`: then there is no memory yet, and set_apart() gives undefined values.
+  /// Values are in `memory`, if it is given, in the type of the whole.
   FlatParameters(const FlatPlan& plan, const std::vector<torch::Tensor>& parameters, int rank,
                  bool hollow = false, torch::Tensor memory = {});
 
@@ -48,26 +48,27 @@ class FlatParameters {
   void set_apart_on_host();
   void set_apart_in(optim::FileTensor memory);
 
-  /// What is kept becomes what the whole has, which is there; nothing where it is of another type.
+  /// Copies the rank's own part from the whole, which must be there. Does nothing if the whole has
+  /// another type.
   void take_own_from_whole();
 
   const torch::Tensor& whole() const noexcept { return whole_; }
-  /// What this rank keeps; a view of the whole unless it lies apart.
+  /// The part that this rank keeps; a view of the whole unless it is separate.
   const torch::Tensor& own() const noexcept { return own_; }
-  /// Where the whole has it, while there is memory.
+  /// The place of this rank's part in the whole, while there is memory.
   torch::Tensor own_in_whole() const;
   /// Whether the whole has it in bfloat16, both in the host's memory: for a merged update to write.
   bool is_copied_to_bfloat16() const;
 
-  /// Whether the memory is a file's; and of that, nothing where it is not: what is kept will be
-  /// read, is to be there now, or has been used.
+  /// Whether the memory is a file's; the calls below tell that this rank's part will be read, must
+  /// be there now, or has been used. They do nothing if it is no file's.
   bool own_on_disk() const noexcept { return in_file_.tensor().defined(); }
   void bring_own() noexcept { in_file_.bring(); }
   void wait_for_own() noexcept { in_file_.arrive(); }
   void let_go_of_own() const noexcept { in_file_.let_go(); }
 
-  /// Whether the whole has the type of what is kept, instead of the plan's for gathering: for
-  /// passes without a backward, while there is no memory. Otherwise nothing.
+  /// Sets whether the whole has the type of this rank's part, instead of the plan's type for
+  /// gathering: for passes without a backward. It does nothing while there is memory.
   void set_wide(bool wide);
   /// The parameters are views of `flat`, as many elements of any type, until they are shown
   /// another, or the whole again.
@@ -82,9 +83,9 @@ class FlatParameters {
   torch::Tensor take_memory_to_come();
   void memory_has_come();
 
-  /// While the whole is there, and has its values: what is kept becomes a part of its memory, and
-  /// gets memory of its own again before that goes. Nothing where it is of another type, on another
-  /// device or in a file.
+  /// While the whole is there, and has its values: this rank's part becomes a part of its memory,
+  /// and gets memory of its own again before that is freed. Does nothing if the part has another
+  /// type, is on another device or in a file.
   void keep_in_whole();
 
  private:
@@ -100,16 +101,16 @@ class FlatParameters {
   bool kept_in_whole_ = false;
 };
 
-// Where a rank's part of the parameters is kept while whole ones are gathered and freed (level 3).
+// The place of a rank's part of the parameters while whole ones are gathered and freed (level 3).
 
 enum class Kept {
   OnDevice,
   OnHost,
-  OnDisk,  ///< in a file, of which the system holds in memory what was used last
+  OnDisk,  ///< in a file; the system holds the part used last in memory
 };
 
-/// Gives what the rank keeps of each flat tensor memory of its own. `folder`: of the file, which is
-/// returned, where there is one. Errors: StateFile's.
+/// Gives the rank's part of each flat tensor memory of its own. `folder`: that of the file, which
+/// is returned if there is one. Errors: StateFile's.
 std::shared_ptr<const optim::StateFile> keep_apart(std::vector<FlatParameters>& flats, Kept kept,
                                                    const std::filesystem::path& folder);
 

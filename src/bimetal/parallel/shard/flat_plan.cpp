@@ -57,7 +57,7 @@ namespace {
 
 /// A line of caches, and all that vectors are loaded by.
 constexpr std::size_t kAlignedBytes = 64;
-/// Elements a rank, on average: with fewer, what the weights say counts for more.
+/// Elements a rank, on average: with fewer, following the weights exactly counts for more.
 constexpr std::size_t kAlignedFrom = 1024;
 
 /// Whole numbers, since ranks must agree to the last element.
@@ -135,7 +135,7 @@ std::size_t aligned_elements(const FlatPlan& flat) {
   return kAlignedBytes / std::min(c10::elementSize(flat.dtype), c10::elementSize(flat.gathered));
 }
 
-/// The same cuts, each at the nearest multiple of `step`. Who has nothing gets nothing.
+/// The same cuts, each at the nearest multiple of `step`. A rank with nothing gets nothing.
 std::vector<std::size_t> align(std::vector<std::size_t> counts, std::size_t step) {
   const auto all = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
   std::size_t end = 0, begin = 0;

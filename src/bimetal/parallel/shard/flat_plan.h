@@ -46,7 +46,7 @@ struct FlatPlan {
   bool late = false;                ///< one parameter whose gradient is complete last
   std::string unit_name = {};       ///< for messages; empty where nobody has said it
 
-  /// Where the part that `rank` keeps begins.
+  /// The beginning of the part that `rank` keeps.
   std::int64_t begin_of(int rank) const;
 };
 
@@ -55,7 +55,7 @@ struct FlatPlan {
 /// each in one of its own, are the first, before those that resident ones of all units share, whose
 /// gradients are complete behind all others. Each is cut by `weights`, one per rank, without
 /// padding: a weight of 0 gets nothing. Where ranks get 1024 elements or more on average, cuts lie
-/// at the multiples of 64 bytes that are nearest to what the weights say. Error(InvalidArgument)
+/// at the multiples of 64 bytes that are nearest to the weights' fractions. Error(InvalidArgument)
 /// for weights that are negative or all 0.
 std::vector<FlatPlan> plan_flats(std::span<const ParameterPlace> parameters,
                                  std::span<const double> weights, std::size_t least_bytes);
@@ -67,17 +67,17 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-/// What `rank` has of a slot; count 0: nothing.
+/// The part of a slot that `rank` has; count 0: nothing.
 Range kept_of(const FlatPlan& plan, const FlatPlan::Slot& slot, int rank);
 
-// Where each trained parameter is used. The plan of flat tensors is made from this.
+// The places at which trained parameters are used. The plan of flat tensors is made from them.
 
 /// Index into a list of trained parameters.
 using Places = std::unordered_map<const c10::TensorImpl*, std::size_t>;
 
 Places places_of(const std::vector<task::NamedTensor>& trained);
 
-/// What of parameters is whole, and when (level 3).
+/// Which parameters are whole, and when (level 3).
 struct WholeForm {
   /// Type of float32 parameters that one unit alone uses, and only for products (task/unit.h),
   /// while they are gathered: autocast would make copies of them in that type. Nothing: their own.
@@ -86,8 +86,8 @@ struct WholeForm {
   std::int64_t keep_below = 0;
 };
 
-/// Of each of `trained`: its type and size, the first unit of `model` that uses it, whether
-/// others do, too, and its form.
+/// For each of `trained`: its type and size, the first unit of `model` that uses it, whether other
+/// units use it, too, and its form.
 std::vector<ParameterPlace> describe(const task::Model& model,
                                      const std::vector<task::NamedTensor>& trained,
                                      const WholeForm& form = {});

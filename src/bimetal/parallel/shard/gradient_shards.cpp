@@ -16,12 +16,12 @@
 namespace bimetal::parallel::shard {
 namespace {
 
-/// How often whoever waits looks whether a device has ended another copy.
+/// How often a waiting thread checks whether a device has ended another copy.
 constexpr std::chrono::microseconds kLook{50};
 
-/// In which ranks of a host see each other's flat tensors: enough for the largest one, or for the
-/// one that is being filled and two under way. It is never given back, and what finds no place in
-/// it is summed all the same.
+/// The size of the memory in which ranks of a host see each other's flat tensors. It has room for
+/// the largest one, or for the one being filled and two under way. It is never given back. A tensor
+/// without a place in it is summed all the same.
 std::size_t room_for(const std::vector<FlatPlan>& plans) {
   constexpr std::size_t kAtOnce = 3;
   std::size_t most = 0;
@@ -111,12 +111,12 @@ void GradientShards::arrive_all(const std::function<void()>& when_sent) {
   expect_anew();
 }
 
-/// Sending one, when it is full, takes it off what is left.
+/// Sending a full one takes it off the rest.
 void GradientShards::fill_from(std::size_t first) {
   for (std::size_t flat = left_; flat-- > first;) filling_.complete(flat);
 }
 
-/// Others wait for what this rank has, and it may not come here again for a while.
+/// Others wait for this rank's gradients, and it may not come here again for a while.
 void GradientShards::complete_from(std::size_t first) {
   fill_from(first);
   while (begun_ < in_flight_.size()) begin_next();
@@ -157,7 +157,7 @@ void GradientShards::send_ready() {
     make_room();
     const bool first = !summed_[index];
     summed_[index] = true;
-    // Of one rank the sum is what it has.
+    // The sum over one rank is its own values.
     const bool apart = first && group_.size() > 1;
     auto own = apart ? torch::empty({count}, memory.options())
                      : memory.narrow(0, plan.begin_of(rank), count);
@@ -193,7 +193,7 @@ void GradientShards::begin_next() {
   // waited for here.
   next.agreement = group_.all_reduce(comm::buffer(std::span(*next.used)), comm::ReduceOp::max,
                                      Deadline::after(timeout_));
-  // Whoever unwinds in the middle of a step leaves it under way.
+  // A thread that unwinds in the middle of a step leaves it under way.
   next.agreement.on_done([kept = next.used](const std::exception_ptr&) {});
 }
 
@@ -217,7 +217,7 @@ std::string GradientShards::name_of(const InFlight& sum) const {
   return fmt::format("gradients of unit {}", plans_[sum.flat].unit);
 }
 
-/// Their memory is free for what comes next.
+/// Their memory is free for the next ones.
 void GradientShards::take_arrived() {
   while (begun_ > 0 && in_flight_.front().exchange.work().done()) arrive();
 }
@@ -233,7 +233,7 @@ void GradientShards::make_room() {
   }
 }
 
-/// The oldest sum, which has begun: its memory goes as soon as what this rank keeps is taken out of
+/// The oldest sum, which has begun: its memory is freed as soon as this rank's part is taken out of
 /// it.
 void GradientShards::arrive() {
   auto oldest = std::move(in_flight_.front());

@@ -25,17 +25,17 @@
 
 namespace bimetal::parallel::shard {
 
-/// One step is begin(), then any number of backward passes whose gradients add up here, and of
-/// those that are reduced: during() and complete(), or complete() alone on a rank that computes
-/// nothing, as often on every rank. Or during() and end_pass(), which waits for nobody, as often as
-/// each has passes, end_pass() alone for those that others have, and complete_late() at the end.
-/// Late gradients (flat_plan.h) are the parameters' own until complete() or that.
-/// Use from one thread; backward itself may use several.
+/// One step is begin(), then any number of backward passes whose gradients add up here. Each pass
+/// that is reduced is during() and complete(), or complete() alone on a rank that computes nothing.
+/// Every rank makes the same number of these. Or during() and end_pass(), which waits for nobody,
+/// as often as each has passes, end_pass() alone for those that others have, and complete_late() at
+/// the end. Late gradients (flat_plan.h) are the parameters' own until complete() or that. Use from
+/// one thread; backward itself may use several.
 class GradientShards {
  public:
   /// How long a pass waits for sums before its own, so as not to hold more than a few. Ranks that
-  /// come to their passes in unlike orders might each wait for what the other has yet to begin:
-  /// after a while the memory is the smaller evil.
+  /// come to their passes in unlike orders might each wait for sums that the other has yet to
+  /// begin: after a while the memory is the smaller evil.
   static constexpr std::chrono::milliseconds kPatience{200};
   /// Sums under way at once: enough to keep a link busy, few enough that their memory does not
   /// count.
@@ -63,22 +63,22 @@ class GradientShards {
   /// The same for a backward pass that somebody else runs: whether one is under way.
   void set_reducing(bool on) noexcept { filling_.set_taking(on); }
 
-  /// Sends what has not been sent, zeros where there is no gradient, and waits for every sum.
-  /// Rethrows the fabric's errors. `when_sent` is called once all have been.
+  /// Sends all that was not sent yet, with zeros where there is no gradient, and waits for every
+  /// sum. Rethrows the fabric's errors. `when_sent` is called once all have been.
   void complete(const std::function<void()>& when_sent = {});
-  /// Sends what this pass has not sent, but for what is late.
+  /// Sends all that this pass has not sent, except late parameters.
   void end_pass();
-  /// So many passes of which this rank has none: each time nobody waits for it but by these sums,
-  /// so that it waits as long as it takes, and never has many of them under way.
+  /// Takes part in so many passes, of which this rank has none. Others wait for it only by these
+  /// sums. So it waits as long as it takes, and never has many of them under way.
   void end_others(int count);
   /// Sends that, and waits for every sum of the step.
   void complete_late();
-  /// As complete() for the flat tensors from number `first` on, without waiting: what a rank that
-  /// computes nothing does while others' backward comes to them.
+  /// As complete() for the flat tensors from number `first` on, without waiting: for a rank that
+  /// computes nothing, while others' backward comes to them.
   void complete_from(std::size_t first);
 
-  /// The sum of what was reduced in this step, in the place of what this rank keeps of each flat
-  /// tensor; undefined before the first complete().
+  /// This step's sums, for this rank's part of each flat tensor; undefined before the first
+  /// complete().
   const std::vector<torch::Tensor>& sums() const noexcept { return sums_; }
 
   /// Whether this rank has had a gradient of each parameter in this step.

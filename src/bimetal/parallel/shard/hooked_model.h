@@ -28,10 +28,10 @@ namespace bimetal::parallel::shard {
 /// and one step any number of passes, finish(), the optimizer's step on sharded().pieces(),
 /// after_update(). The ranks of a step may have unequal numbers of passes, or none. A
 /// pass whose backward never comes is given up by the next one, or by finish(). Gradients are sums
-/// over the ranks: what a rank's loss counts for is the caller's.
+/// over the ranks: the caller decides the weight of a rank's loss.
 ///
-/// Use from one thread; what leave() and enter() leave in the graph runs in autograd's, and throws
-/// c10d::BackendError there.
+/// Use from one thread; the nodes that leave() and enter() put into the graph run in autograd's,
+/// and throws c10d::BackendError there.
 class HookedModel {
  public:
   /// `units`: their forwards are not used. In level 3 a module runs between enter() and leave() of
@@ -62,15 +62,15 @@ class HookedModel {
   void backward_begins(std::int64_t pass, bool reduce);
   void backward_ends();
 
-  /// Sums what is left, takes part in other ranks' passes until nobody has any, and sets the
-  /// pieces' gradients. Collective.
+  /// Sums the remaining gradients, takes part in other ranks' passes until nobody has any, and sets
+  /// the pieces' gradients. Collective.
   void finish();
   /// Whether this rank has had a backward since the last finish().
   bool has_gradients() const noexcept { return has_gradients_; }
   void after_update();
 
   /// Takes part in the passes that other ranks still make, until nobody has any: after passes
-  /// without a backward, of which ranks have made unequal numbers. Collective.
+  /// without a backward, if ranks have made unequal numbers of them. Collective.
   void end_passes();
 
   /// These parameters, or all where none is named, are there, outside of passes, till they are let

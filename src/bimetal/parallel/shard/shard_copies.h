@@ -23,24 +23,26 @@ namespace bimetal::parallel::shard {
 // Exchanges flat tensors of unequal parts between ranks, on any device.
 
 /// One exchange: begin() it once its copies to the host have ended, in the order of the group's
-/// calls; wait() ends it, where it is due. Move-only in effect: wait once. Who unwinds before
-/// leaves it under way, and its memory is kept until its end.
+/// calls; wait() ends it, where it is due. Move-only in effect: wait once. A thread that unwinds
+/// before leaves it under way, and its memory is kept until its end.
 class Exchange {
  public:
   using Call = std::function<comm::Work(Deadline deadline)>;
 
   Exchange() = default;
-  /// `call` begins it once `copied` has been passed. `memory`: what it reads and writes. What has
-  /// arrived in `host` is copied to `target`, where these are not the same memory.
+  /// `call` begins it once `copied` has been passed. `memory`: the tensors that it reads and
+  /// writes. Data that has arrived in `host` is copied to `target`, unless these are the same
+  /// memory.
   Exchange(Call call, device::CopyMark copied, std::vector<torch::Tensor> memory,
            torch::Tensor host = {}, torch::Tensor target = {});
 
   /// Whether begin() would not wait for a device.
   bool copied() const { return copied_.passed(); }
-  /// Once. `deadline`: of the copies and of the exchange. Errors: the fabric's; Timeout.
+  /// Call it once. `deadline`: that of the copies and of the exchange. Errors: the fabric's;
+  /// Timeout.
   Exchange& begin(Deadline deadline);
-  /// Rethrows the fabric's errors. Without waiting for the device: what is computed next sees what
-  /// has come.
+  /// Rethrows the fabric's errors. Without waiting for the device: later computations see the
+  /// arrived values.
   void wait();
   comm::Work work() const { return under_way_ ? under_way_->work : comm::Work(); }  ///< once begun
   /// Whether it has arrived, for which it is waited at most until then. Once begun.
@@ -58,14 +60,14 @@ class Exchange {
   torch::Tensor host_, target_;
 };
 
-/// `flat`, of all ranks' counts, gets each rank's `own` part, which becomes of its type. On the CPU
+/// `flat`, with all ranks' counts, gets each rank's `own` part, converted to its type. On the CPU
 /// nothing is copied meanwhile, but for that. Copies to the host are under way on return, by
 /// streams of their own. `group` must outlive its begin().
 Exchange gather_parts(comm::Group& group, const torch::Tensor& own, const torch::Tensor& flat,
                       const std::vector<std::size_t>& counts);
 
-/// `own`, a part of `flat` or memory of its own, gets the sum over the ranks of what they have in
-/// its place; the rest of `flat` is scratch afterwards. Likewise.
+/// `own`, a part of `flat` or memory of its own, gets the sum of the ranks' values in its place;
+/// the rest of `flat` is scratch afterwards. Likewise.
 Exchange reduce_parts(comm::Group& group, const torch::Tensor& flat, const torch::Tensor& own,
                       const std::vector<std::size_t>& counts);
 
@@ -93,9 +95,9 @@ class ShardCopies {
   /// Whether any rank's is anywhere: the same on every rank.
   bool any() const noexcept { return any_; }
 
-  /// Of what lies as the shards do, by flat tensor: gives `own` to the rank with the copy, and
-  /// returns what belongs to the one here, on the device of `own`; undefined where `own` is, or
-  /// where none is here. Collective. Errors: the fabric's.
+  /// Exchanges tensors that are laid out as the shards, by flat tensor. Gives `own` to the rank
+  /// with the copy, and returns the tensors that belong to the copy here, on the device of `own`.
+  /// They are undefined where `own` is, or where no copy is here. Collective. Errors: the fabric's.
   std::vector<torch::Tensor> exchange(const std::vector<torch::Tensor>& own);
 
  private:

@@ -21,7 +21,7 @@
 namespace bimetal::parallel::shard {
 namespace {
 
-/// Of hollow ones those that are not trained.
+/// If the parameters are hollow: those that are not trained.
 std::vector<torch::Tensor> with_values(const std::vector<task::NamedTensor>& parameters,
                                        bool hollow) {
   std::vector<torch::Tensor> tensors;
@@ -66,7 +66,7 @@ std::size_t ShardedModel::Impl::most_in_flight() const {
   return options.level == 1 && !here ? GradientShards::kAnyNumber : GradientShards::kMostInFlight;
 }
 
-/// Copies, and passes that somebody else runs, are of what is whole in the type that ranks keep.
+/// Copies, and passes that somebody else runs, need the whole in the type that ranks keep.
 bool ShardedModel::Impl::in_half() const {
   return options.level == 3 || (!options.copies && !options.stage);
 }
@@ -102,7 +102,7 @@ void ShardedModel::Impl::make_flats() {
   if (options.level == 3) kept_file = keep_apart(flats, options.kept, options.folder);
 }
 
-/// Of levels 1 and 2, whose parameters are whole all the time: updated parts are read from there.
+/// For levels 1 and 2, whose parameters are always whole: updated parts are read from there.
 GroupRoom ShardedModel::Impl::room_of_whole() {
   if (options.level == 3) return {};
   std::vector<std::size_t> bytes;
@@ -157,7 +157,7 @@ task::Model ShardedModel::Impl::fenced() {
   return fences;
 }
 
-/// Of each number the largest of any rank.
+/// For each number the largest of any rank.
 void ShardedModel::Impl::agree(std::vector<std::int32_t>& numbers) {
   marked_wait(
       span.waited, [] { return "what the other ranks do next"; },
@@ -209,7 +209,7 @@ void ShardedModel::Impl::reduce_during(const std::function<void()>& backward) {
 void ShardedModel::Impl::end_pass() {
   if (!in_pass) return;
   if (gathers) {
-    // What lies behind a flat tensor others have gone back through.
+    // Others have gone back through the flat tensors behind this one.
     gathers->end_pass([this](std::size_t flat) {
       if (in_step) gradients->complete_from(flat + 1);
     });

@@ -39,7 +39,7 @@ struct ShardedModelOptions {
   std::vector<double> weights;         ///< of each rank's shard; the same on every rank
   std::size_t flat_bytes = 25u << 20;  ///< levels 1 and 2: about so much travels at once
   Kept kept = Kept::OnDevice;
-  std::filesystem::path folder = {};  ///< OnDisk: of the file, which goes with this process
+  std::filesystem::path folder = {};  ///< OnDisk: the file's, which goes with this process
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
   /// Level 3: the parameters to be cut up are hollow (hollow_out), and the pieces have any values,
   /// for the caller to fill; after_update() is due then.
@@ -68,9 +68,10 @@ struct Piece {
 };
 
 /// Level 1 sums gradients with the step's last micro-batch alone. Levels 2 and 3 sum those of each
-/// micro-batch, so that no rank ever holds all of them: as often as the rank with the most pieces
-/// needs, which the ranks agree on piece by piece; of stages' passes once for a step. Level 3
-/// gathers parameters by unit; those of a stage once for a step, from its begin to its last pass.
+/// micro-batch, so that no rank ever holds all of them. They do so as often as the rank with the
+/// most pieces needs, and agree on that piece by piece. For stages' passes they agree once for a
+/// step. Level 3 gathers parameters by unit; those of a stage once for a step, from its begin to
+/// its last pass.
 ///
 /// Use from one thread.
 class ShardedModel final : public ParameterStore {
@@ -82,8 +83,9 @@ class ShardedModel final : public ParameterStore {
   ShardedModel(const task::Model& model, comm::Group group, ShardedModelOptions options);
   ~ShardedModel() override;
 
-  /// What to compute with: the same units, whose parameters are there when they run. Outside of a
-  /// step, at level 3, a pass over it has no backward, and end_passes() is due after the last one.
+  /// The model to compute with: the same units, whose parameters are there when they run. Outside
+  /// of a step, at level 3, a pass over it has no backward, and end_passes() is due after the last
+  /// one.
   const task::Model& model() const noexcept;
 
   /// The parameters that are cut up, whole, in the same order on every rank. At level 3 their
@@ -93,16 +95,17 @@ class ShardedModel final : public ParameterStore {
   /// For an optimizer that works element by element.
   const std::vector<Piece>& pieces() const noexcept;
 
-  /// Before passes over model() outside of steps: levels 1 and 2 bring what is whole in half in its
-  /// own type, and at level 3 a stage's parameters are there from now on. Collective.
+  /// Before passes over model() outside of steps: levels 1 and 2 bring parameters that are whole in
+  /// half in their own type, and at level 3 a stage's parameters are there from now on. Collective.
   void begin_passes();
   /// Takes part in the passes outside of a step that other ranks still make, collective; or ends
   /// what begin_passes() has begun, by itself.
   void end_passes();
 
-  /// What each rank keeps of something that lies as the pieces do (their values, or a state of the
-  /// optimizer), put together: a tensor per trained parameter, in its shape and on the CPU, on rank
-  /// `root`, or on every one; empty elsewhere. `part`: of a piece, of its size. Collective.
+  /// Puts together the ranks' parts of something that is laid out as the pieces (their values, or a
+  /// state of the optimizer): a tensor per trained parameter, in its shape and on the CPU, on rank
+  /// `root`, or on every one; empty elsewhere. `part`: gives a piece's part, of its size.
+  /// Collective.
   static constexpr int kEveryRank = -1;
   std::vector<task::NamedTensor> gather(
       const std::function<torch::Tensor(const Piece& piece)>& part, int root) const;
@@ -110,30 +113,30 @@ class ShardedModel final : public ParameterStore {
   /// Kept::OnDisk: gives back the memory of those that have been looked at.
   void let_go_of_kept() const noexcept;
 
-  /// Kept::OnDisk: of what is kept. Read are those bytes that passes have gathered; written those
-  /// that the optimizer has told of by updated(), which the system brings to the disk by itself: of
-  /// that there are no seconds.
+  /// Kept::OnDisk: the traffic of this rank's parts. Bytes that passes have gathered count as read.
+  /// Bytes that the optimizer has told of by updated() count as written: the system brings them to
+  /// the disk by itself, without a measured time.
   std::optional<optim::DiskTraffic> disk_traffic() const;
 
   /// Bytes of parameters that each rank keeps.
   std::vector<std::int64_t> shard_bytes() const;
 
-  /// Level 3, before the first step and on all ranks alike: what a rank keeps of a flat tensor is
-  /// updated as soon as its gradients are summed in a step's last pass, and these go, so that
-  /// nobody ever has the gradients of all that it keeps. `update` steps the pieces that have
-  /// gradients: those of one flat tensor, each once in a step. It is called within the last
-  /// backward. Expects expect_passes(); a step without it has its gradients with finish_step(), as
-  /// ever. Steps cannot be repeated then. Error(Unsupported) at other levels, with copies and for
-  /// stages.
+  /// Level 3, before the first step and on all ranks alike: a rank's part of a flat tensor is
+  /// updated as soon as its gradients are summed in a step's last pass. The gradients are then
+  /// freed, so that no rank ever has the gradients of its whole part. `update` steps the pieces
+  /// that have gradients: those of one flat tensor, each once in a step. It is called within the
+  /// last backward. Expects expect_passes(); a step without it has its gradients with
+  /// finish_step(), as usual. Steps cannot be repeated then. Error(Unsupported) at other levels,
+  /// with copies and for stages.
   void update_in_backward(std::function<void()> update);
 
   int agree_on_passes(int own) override;
   void expect_passes(int count) override;
-  /// Of pieces(), by an optimizer that tells of each: their way to all ranks may begin while it
-  /// goes on. after_update() is due all the same.
+  /// Told by an optimizer of each of pieces() that it has updated: sending it to all ranks may
+  /// begin while the optimizer goes on. after_update() is due all the same.
   void updated(const torch::Tensor& piece);
-  /// Where the piece is whole in bfloat16, in the host's memory: whoever tells of it has written it
-  /// there, too. Otherwise undefined.
+  /// The place in the host's memory that has the piece's whole in bfloat16: the optimizer that
+  /// tells of it has written it there, too. Otherwise undefined.
   torch::Tensor bfloat16_of(const torch::Tensor& piece) const;
   void after_update() override;
   void whole_changed() override;
@@ -155,8 +158,8 @@ class ShardedModel final : public ParameterStore {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Lets an optimizer of the model's pieces tell it of what it has updated, and write what is wanted
-/// in bfloat16, in the same pass over memory; nothing where it is no optim::MergedUpdate.
+/// Lets an optimizer of the model's pieces tell it of updated pieces, and write the bfloat16 copies
+/// in the same pass over memory. Does nothing if it is no optim::MergedUpdate.
 void follow_update(const std::shared_ptr<ShardedModel>& model, torch::optim::Optimizer& optimizer);
 
 }  // namespace bimetal::parallel::shard

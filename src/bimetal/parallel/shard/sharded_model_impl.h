@@ -36,7 +36,7 @@ struct ShardedModel::Impl {
   const torch::Tensor& kept_of_flat(std::size_t flat, bool copy) const;
   std::vector<std::vector<std::size_t>> needs() const;
   task::Model fenced();
-  /// Of a stage: units that wait for their parameters, and no more.
+  /// For a stage: units that only wait for their parameters.
   task::Model waiting();
   void agree(std::vector<std::int32_t>& numbers);
   /// Whether any rank begins a pass; `here`: this one does, with a backward if in_step.
@@ -44,7 +44,7 @@ struct ShardedModel::Impl {
   void begin_pass();
   void reduce_during(const std::function<void()>& backward);
   void end_pass();
-  /// Of passes that are sent one by one, as stages' from level 2 on.
+  /// For passes whose sums are sent one by one, as stages' are from level 2 on.
   bool in_stage() const { return options.stage && options.level >= 2; }
   void hold_parameters(bool wide);
   void let_go_of_parameters();
@@ -55,8 +55,8 @@ struct ShardedModel::Impl {
   void take_part_in_one();
   void agree_on_used();
   void set_gradient(std::size_t piece, const torch::Tensor& sum);
-  /// What this rank says when a pass begins, with a backward of its own (`here`) or without: how
-  /// many of them it has yet to end.
+  /// The number of passes that this rank has yet to end. It says so when a pass begins, with a
+  /// backward of its own (`here`) or without.
   std::int32_t passes_to_come(bool here) const;
   /// One that begins; `to_come`: the most that any rank has said.
   void count_pass(std::int32_t to_come);
@@ -81,7 +81,8 @@ struct ShardedModel::Impl {
   std::vector<Piece> pieces;
   std::map<const void*, std::size_t> piece_of;  ///< by its tensor
   std::optional<ShardCopies> copies;
-  std::vector<torch::Tensor> copied;  ///< by flat tensor: what the rank that is copied here keeps
+  std::vector<torch::Tensor> copied;  ///< by flat tensor: the part of the rank that is copied
+                                      ///< here
   std::optional<WholeRenewal> renewal;
   std::map<const void*, std::size_t> updated;  ///< of this rank's own pieces: their flat tensors
   std::optional<UnitGathers> gathers;          ///< level 3
@@ -89,13 +90,15 @@ struct ShardedModel::Impl {
   bool in_step = false, in_pass = false, in_backward = false;
   bool hooked = false;  ///< a HookedModel's
   ExchangeSpan span;
-  std::optional<comm::Work> stage_agreement;               ///< under way, on what comes next
+  std::optional<comm::Work> stage_agreement;               ///< under way, on the next pass
   std::shared_ptr<std::vector<std::int32_t>> most_passes;  ///< of any rank in this step
   int stage_passes = 0;                                    ///< of this one, so far
-  std::function<void()> update;  ///< of what has gradients, in backward; none: the caller does
+  std::function<void()> update;  ///< of parameters with gradients, in backward; none: the
+                                 ///< caller does
   std::int32_t expected = 0;     ///< passes of this rank that are to come in this step; 0: unknown
-  bool in_last_pass = false;     ///< of the step, or behind it: what has gradients is updated
-  bool exact = false;            ///< what is whole in half is shown in its own type
+  bool in_last_pass = false;     ///< of the step, or behind it: parameters with gradients are
+                                 ///< updated
+  bool exact = false;            ///< whole parameters in half are shown in their own type
 };
 
 }  // namespace bimetal::parallel::shard

@@ -1,7 +1,8 @@
-// What a rank keeps of a ShardedModel's parameters: its own shard, and the copy of another's.
+// The parts that a rank keeps of a ShardedModel's parameters: its own shard, and the copy of
+// another's.
 //
-// What a ShardedModel has whole between steps, too: how it is renewed by what ranks update, and in
-// which type it is there.
+// The parameters that a ShardedModel has whole between steps, too: how the ranks' updates renew
+// them, and in which type they are there.
 
 #include <torch/csrc/api/include/torch/optim.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -80,7 +81,7 @@ void ShardedModel::Impl::agree_on_used() {
   }
 }
 
-/// `sum`: of its flat tensor's gradients; undefined: it has none.
+/// `sum`: that of its flat tensor's gradients; undefined: it has none.
 void ShardedModel::Impl::set_gradient(std::size_t index, const torch::Tensor& sum) {
   auto& piece = pieces[index];
   if (!sum.defined()) {
@@ -186,8 +187,8 @@ void ShardedModel::Impl::show_whole() {
   }
 }
 
-/// Gradients of what is whole in half come in its type; those of several passes are added up in the
-/// type that ranks keep, as autocast's copies have it.
+/// Gradients of parameters that are whole in half come in that type; those of several passes are
+/// added up in the type that ranks keep, as autocast's copies have it.
 void ShardedModel::Impl::widen_gradients() {
   for (std::size_t i = 0; i < trained.size(); ++i) {
     auto& gradient = trained[i].tensor.mutable_grad();
@@ -200,7 +201,7 @@ void ShardedModel::updated(const torch::Tensor& piece) {
   // In backward others still gather.
   if (impl_->in_step) return;
   let_go_of_kept();
-  // Where a rank may be lost in the midst the others update without it (copies).
+  // If a rank may be lost in the middle, the others update without it (copies).
   if (impl_->copies) return;
   const auto found = impl_->updated.find(piece.unsafeGetTensorImpl());
   if (found != impl_->updated.end()) impl_->renewal->updated(found->second);

@@ -1,20 +1,20 @@
 // Backward passes of a ShardedModel that a pipeline's stage runs.
 //
-// Stages must not wait for each other in the middle of their schedules but for what these say: the
+// In the middle of their schedules stages must wait for each other only as the schedules say: the
 // replicas of a stage may come to their passes at unlike places of a step, and have unlike numbers
-// of them. So sums are begun, in the order of passes, and waited for at the step's end; how many
-// there are the ranks agree on beside the first of them, and whoever has fewer adds zeros. Nor may
-// parameters come and go with the passes at level 3: they are all sent for when a step begins, and
-// let go behind its last pass.
+// of them. So sums are begun, in the order of passes, and waited for at the step's end; the ranks
+// agree on their number beside the first of them, and a rank that has fewer adds zeros. Nor may
+// parameters come and go with the passes at level 3. All are gathered when a step begins, and freed
+// behind its last pass.
 //
-// Updates of a ShardedModel in the middle of backward: of each flat tensor once its gradients are
-// summed, which then go (Lv et al., "Full Parameter Fine-tuning for Large Language Models with
-// Limited Resources", ACL 2024, section 3.2: LOMO, there for plain SGD).
+// Updates of a ShardedModel in the middle of backward: each flat tensor is updated once its
+// gradients are summed, which are then freed (Lv et al., "Full Parameter Fine-tuning for Large
+// Language Models with Limited Resources", ACL 2024, section 3.2: LOMO, there for plain SGD).
 //
 // A flat tensor's sum is there when all ranks have sent its gradients, behind which none of them
 // needs its old values any more: each has gathered it for this pass before it could compute these,
-// and what a rank keeps lies apart from what it has gathered, or, of parameters that stay whole, is
-// sent last of all. Which pass is the step's last the ranks agree on as each begins.
+// and a rank's own part is separate from the gathered whole or, for parameters that stay whole, is
+// sent last of all. The ranks agree at the start of each pass whether it is the step's last.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -58,7 +58,7 @@ void ShardedModel::Impl::expect_stage_passes(int count) {
   most_passes = std::make_shared<std::vector<std::int32_t>>(1, count);
   stage_agreement = agreements.all_reduce(comm::buffer(std::span(*most_passes)),
                                           comm::ReduceOp::max, Deadline::after(options.timeout));
-  // Whoever unwinds in the middle of a step leaves it under way.
+  // A thread that unwinds in the middle of a step leaves it under way.
   stage_agreement->on_done([kept = most_passes](const std::exception_ptr&) {});
 }
 

@@ -92,7 +92,7 @@ void UnitGathers::drop_all() {
 void UnitGathers::plan_script() {
   kept_.resize(plans_.size());
   for (std::size_t i = 0; i < plans_.size(); ++i) kept_[i] = plans_[i].shared || plans_[i].resident;
-  // What backward begins with has just been used.
+  // The tensors that backward begins with have just been used.
   const auto has_own = [&](const std::vector<std::size_t>& needs) {
     return std::ranges::any_of(
         needs, [&](std::size_t flat) { return !plans_[flat].shared && !plans_[flat].resident; });
@@ -157,7 +157,7 @@ void UnitGathers::let_go(std::size_t unit) {
   }
 }
 
-/// Where units run in another order than theirs, backward's gather may have begun already.
+/// If units run in another order than theirs, backward's gather may have begun already.
 bool UnitGathers::on_its_way(std::size_t flat) const {
   const auto sent = std::span(script_).subspan(arrived_, sent_ - arrived_);
   return std::ranges::find(sent, flat) != sent.end();
@@ -227,7 +227,7 @@ void WholeRenewal::updated(std::size_t index) {
   }
 }
 
-/// `copied`: what the whole has of this rank's is what it keeps, in the whole's type.
+/// `copied`: the whole already has this rank's part, in the whole's type.
 void WholeRenewal::send_next(bool copied) {
   const torch::NoGradGuard no_grad;
   const auto index = renewed_[exchanges_.size()].index;
@@ -246,7 +246,7 @@ void WholeRenewal::begin_copied() {
 }
 
 void WholeRenewal::complete() {
-  // Of these some pieces have not been told of: loaded, or without a gradient.
+  // Some of their pieces were not told of: they were loaded, or had no gradient.
   while (exchanges_.size() < renewed_.size()) send_next(/*copied=*/false);
   while (begun_ < exchanges_.size()) exchanges_[begun_++].begin(Deadline::after(timeout_));
   for (std::size_t i = 0; i < exchanges_.size(); ++i) {

@@ -37,10 +37,10 @@ task::Values at_backward(const task::Values& values, std::function<void()> call)
 task::Unit fence(task::Unit unit, UnitBoundaries boundaries);
 
 /// Every rank gathers the same flat tensors in the same order, whatever it computes and however it
-/// recomputes: a pass has a script, which asking for a unit carries on with as far as that. What
-/// several units use, and the last one that uses anything else, is kept from forward to backward.
-/// What is resident it leaves alone. A pass without a backward gathers in the type that ranks keep.
-/// Use from one thread.
+/// recomputes: a pass has a script, and asking for a unit runs it as far as that unit. Tensors that
+/// several units use, and those of the last unit that uses any others, are kept from forward to
+/// backward. It leaves resident tensors alone. A pass without a backward gathers in the type that
+/// ranks keep. Use from one thread.
 class UnitGathers {
  public:
   /// needs[u]: the flat tensors that unit u uses. All that are not resident are let go. `flats`
@@ -51,10 +51,10 @@ class UnitGathers {
 
   /// `with_backward`: the script has both ways. Nothing is sent yet.
   void begin_pass(bool with_backward);
-  /// Instead of a pass any number of them, by turns, and not the same on every rank: all is sent
-  /// for at once, so that nobody waits for another's turn, and stays from before_forward() to
-  /// end_pass(), without any other call. `wide`: in the type that ranks keep, where none of them
-  /// has a backward.
+  /// For any number of passes by turns, which may differ between ranks, in place of one pass. All
+  /// tensors are gathered at once, so that nobody waits for another's turn. They stay from
+  /// before_forward() to end_pass(), without any other call. `wide`: in the type that ranks keep,
+  /// where none of them has a backward.
   void begin_holding(bool wide);
   bool in_pass() const noexcept { return in_pass_; }
   /// The rest of the script, for the ranks that still need it, and then nothing is held any more.
@@ -67,7 +67,7 @@ class UnitGathers {
   /// The unit's parameters are not used any more, or not before backward.
   void let_go(std::size_t unit);
 
-  /// For what is kept to come from a disk, which nobody else is waited for.
+  /// Seconds of waiting for tensors from a disk. No other rank is waited for there.
   double disk_wait_seconds() const noexcept { return disk_wait_seconds_; }
 
  private:
@@ -117,7 +117,7 @@ class WholeRenewal {
   /// One more piece of flat tensor `index` is updated; where that is_copied_to_bfloat16(), the copy
   /// has been written, too.
   void updated(std::size_t index);
-  /// All are: sends what is left, and waits. Collective, with or without the former. Rethrows the
+  /// All are: sends the rest, and waits. Collective, with or without the former. Rethrows the
   /// fabric's errors.
   void complete();
 

@@ -54,7 +54,7 @@ class VocabularyLoss : public torch::autograd::Function<VocabularyLoss> {
 
   // softmax - 1 at the target, where there is one.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    if (torch::GradMode::is_enabled()) {  // create_graph: what is saved has no graph
+    if (torch::GradMode::is_enabled()) {  // create_graph: the saved tensor has no graph
       throw Error(ErrorCode::Unsupported,
                   "the loss of logits that are in parts over the ranks has no second derivative: "
                   "compute it of whole logits, without labels, or leave the output layer out of "

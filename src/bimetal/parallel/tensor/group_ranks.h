@@ -20,9 +20,9 @@
 
 namespace bimetal::parallel::tensor {
 
-/// Sums run in the calling thread and block it: each needs the result before it can go on. What
-/// lies on a device goes by the host. One thread at a time, the same on all ranks. They go through
-/// a group of their own, beside group(): a rank that cannot come to the next sum ends that group
+/// Sums run in the calling thread and block it: each needs the result before it can go on. Data on
+/// a device goes through the host. One thread at a time, the same on all ranks. They go through a
+/// group of their own, beside group(): a rank that cannot come to the next sum ends that group
 /// (give_up()), so that nobody waits for it, and all make another.
 class GroupRanks final : public task::TensorRanks, public std::enable_shared_from_this<GroupRanks> {
  public:

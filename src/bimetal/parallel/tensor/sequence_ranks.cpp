@@ -27,8 +27,8 @@ std::vector<std::size_t> elements_of(const torch::Tensor& x,
   return elements;
 }
 
-/// What ranks exchange lies rank by rank: `flat`, of the elements of `whole`. Gives of each rank
-/// the places in both.
+/// Data that ranks exchange is in order of ranks: `flat`, with the elements of `whole`. Gives each
+/// rank's places in both.
 void by_rank(const torch::Tensor& flat, const torch::Tensor& whole,
              const std::vector<std::int64_t>& counts,
              const std::function<void(torch::Tensor in_flat, torch::Tensor in_whole)>& copy) {
@@ -95,7 +95,7 @@ torch::Tensor SequenceRanks::gathered(const torch::Tensor& x) const {
   const auto host = x.to(torch::kCPU).contiguous();
   const auto elements = elements_of(x, counts_);
   auto whole = torch::empty(sizes_with(x, all), host.options());
-  // Of one sample all lies as it arrives.
+  // With one sample, the data is already in its final order.
   const auto flat = whole.size(0) == 1 ? whole.flatten() : torch::empty_like(whole).flatten();
   ranks_->exchange([&](comm::Group& group, Deadline deadline) {
     return group.all_gather(tensor_buffer(host), tensor_buffer(flat), elements, deadline);

@@ -17,13 +17,13 @@
 namespace bimetal::parallel::tensor {
 
 /// How many of a sequence's `length` positions each rank has, in the order of ranks: by their
-/// weights, as balance::whole_parts() has it; of a sequence with fewer positions than ranks one for
+/// weights, as in balance::whole_parts(). A sequence with fewer positions than ranks gives one to
 /// each of the first. Pure. Error(InvalidArgument) for weights that are not positive and finite.
 std::vector<std::int64_t> positions_by_rank(std::int64_t length, std::span<const double> weights);
 
-/// For sequences of one length: of one pass through a unit. What sums would be is then a
-/// reduce_scatter, and what is shared an all_gather, with the other one as its gradient: together
-/// they move what an all_reduce moves.
+/// For sequences of one length: those of one pass through a unit. A reduce_scatter takes the place
+/// of sums, and an all_gather that of shared inputs. Each is the other's gradient: together they
+/// move as much as an all_reduce.
 class SequenceRanks final : public task::TensorRanks,
                             public std::enable_shared_from_this<SequenceRanks> {
  public:
@@ -38,9 +38,9 @@ class SequenceRanks final : public task::TensorRanks,
     return ranks_->cross_entropy_sum(logits, targets, vocabulary, ignored);
   }
 
-  /// Of `x` [samples, positions here, …] the positions of all ranks. Collective.
+  /// The positions of all ranks of `x` [samples, positions here, …]. Collective.
   torch::Tensor gathered(const torch::Tensor& x) const;
-  /// Of the sum of the ranks' `x` [samples, all positions, …] the positions here. Collective.
+  /// The positions here of the sum of the ranks' `x` [samples, all positions, …]. Collective.
   torch::Tensor sum_here(const torch::Tensor& x) const;
 
  private:
@@ -48,10 +48,10 @@ class SequenceRanks final : public task::TensorRanks,
   std::vector<std::int64_t> counts_;  ///< positions by rank
 };
 
-/// What flows between units has, behind its tensors, one of no elements that says how long its
-/// sequences are: [length, 0]. A part alone does not tell.
+/// Adds a tensor without elements, of shape [length, 0], behind the values between units. It says
+/// how long the sequences are, which a part alone does not tell.
 task::Values with_length(task::Values values, std::int64_t length);
-/// The opposite: takes it off. Of a model's own inputs, which are whole and say nothing, it is the
+/// The opposite: takes it off. A model's own inputs are whole and lack it: there the length is the
 /// second dimension of the first.
 std::int64_t take_length(task::Values& values);
 

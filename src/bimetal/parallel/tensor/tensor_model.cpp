@@ -61,7 +61,7 @@ task::Unit in_sequence(task::Unit unit, const std::shared_ptr<const GroupRanks>&
 
 constexpr std::size_t kWholeMessageBytes = std::size_t{8} << 20;
 
-/// Those that are trained, of each type by itself.
+/// The trained parameters, by type.
 std::map<torch::ScalarType, std::vector<torch::Tensor>> trained_by_type(
     const std::vector<torch::Tensor>& parameters) {
   std::map<torch::ScalarType, std::vector<torch::Tensor>> types;

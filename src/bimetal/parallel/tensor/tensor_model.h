@@ -6,8 +6,8 @@
 // Which part of each of a model's tensors a tensor rank has, according to the splits of its units.
 // Cuts tensors into these parts.
 //
-// What a step needs of parameters that live in parts on several tensor ranks, beside what the
-// replicas of each part do.
+// The sums that a step needs for parameters in parts on several tensor ranks, beside those of each
+// part's replicas.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -24,8 +24,8 @@
 
 namespace bimetal::parallel::tensor {
 
-/// Where a part lies in its whole: of dimension `dim` it has these, one behind the other, and of
-/// all other dimensions everything.
+/// A part's place in its whole: these ranges of dimension `dim`, one behind the other, and all of
+/// the other dimensions.
 struct PartPlaces {
   std::int64_t dim = 0;
   std::vector<task::Part> places;  ///< one of each segment
@@ -34,8 +34,8 @@ struct PartPlaces {
 /// A pure function of names, shapes, splits and weights. Immutable.
 class Cuts {
  public:
-  /// Of a whole model. Errors: InvalidArgument for a parameter with fewer pieces that stay whole
-  /// than ranks, saying how many ranks it could do with; for splits that do not fit their
+  /// The cuts of a whole model. Errors: InvalidArgument for a parameter with fewer pieces that stay
+  /// whole than ranks, saying how many ranks it could do with; for splits that do not fit their
   /// parameter, or differ for one that two units have; Unsupported for a model without splits.
   Cuts(const task::Model& whole, std::vector<double> weights);
 
@@ -46,12 +46,12 @@ class Cuts {
   /// where the parameter stays whole.
   torch::Tensor part(const std::string& parameter, const torch::Tensor& whole, int rank) const;
 
-  /// The opposite, of a parameter that is cut: writes rank `rank`'s `part` to its places in
+  /// The opposite, for a parameter that is cut: writes rank `rank`'s `part` to its places in
   /// `whole`.
   void put(const std::string& parameter, const torch::Tensor& part, int rank,
            const torch::Tensor& whole) const;
 
-  /// Of a parameter that is cut: where rank `rank`'s part lies in it, the whole's sizes, and the
+  /// For a parameter that is cut: the place of rank `rank`'s part in it, the whole's sizes, and the
   /// part's.
   PartPlaces places(const std::string& parameter, int rank) const;
   const std::vector<std::int64_t>& sizes(const std::string& parameter) const;
@@ -65,7 +65,7 @@ class Cuts {
   struct Cut {
     task::TensorSplit split;
     std::vector<std::int64_t> sizes;   ///< of the whole
-    std::vector<std::int64_t> counts;  ///< by rank, of a segment, along the split's dimension
+    std::vector<std::int64_t> counts;  ///< of a segment by rank, along the split's dimension
   };
   void add(const task::NamedTensor& parameter, const std::string& unit,
            const task::TensorSplit& split);
@@ -74,26 +74,27 @@ class Cuts {
   std::map<std::string, Cut> cuts_;
 };
 
-/// What flows between units: on every rank whole, or of every sequence its part (SequenceRanks).
+/// The values between units: whole on every rank, or each rank's part of every sequence
+/// (SequenceRanks).
 enum class Between { whole, parts };
 
 /// Use from one thread.
 class TensorModel {
  public:
-  /// Where the parts' values are from. `later`: `whole` is hollow (shard/flat_parameters.h), and
-  /// parts get memory with anything in it; what is not cut stays as it is.
+  /// The origin of the parts' values. `later`: `whole` is hollow (shard/flat_parameters.h), and
+  /// parts get memory with undefined values. Tensors that are not cut stay as they are.
   enum class Values { of_rank_0, later };
 
   /// Verifies that the ranks hold the same model, takes rank 0's values everywhere and leaves each
   /// rank its part of them, in the very tensors of `whole`: hooks and optimizers come afterwards.
-  /// `cuts`: of that model, or of one of which it is a stage, whose tensors have the names that
-  /// they have there. Collective. Errors: CallMismatch as check_same_on_all_ranks() has it. Of
-  /// parts units' sequences lie in the second dimension, and outputs have one tensor more than they
-  /// had, behind the others (with_length()).
+  /// `cuts`: those of that model, or of the one that it is a stage of, where its tensors have the
+  /// same names. Collective. Errors: CallMismatch as check_same_on_all_ranks() has it. With
+  /// Between::parts the sequences of units are in the second dimension, and outputs have one tensor
+  /// more, behind the others (with_length()).
   TensorModel(const task::Model& whole, std::shared_ptr<const GroupRanks> ranks, Cuts cuts,
               Between between = Between::whole, Values values = Values::of_rank_0);
 
-  /// What to compute with, on all tensor ranks for the same samples.
+  /// The model to compute with, on all tensor ranks for the same samples.
   const task::Model& model() const noexcept { return model_; }
   const Cuts& cuts() const noexcept { return cuts_; }
   const std::shared_ptr<const GroupRanks>& ranks() const noexcept { return ranks_; }
@@ -116,8 +117,8 @@ class TensorModel {
 
 // A task as one of several tensor ranks computes it.
 
-/// The task itself, but that losses and metrics are of outputs of which each rank may have its part
-/// (task::cross_entropy_sum). Of its models whoever makes them cuts what is to be cut.
+/// The task itself, except that each rank may have its part of the outputs that losses and metrics
+/// take (task::cross_entropy_sum). The code that makes its models cuts them.
 class TensorTask final : public task::Task {
  public:
   /// `task` must outlive it.
@@ -143,14 +144,14 @@ class TensorSums final : public ExtraSums {
   TensorSums(std::shared_ptr<ParameterStore> replicas, std::shared_ptr<const TensorModel> model);
 
   void begin_step() override;
-  /// Sums over the tensor ranks, too, where each has the gradients of its positions of what is
-  /// kept whole.
+  /// Sums over the tensor ranks, too, where each has the gradients of whole parameters for its own
+  /// positions.
   void after_replicas() override;
-  /// What is kept whole becomes what rank 0 has made of it: devices of different kinds round
-  /// differently, and would drift apart.
+  /// Gives all ranks rank 0's values of tensors that are kept whole: devices of different kinds
+  /// round differently, and would drift apart.
   void after_update() override;
 
-  /// Of what is kept whole rank 0 alone.
+  /// Rank 0 alone counts tensors that are kept whole.
   bool counts(const torch::Tensor& whole) const override;
   progress::RankFigures as_one(const progress::RankFigures& mine) override;
   /// A rank that stopped in a pass leaves the others waiting for its part.

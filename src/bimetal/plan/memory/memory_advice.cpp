@@ -23,7 +23,7 @@ bool asks_mesh(const std::vector<std::string>& keys) {
   return std::ranges::any_of(keys, [](const auto& key) { return key.starts_with("mesh."); });
 }
 
-/// What to change of the job for this way.
+/// The changes to the job for this way.
 std::string changes(const MemoryInput& input, const KeptJob& way) {
   const auto text = unsaid(keys_of(way.keeping), input.said);
   const bool otherwise = std::ranges::any_of(input.ranks, [&](const RankMemory& rank) {

@@ -18,14 +18,14 @@ std::vector<Keeping> ways_of(const MemoryInput& input) {
   const bool offloads = input.offloads && copies == 1;
   if (offloads && accelerators) elsewhere.push_back(Place::Host);
   if (offloads) elsewhere.push_back(Place::Disk);
-  // Whoever asks for copies wants shards.
+  // A job that asks for copies needs shards.
   auto ways = keepings(copies > 1 ? 1 : 0, input.shardable ? 3 : 0, elsewhere,
                        input.in_backward && copies == 1);
   for (auto& way : ways) way.copies = copies;
   return ways;
 }
 
-/// What was asked for, as far as all ranks have it in common.
+/// Applies the job's own settings, as far as all ranks have them in common.
 void take_asked(const MemoryInput& input, KeptJob& way) {
   const auto& first = input.ranks.front();
   way.keeping = input.asked;
@@ -99,7 +99,7 @@ std::map<std::string, double> needed_of_pools(const MemoryInput& input,
   return needed;
 }
 
-/// Where there is room; on a host the ranks share that.
+/// Where there is room. Ranks of one host share it.
 void keep_freed(const MemoryInput& input, std::vector<MemoryUse>& uses) {
   auto needed = needed_of_pools(input, uses);
   std::map<std::string, double> sharing;
@@ -216,7 +216,7 @@ double KeptJob::most_missing() const {
 MemoryInput at_least(MemoryInput input, bool recompute) {
   for (auto& rank : input.ranks) {
     rank.load.at_once = std::min(1.0, rank.load.at_once);
-    rank.load.rehearsed = 0;  // step_probe.h gets by with what there is
+    rank.load.rehearsed = 0;  // step_probe.h makes do with the memory there is
     if (recompute && rank.may_recompute) rank.units_at_once = 1;
   }
   return input;
@@ -256,7 +256,7 @@ MemoryPlan plan_memory(const MemoryInput& input) {
   MemoryPlan plan;
   plan.ways.push_back(kept_as_asked(input));
   for (const auto& keeping : ways_of(input)) plan.ways.push_back(kept_alike(input, keeping));
-  // What was asked for is first: another must be cheaper to be taken.
+  // The job's own settings come first: another way must be cheaper to be taken.
   const auto take_cheaper = [&](std::optional<std::size_t>& best, std::size_t i) {
     if (!best || plan.ways[i].added_s < plan.ways[*best].added_s * (1 - kWorthwhile)) best = i;
   };

@@ -18,20 +18,21 @@ namespace bimetal::plan {
 /// A rank as its memory is concerned.
 struct RankMemory {
   std::string name = {};  ///< for messages: "rank 1 (cpu:memory=2GiB)"
-  ModelFacts facts = {};  ///< as it computes: of its device and precision
+  ModelFacts facts = {};  ///< as measured: on its device, in its precision
   RankLoad load = {};
   std::size_t units_at_once = 0;  ///< that it recomputes together as configured; 0: none
   bool may_recompute = false;     ///< each unit, where memory fails: train.recompute = "auto"
   double program = 0;             ///< bytes that its process has without a model
   double compute_s = 0;           ///< of its share, without recomputation
-  /// As configured: of the optimizer's state, and of its shard of the parameters.
+  /// The configured places of the optimizer's state, and of its shard of the parameters.
   Place optimizer = Place::Device, parameters = Place::Device;
   /// Bytes that it may have beside the program: its own limit ("memory=", an accelerator's memory).
   double room = std::numeric_limits<double>::infinity();
-  /// Ranks with the same pool share its room: what is free on their host. Empty: none of that.
+  /// Ranks with the same pool share its room: the free memory of their host. Empty: none.
   std::string pool = {};
   double pool_room = std::numeric_limits<double>::infinity();
-  /// The same of what an accelerator keeps in its host's memory: the pool of that host's CPUs.
+  /// The same for data that an accelerator keeps in its host's memory: the pool of that host's
+  /// CPUs.
   std::string host_pool = {};
   double host_room = std::numeric_limits<double>::infinity();
 };
@@ -53,8 +54,8 @@ struct MemoryInput {
   }
 };
 
-/// Ways of ZeRO's levels `least` to `most`, with activations computed again or not, and what may be
-/// elsewhere in one of these places.
+/// Ways of ZeRO's levels `least` to `most`, with activations computed again or not, and movable
+/// state in one of these places.
 std::vector<Keeping> keepings(int least, int most, const std::vector<Place>& elsewhere,
                               bool in_backward = false);
 
@@ -66,12 +67,12 @@ struct Room {
   double device = 0, host = 0;
 };
 
-/// What each rank may have if those with the same pool have equal parts of it, accelerators that
-/// keep something on their host parts of that host's.
+/// Each rank's room if ranks with the same pool get equal parts of it. Accelerators that keep
+/// something on their host get parts of that host's pool, too.
 std::vector<Room> rooms_of(const MemoryInput& input);
 
-/// What of these `uses`, by rank, there is no room for: of what is too much in a pool as large a
-/// part as the rank has of it all.
+/// The room that these `uses` lack, by rank. A pool's excess is divided in proportion to the ranks'
+/// use of it.
 std::vector<Room> missing_room(const MemoryInput& input, const Keeping& keeping,
                                const std::vector<MemoryUse>& uses);
 
@@ -79,7 +80,7 @@ std::vector<Room> missing_room(const MemoryInput& input, const Keeping& keeping,
 struct KeptJob {
   Keeping keeping = {};
   bool asked = false;
-  /// What is offloaded differs by rank, and `keeping` leaves it out.
+  /// Offloading differs by rank, and `keeping` leaves it out.
   bool unlike = false;
   std::vector<MemoryUse> uses = {};  ///< by rank
   std::vector<double> missing = {};  ///< by rank: bytes; 0: it fits
@@ -98,34 +99,34 @@ struct MemoryPlan {
 /// Error(InvalidArgument) without ranks.
 MemoryPlan plan_memory(const MemoryInput& input);
 
-/// Of which part of the whole each rank keeps a copy: the shard of the one before it in the ring of
-/// those that have one (parallel/shard/shard_copies.h). None where fewer than two have.
+/// The fraction of the whole that each rank keeps a copy of: the shard of the rank before it, in
+/// the ring of those that have one (parallel/shard/shard_copies.h). None where fewer than two have.
 std::vector<double> copied_shards(const std::vector<double>& shards);
 
-/// How large a part of what is in shards each rank should keep, so that all use the same part of
-/// the memory that they have, 1 in all: what a rank needs whatever its shard (activations, gathers,
-/// buffers) is taken off first. Nothing where some rank's needs or room are not known, or nothing
-/// is in shards. With copies each has room for its own shard and that of the one before it in the
-/// ring, or for none (balance::ring_parts).
+/// The fraction of the shards that each rank should keep, so that all use the same fraction of
+/// their memory; the sum is 1. Needs that do not depend on the shard (activations, gathers,
+/// buffers) are taken off first. Empty if some rank's needs or room are not known, or nothing is in
+/// shards. With copies each has room for its own shard and that of the one before it in the ring,
+/// or for none (balance::ring_parts).
 std::vector<double> shards_by_room(const MemoryInput& input);
 
-/// The same job at its least: micro-batches of one sample and, if it may be (`recompute`) of ranks
-/// that may, each unit computed again, without the steps that are measured before training, which
-/// get by with what there is. What training comes to by itself where memory fails and a step can be
-/// repeated: not with updates in backward.
+/// The same job with the least memory: micro-batches of one sample and, if `recompute` allows it,
+/// each unit computed again on ranks that may do so. It leaves out the steps that are measured
+/// before training, because they make do with the memory there is. Training falls back to this by
+/// itself if memory fails and a step can be repeated, which updates in backward rule out.
 MemoryInput at_least(MemoryInput input, bool recompute);
 
-/// Of what there is, by which a plan may be wrong.
+/// The fraction of the memory by which a plan may be wrong.
 inline constexpr double kDoubt = 0.1;
 
-/// Whether the part of `needed` bytes that is `missing` is more than that: by what the rank gets,
-/// not by all that is in its pool.
+/// Whether the part of `needed` bytes that is `missing` is more than that: by the rank's own part,
+/// not by its whole pool.
 bool lacks_much(double needed, double missing);
 
 /// Whether it fits even if it needs so much more.
 bool fits_surely(const MemoryInput& input, const KeptJob& way);
 
-/// Whether what was asked for fails by more than that.
+/// Whether the job's own way fails by more than that.
 bool clearly_fails(const MemoryInput& input, const MemoryPlan& plan);
 
 /// "level 3, states on disk, recomputed".
@@ -138,7 +139,7 @@ std::vector<std::string> keys_of(const Keeping& keeping);
 /// Those of `keys` that a job does not say already, in one line.
 std::string unsaid(const std::vector<std::string>& keys, const std::set<std::string>& said);
 
-/// Whether what was asked for fits; where it does not, by how much and what would help. Lines.
+/// Says whether the job's own way fits and, if it does not, by how much and what would help. Lines.
 std::string memory_advice(const MemoryInput& input, const MemoryPlan& plan);
 
 /// "1.25 GiB", "300 MiB".

@@ -42,7 +42,8 @@ class StepWalk {
   bool in_shards() const { return keeping_.level > 0; }
   bool in_half() const { return whole_in_half(facts_, keeping_); }
   bool accumulates() const { return load_.at_once < load_.samples; }
-  /// Where micro-batches add up that is the last one's, which finds the others' gradients there.
+  /// If micro-batches add up, this is the last one's backward, which finds the others' gradients
+  /// there.
   bool updates_in_backward() const { return keeping_.level == 3 && keeping_.update_in_backward; }
   double from(std::size_t unit) const { return whole_ - below_[unit]; }
   double shard() const { return in_shards() ? load_.shard : 1; }
@@ -82,7 +83,7 @@ class StepWalk {
     }
   }
 
-  /// What gradient_shards.cpp sets aside for good.
+  /// The memory that gradient_shards.cpp sets aside for good.
   double shared_room() const {
     double most = 0, last = 0, before = 0;
     for (const auto& flat : flats_) {
@@ -96,7 +97,7 @@ class StepWalk {
 
   /// Bytes of the flat tensors that are on their way or being filled while `unit` goes backward,
   /// and of those before them, of which this rank has its part of the sum. A shared tensor's
-  /// gradient comes when all else of its first unit's has gone.
+  /// gradient comes when all others of its first unit have gone.
   struct Sent {
     double in_memory = 0, summed = 0, arriving = 0;
   };
@@ -135,13 +136,14 @@ class StepWalk {
   bool states_on_host() const { return keeping_.states_on_host(load_.host_is_device); }
   double states() const { return states_on_host() ? 0 : all_states(); }
 
-  /// Of an accelerator's states and parameters what is in the host's memory.
+  /// The bytes of an accelerator's states and parameters in the host's memory.
   double on_host() const {
     const bool parameters = keeping_.parameters_on_host(load_.host_is_device);
     return (states_on_host() ? all_states() : 0) + (parameters ? with_copy() * whole_ : 0);
   }
 
-  /// Whole between steps at levels 1 and 2; what is in half lies apart as ranks keep it.
+  /// Whole between steps at levels 1 and 2; parameters in half are also kept apart, as ranks keep
+  /// them.
   double between_steps() const { return gathered_bytes(facts_, keeping_); }
   double kept_parameters() const {
     if (keeping_.level < 3) {
@@ -151,8 +153,8 @@ class StepWalk {
     return resident_ + (elsewhere ? 0 : with_copy() * whole_);
   }
 
-  /// Level 3: what is gathered while `unit` runs, the next one's included, and stays to the end of
-  /// the pass.
+  /// Level 3: the bytes gathered while `unit` runs, including the next unit's and those that stay
+  /// to the end of the pass.
   double gathered(std::size_t unit, bool back) const {
     if (keeping_.level < 3) return 0;
     const auto own = [&](std::size_t u) {
@@ -196,7 +198,7 @@ class StepWalk {
     }
     return bytes;
   }
-  /// What the units before this one have saved and is still there: those of its own group.
+  /// The bytes that earlier units have saved and that are still there: those of its own group.
   double saved_before(std::size_t unit) const {
     double bytes = group_inputs(unit);
     for (std::size_t u = first_of(unit); u < unit; ++u) {
@@ -308,7 +310,7 @@ class StepWalk {
     consider("the update", use);
   }
 
-  /// In float32: levels 1 and 2 bring what they have in half.
+  /// In float32: levels 1 and 2 bring parameters that they have in half.
   void evaluation() {
     if (!load_.evaluates || !in_half() || keeping_.level == 3 || halved_ == 0) return;
     MemoryUse use;

@@ -16,9 +16,9 @@ namespace bimetal::plan {
 
 /// Assumed of a disk that states are kept on.
 inline constexpr double kDiskBytesPerS = 1e9;
-/// Assumed of a host that steps what an accelerator keeps there, and of the way to it.
+/// The rate assumed for a host that steps an accelerator's state, and for the way to it.
 inline constexpr double kHostBytesPerS = 1e10;
-/// Of states on a disk so much is in memory (optim/offload).
+/// The memory in use for states on a disk (optim/offload).
 inline constexpr double kDiskWindow = 3.0 * (8 << 20);
 /// Flat tensors of gradients on their way, beside those being filled (gradient_shards.h).
 inline constexpr std::size_t kFlatsSent = 3;
@@ -51,22 +51,23 @@ struct Keeping {
   friend bool operator==(const Keeping&, const Keeping&) = default;
 };
 
-/// What a rank does of a step.
+/// A rank's load in a step.
 struct RankLoad {
   int ranks = 1;
-  double shard = 1;            ///< its part of what is in shards, 0…1
+  double shard = 1;            ///< its fraction of the shards, 0…1
   double copied = 0;           ///< the same of another's shard, of which it keeps a copy
   double samples = 1;          ///< its share of the global batch
   double at_once = 1;          ///< samples of its largest micro-batch
-  bool host_is_device = true;  ///< a CPU: what is kept on the host is in the same memory
+  bool host_is_device = true;  ///< a CPU: data kept on the host is in the same memory
   bool keeps_freed = false;    ///< memory of freed tensors, where there is room (spare_for)
   bool one_host = false;       ///< all ranks see each other's memory, and sum shards there
   double bucket_bytes = 25 << 20;
-  /// Of the largest step that it makes before training, to measure its speed, with a model that
-  /// nobody shares: levels 0 and 1. 0: none.
+  /// The samples of the largest step that it makes before training, to measure its speed, with a
+  /// model that nobody shares: levels 0 and 1. 0: none.
   double rehearsed = 0, rehearsed_at_once = 0;
   bool graphs = false;    ///< train.graphs, on a device that has them
-  bool evaluates = true;  ///< at some time: levels 1 and 2 then have whole in full what is in half
+  bool evaluates = true;  ///< at some time: levels 1 and 2 then have parameters whole in full,
+                          ///< not in half
 };
 
 /// Bytes by kind at the moment of a run at which they are most together.
@@ -77,12 +78,12 @@ struct MemoryUse {
   double optimizer = 0;
   double activations =
       0;               ///< what forward leaves for backward, and both need on their way; batches
-  double buffers = 0;  ///< of what is being sent
-  /// Memory of freed tensors that need not be given back: what there is room for, as plan_memory
-  /// says. Not among the rest, since at a step's peak next to nothing is free.
+  double buffers = 0;  ///< of data being sent
+  /// Memory of freed tensors that need not be given back, as far as there is room, by plan_memory.
+  /// The rest leaves it out, since almost nothing is free at a step's peak.
   double kept = 0;
-  /// Of the host's memory, where the device has its own: what is kept there throughout. Not among
-  /// the rest.
+  /// Bytes in the host's memory, if the device has its own, that are kept there throughout. The
+  /// rest leaves them out.
   double host = 0;
   std::string_view moment = "";
 
@@ -90,18 +91,18 @@ struct MemoryUse {
   double peak() const { return program + model(); }
 };
 
-/// What a CPU's heap may keep of freed tensors beside the `most` bytes that were in use.
+/// The bytes of freed tensors that a CPU's heap may keep beside the `most` bytes that were in use.
 constexpr double spare_for(double most) {
   return most / 16 + (16 << 20);
 }
 
-/// What it is to keep of that where so much is `free` beside them: at most half of it, since what a
-/// plan does not see wants room, too.
+/// The part of them that it keeps if so much is `free` beside them. It is at most half, because
+/// memory that a plan does not see wants room, too.
 constexpr double kept_beside(double most, double free) {
   return std::clamp(free / 2, 0.0, spare_for(most));
 }
 
-/// Whether what is UnitFacts::halved is whole in half, without copies (shard/sharded_model.h).
+/// Whether UnitFacts::halved parameters are whole in half, without copies (shard/sharded_model.h).
 inline bool whole_in_half(const ModelFacts& facts, const Keeping& keeping) {
   const bool shards = keeping.level == 3 || (keeping.level > 0 && keeping.copies == 1);
   return shards && facts.alike;
@@ -109,12 +110,12 @@ inline bool whole_in_half(const ModelFacts& facts, const Keeping& keeping) {
 
 /// Bytes of all parameters in the types that they are gathered in.
 double gathered_bytes(const ModelFacts& facts, const Keeping& keeping);
-/// Of those of some units of it.
+/// The gathered bytes of some of its units.
 double gathered_bytes(const ModelFacts& facts, const Keeping& keeping,
                       std::span<const UnitFacts> units);
 
-/// What a step takes to read and write a shard of so many elements where its states or parameters
-/// are on a disk: these for each gather and, updated, once.
+/// The seconds of a step to read and write a shard of so many elements if its states or parameters
+/// are on a disk: parameters once for each gather and, updated, once more.
 inline double disk_seconds(const ModelFacts& facts, const Keeping& keeping, double elements,
                            double gathers) {
   double each = 0;  // bytes
@@ -123,7 +124,7 @@ inline double disk_seconds(const ModelFacts& facts, const Keeping& keeping, doub
   return elements * each / kDiskBytesPerS;
 }
 
-/// The optimizer's state for so many elements: of what is on a disk, its window.
+/// The optimizer's state for so many elements: for a state on a disk, its window.
 inline double states_bytes(const ModelFacts& facts, const Keeping& keeping, double elements) {
   const double bytes = facts.state_bytes * elements;
   return keeping.optimizer == Place::Disk ? std::min(bytes, kDiskWindow) : bytes;
@@ -147,7 +148,7 @@ struct InFlight {
 
 struct StageLoad {
   double replicas = 1;
-  double shard = 1 / replicas;  ///< its part of what they have in shards, 0…1
+  double shard = 1 / replicas;  ///< its fraction of their shards, 0…1
   double at_once = 1;           ///< samples of a micro-batch that this device computes
   InFlight in_flight = {};
   Keeping keeping = {};  ///< level over the replicas
@@ -159,20 +160,21 @@ struct StageLoad {
 
 using parallel::schedule::UnitRange;
 
-/// Most micro-batches whose activations stage `stage` has (schedule.h), of a shape without windows.
-/// Micro-batches that the schedule cannot run count as the next that it can.
+/// The most micro-batches whose activations stage `stage` has (schedule.h), in a shape without
+/// windows. Micro-batches that the schedule cannot run count as the next that it can.
 InFlight in_flight(parallel::schedule::Kind kind, int stage,
                    const parallel::schedule::Shape& shape);
 
-/// Of the `pieces` of the model that one device has, by kind, at their peak: parameters, gradients
-/// (those of earlier micro-batches wait), states, buckets of replicas or gradients on their way,
-/// and activations: of all micro-batches in flight what forward leaves, what a unit or a group of
-/// units that is computed again needs for a time, what autocast copies of parameters and the
-/// copies' gradients. The last piece of the model has tensors that units before it use, too.
+/// The memory, by kind, of the `pieces` of the model that one device has, at their peak:
+/// parameters, gradients (those of earlier micro-batches wait), states, buckets of replicas or
+/// gradients on their way, and activations. These are the outputs of forward of all micro-batches
+/// in flight, the needs for a time of a unit, or of a group computed again, autocast's copies of
+/// parameters, and the copies' gradients. The last piece of the model has tensors that units before
+/// it use, too.
 MemoryUse stage_use(const ModelFacts& facts, std::span<const UnitRange> pieces,
                     const StageLoad& load);
-/// Elements that a device with these pieces has of other devices' units: what those before the last
-/// piece of the model share with it.
+/// Elements that a device with these pieces has of other devices' units: the tensors that earlier
+/// pieces share with the last piece of the model.
 double tied_elements(const ModelFacts& facts, std::span<const UnitRange> pieces);
 
 /// A device that is to have a stage.
@@ -180,12 +182,12 @@ struct StageDevice {
   const ModelFacts* facts = nullptr;
   StageLoad load = {};
   double room = 0;                                             ///< bytes
-  double host_room = std::numeric_limits<double>::infinity();  ///< of what it keeps on its host
+  double host_room = std::numeric_limits<double>::infinity();  ///< for data on its host
   friend bool operator==(const StageDevice&, const StageDevice&) = default;
 };
 
 /// Whether all of these have room for the units [begin, end), or, interleaved, for as many pieces
-/// like that as they have, of which one is at work at a time: for every end from begin + 1 on.
+/// like that as they have, with one at work at a time: for every end from begin + 1 on.
 std::vector<bool> fitting_ends(std::span<const StageDevice> devices, std::size_t begin);
 
 }  // namespace bimetal::plan

@@ -10,8 +10,8 @@
 namespace bimetal::plan {
 namespace {
 
-/// Of a rank whose needs grow with its shard: the largest one for which there is room; with
-/// copies its own and the copied one together, which need no more than if both were its own.
+/// The largest shard that a rank has room for, as its needs grow with the shard. With copies: its
+/// own and the copied shard together, which need no more than if both were its own.
 double largest_shard(const MemoryInput& input, const RankMemory& rank, const Room& room) {
   const auto own = asked_of(input, rank);
   const auto fits = [&](double shard) {
@@ -82,8 +82,8 @@ std::vector<double> shards_by_room(const MemoryInput& input) {
     const double middle = (too_little + enough) / 2;
     (sum(largest_shards(input, rooms, middle)) < 1 ? too_little : enough) = middle;
   }
-  // In thousandths of an equal shard: what is free differs a little from moment to moment, and
-  // equal devices should have equal shards.
+  // In thousandths of an equal shard: free memory differs a little from moment to moment, and equal
+  // devices should have equal shards.
   const double steps = 1000.0 * static_cast<double>(rooms.size());
   auto shards = largest_shards(input, rooms, enough);
   for (auto& shard : shards) {

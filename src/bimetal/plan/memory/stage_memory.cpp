@@ -16,13 +16,14 @@ namespace {
 struct Group {
   std::size_t units = 0;
   double input = 0, saved = 0;  ///< of a micro-batch
-  double beyond = 0;            ///< the most that one needs for a time, beside what all have saved
+  double beyond = 0;            ///< the most that one needs for a time, beside all saved
+                                ///< tensors
   double again = 0;      ///< the most that all need where they are computed again, but gradients
   double gradients = 0;  ///< of its parameters, which then come together
   double copies = 0;     ///< of its parameters
 };
 
-/// Goes through a device's units in their order and adds up what they come to.
+/// Goes through a device's units in their order and adds up their memory.
 class StageWalk {
  public:
   StageWalk(const ModelFacts& facts, const StageLoad& load) : facts_(facts), load_(load) {
@@ -57,7 +58,8 @@ class StageWalk {
     ++next_;
   }
 
-  /// Of all pieces that were walked through, or, of one, of as many like it as the device has.
+  /// The memory of all pieces walked through or, for one piece, of as many like it as the device
+  /// has.
   MemoryUse use() const {
     const auto& keeping = load_.keeping;
     const double pieces = closed_.empty() ? static_cast<double>(chunks()) : 1;
@@ -86,7 +88,7 @@ class StageWalk {
     return moments.empty() ? 1 : moments.front().size();
   }
 
-  /// What one micro-batch leaves in the open piece.
+  /// The bytes that one micro-batch leaves in the open piece.
   double left() const { return kept_ + open_.input + open_.saved; }
 
   /// Most that all in flight have left in all pieces.
@@ -152,18 +154,18 @@ class StageWalk {
     open_.copies += copies;
   }
 
-  /// Of the same size as copies are their gradients, which are cast to the parameters' type one by
-  /// one in the first micro-batch that uses a copy. In later ones autograd, which goes by the age
-  /// of what it has noted, leaves all of them to the end. Units that are computed again make their
-  /// own. Where parameters come in half there are no copies.
+  /// The gradients of copies are of the same size. In the first micro-batch that uses a copy they
+  /// are cast to the parameters' type one by one. In later ones autograd leaves all of them to the
+  /// end, because it goes by the age of its notes. Units that are computed again make their own.
+  /// Where parameters come in half there are no copies.
   double copied(const Group& group) const {
     return load_.keeping.level > 2 && facts_.alike ? 0 : 2 * group.copies;
   }
 
-  /// What a piece needs for a time. By the time that a group is computed again what the last one
-  /// has saved of that micro-batch is gone, but for the output, and its gradient is there. So are
-  /// its copies: each further micro-batch in flight has its own, since computing again drops those
-  /// that autocast remembers (task/segments.cpp).
+  /// The memory that a piece needs for a time. When a group is computed again, the last group's
+  /// saved tensors of that micro-batch are gone, except for the output. The output's gradient is
+  /// there, and so are the last group's copies: each further micro-batch in flight has its own,
+  /// since computing again drops those that autocast remembers (task/segments.cpp).
   double passing() const {
     const bool hands_on = next_ > 0 && next_ < facts_.units.size();
     const double output = hands_on ? facts_.units[next_ - 1].output.at(load_.at_once) : 0;
@@ -187,11 +189,11 @@ class StageWalk {
     open_ = {};
   }
 
-  /// `own`: bytes of what this stage alone has; `all`: with what others have, too.
+  /// `own`: bytes that this stage alone has; `all`: including those that others have, too.
   double on_their_way(double own, double all) const {
     if (load_.keeping.level == 0) return load_.replicas > 1 ? all : 0;
     if (load_.keeping.level > 1) return (1 + kFlatsSent) * largest_flat_;
-    // Gradients wait whole, until they are in a flat tensor; of those that are sent there are sums.
+    // Gradients wait whole, until they are in a flat tensor; gradients that were sent have sums.
     const double sums = load_.replicas > 1 ? kFlatsSent * load_.shard : 0;
     return std::min(own, (1 + sums) * largest_flat_);
   }
@@ -202,12 +204,12 @@ class StageWalk {
   std::size_t next_ = 0;
   double own_ = 0, shared_ = 0;          ///< elements
   double tied_ = 0;                      ///< elements that other devices' units before share
-  double whole_ = 0;                     ///< bytes of what is own, as a step has it
+  double whole_ = 0;                     ///< bytes of its own, as a step has them
   double frozen_ = 0, tied_frozen_ = 0;  ///< bytes
   double shared_frozen_ = 0;             ///< of these, what further units use, too
   double open_flat_ = 0, largest_flat_ = 0;
   double behind_ = 0;  ///< bytes of copies for the next unit and those behind it, as measured
-  std::vector<double> closed_;  ///< what a micro-batch leaves in each piece before the open one
+  std::vector<double> closed_;  ///< left by a micro-batch in each piece before the open one
   double kept_ = 0;             ///< and in that, but for the open group
   double copies_ = 0;           ///< and their gradients, likewise
   double again_ = 0;    ///< the most that a group of this piece needs that is computed again
@@ -224,7 +226,7 @@ InFlight in_flight(schedule::Kind kind, int stage, const schedule::Shape& shape)
     case schedule::Kind::zero_bubble: return std::min(shape.micro_batches, shape.stages);
     case schedule::Kind::interleaved: break;
   }
-  // A stage is less than two rounds ahead, and what it has recurs from round to round.
+  // A stage is less than two rounds ahead, and its contents recur from round to round.
   auto some = shape;
   some.micro_batches = std::min(
       schedule::micro_batches_near(kind, shape.stages, shape.micro_batches), 4 * shape.stages);

@@ -23,7 +23,8 @@ struct MeshDevice {
   std::size_t facts = 0;     ///< which of the measured facts are of a device like it
   double slower = 1;         ///< factor on their seconds
   bool keeps_freed = false;  ///< memory of freed tensors, where there is room (kept_beside)
-  bool is_host = false;      ///< a CPU: what it sends within its host its own cores copy and add
+  bool is_host = false;      ///< a CPU: its own cores copy and add the data sent within its
+                             ///< host
   int parts = 1;             ///< devices that it stands for, each with a part of its tensors
 };
 
@@ -33,7 +34,7 @@ struct HostLinks {
   LinkSpeed uplink = {};  ///< of the host, in each direction, whatever its devices do at a time
 };
 
-/// What is between devices: two levels (devices of a host, hosts), or every pair as measured.
+/// The links between devices: two levels (devices of a host, hosts), or every pair as measured.
 struct Network {
   std::vector<HostLinks> hosts = {};
   std::vector<LinkSpeed> pairs = {};  ///< [from · n + to]; empty: two levels
@@ -61,8 +62,8 @@ class Cluster {
                       std::span<const double> bytes) const;
 
   /// An all-reduce of `bytes`: a ring within a host; between hosts the sums of each host's devices,
-  /// by a ring or a tree, whichever is faster (ring_seconds(); a tree takes 2·⌈log₂ n⌉ rounds of
-  /// all bytes). Measured pairs: a ring over the slowest link.
+  /// by the faster of a ring and a tree (ring_seconds(); a tree takes 2·⌈log₂ n⌉ rounds of all
+  /// bytes). Measured pairs: a ring over the slowest link.
   double all_reduce_seconds(std::span<const int> members, double bytes) const;
 
  private:
@@ -79,7 +80,7 @@ struct DescribedCluster {
   std::int64_t global_batch = 0;         ///< of its [model]; 0: the job's
 };
 
-/// Error(InvalidArgument) naming `origin`, the line and what is wrong with it.
+/// Error(InvalidArgument) naming `origin`, the line and its fault.
 DescribedCluster parse_cluster(std::string_view text, const std::string& origin);
 
 /// Error(System) where it cannot be read.
@@ -91,7 +92,7 @@ struct TransformerSizes {
   std::int64_t layers = 12, width = 768, context = 1024, vocabulary = 50257;
   std::int64_t heads = 0;    ///< 0: of 64 numbers each
   int element_bytes = 4;     ///< of parameters and gradients
-  int activation_bytes = 4;  ///< of what is computed
+  int activation_bytes = 4;  ///< of computed values
   double state_bytes = 8;    ///< of the optimizer for each parameter
 };
 
@@ -101,7 +102,7 @@ struct TransformerSizes {
 /// saves 16 numbers for each token and element of the width, its attention being computed again in
 /// backward (Korthikanti et al., MLSys 2023, §4.1, less the dropout masks); the head two for each
 /// logit, and three while it runs. In parts, 4 of a block's 16 numbers stay whole on each rank (the
-/// inputs of normalisations and of what is cut by columns: §4.2 there), and its input is summed
+/// inputs of normalisations and of matrices cut by columns: §4.2 there), and its input is summed
 /// twice in forward and in backward (Shoeybi et al. 2019, §3).
 ModelFacts transformer_facts(const TransformerSizes& sizes);
 

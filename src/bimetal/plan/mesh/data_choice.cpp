@@ -111,7 +111,7 @@ class DataChooser {
     return on_.input.micro_batch > 0 ? std::min(on_.input.micro_batch, samples) : samples;
   }
 
-  /// Of so many samples, in micro-batches of at most `limit`, which are alike.
+  /// The memory for so many samples, in equal micro-batches of at most `limit`.
   double needed_for(std::size_t i, std::int64_t count, double limit) const {
     const auto samples = static_cast<double>(count);
     const double pieces = std::max(1.0, std::ceil(samples / limit));
@@ -148,8 +148,8 @@ class DataChooser {
     return kept_elements(i) * facts(i).update_s * device(i).slower;
   }
 
-  /// Of the computation: what is sent while it goes on takes none of it, unless CPUs of one host
-  /// pass it on in memory, which their own cores do.
+  /// The computing time that hides communication. Sending takes none of it, unless CPUs of one host
+  /// pass data on in memory: their own cores do that.
   double hiding() const {
     const bool by_cores = std::ranges::any_of(devices_, [&](int d) {
       const auto& device = on_.cluster.device(d);

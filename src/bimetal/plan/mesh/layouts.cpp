@@ -163,7 +163,7 @@ void every_grouping(Groups& groups, const std::vector<int>& left, std::size_t te
   }
 }
 
-/// One after the other; what is left over has none.
+/// One after the other; left-over devices are in no group.
 void add_groups(const std::vector<int>& devices, std::size_t tensor, Groups& groups) {
   for (std::size_t i = 0; i + tensor <= devices.size(); i += tensor) {
     const auto first = devices.begin() + static_cast<std::ptrdiff_t>(i);
@@ -171,7 +171,7 @@ void add_groups(const std::vector<int>& devices, std::size_t tensor, Groups& gro
   }
 }
 
-/// Of all hosts as many groups as leave a device, and of the fastest host alone.
+/// As many groups as leave a device over, from all hosts and from the fastest host alone.
 std::vector<Groups> groups_of_hosts(const std::vector<int>& devices, const Cluster& cluster,
                                     std::size_t parts) {
   std::vector<std::vector<int>> hosts;

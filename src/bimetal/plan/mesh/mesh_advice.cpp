@@ -41,7 +41,7 @@ std::string lacks(const Cluster& cluster, const MeshChoice& choice) {
                      bytes_text(choice.missing_bytes));
 }
 
-/// Of what a step takes beyond the work of its devices, the largest part.
+/// The largest part of a step's time beyond the work of its devices.
 std::string where_time_goes(const MeshChoice& choice) {
   constexpr double kTelling = 0.1;  // of a step
   if (choice.summed_s > kTelling * choice.step_s) {
@@ -73,7 +73,7 @@ std::string replica_name(const Cluster& cluster, const MeshChoice& choice, std::
   return fmt::format("{}", fmt::join(names, " + "));
 }
 
-/// "0 to 3", of several pieces "0 to 3 and 8".
+/// "0 to 3", or with several pieces "0 to 3 and 8".
 std::string units_of(const MeshStage& stage) {
   std::vector<std::string> ranges;
   for (const auto& [begin, end] : stage.pieces) {
@@ -129,7 +129,7 @@ std::string weights_text(const std::vector<double>& weights, std::string_view be
   return fmt::format("{}", fmt::join(texts, between));
 }
 
-/// Of parts that stages have, each once.
+/// The numbers of parts that stages have, each once.
 std::vector<std::vector<double>> weights_in(const MeshChoice& choice) {
   std::vector<std::vector<double>> all;
   for (const auto& stage : choice.stages) {

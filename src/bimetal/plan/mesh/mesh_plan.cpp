@@ -17,7 +17,7 @@ namespace {
 namespace schedule = parallel::schedule;
 
 constexpr std::ptrdiff_t kMostPipelines = 3;  // in a list of the best
-constexpr std::ptrdiff_t kMostInParts = 2;    // likewise, of those with as many on all stages
+constexpr std::ptrdiff_t kMostInParts = 2;    // likewise, with as many on all stages
 constexpr int kMostParts = 8;
 constexpr int kEveryNumber = 16;  // devices; of more, numbers of parts are powers of two
 
@@ -51,8 +51,8 @@ bool search_groups(const MeshProblem& on, std::vector<TensorGroup> groups, Found
   return fits;
 }
 
-/// Of all numbers of parts, and with devices beside the groups that have tensors whole, in stages
-/// of their own.
+/// Tries all numbers of parts, also with devices beside the groups, which have tensors whole, in
+/// stages of their own.
 void search_parts(const MeshProblem& on, FoundMeshes& found) {
   const auto search = [&](const Groups& groups, const std::vector<int>& whole) {
     for (const auto& weights : weights_to_try(on, {.parts_by_speed = true}, groups)) {
@@ -83,8 +83,8 @@ bool has_own_parts(const MeshChoice& choice) {
   return std::ranges::min(choice.parts()) < choice.most_parts();
 }
 
-/// What is one kind of plan: of each the best is shown. With tensors in parts, of which few are,
-/// the level is whichever is best.
+/// The kind of a plan: the best of each kind is shown. With tensors in parts, of which there are
+/// few plans, the best level is taken.
 auto kind_of_plan(const MeshChoice& choice) {
   const int level = has_parts(choice) ? 0 : choice.keeping.level;
   return std::tuple(choice.scheme, level, choice.stages.size(), choice.even,
@@ -112,7 +112,7 @@ MeshPlan sort_out(FoundMeshes found, std::size_t most) {
                       : choice.scheme == Scheme::Pipeline ? pipelines < kMostPipelines
                                                           : true;
     const bool few = std::ssize(list) - parts < static_cast<std::ptrdiff_t>(most);
-    // What one device does alone is what all others are compared with.
+    // All others are compared with one device alone.
     const bool always = has_parts(choice) || choice.scheme == Scheme::Alone;
     if (room && (few || always)) list.push_back(std::move(choice));
   }

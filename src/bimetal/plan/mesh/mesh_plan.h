@@ -1,7 +1,7 @@
 #pragma once
 // Which devices train a model, and how: the best of one device alone, data parallelism, ZeRO,
 // pipelines and tensor parallelism over some or all devices, by simulating a step of each. Pure;
-// docs/plan_model.md says what is searched.
+// docs/plan_model.md describes the search.
 
 #include <algorithm>
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace bimetal::plan {
 
-/// What goes between stages where it is shortened (docs/compression.md).
+/// The bytes between stages where activations are compressed (docs/compression.md).
 struct ActivationBytes {
   double sent = 1;            ///< of each byte that a unit gives
   bool within_hosts = false;  ///< between two devices of a host, too
@@ -40,7 +40,7 @@ struct MeshInput {
   std::size_t most = 6;             ///< plans to return, beside those with tensors in parts
 };
 
-/// What is planned, and for which devices, both of which outlive it.
+/// The problem: a model and the devices for it. Both must outlive it.
 struct MeshProblem {
   const MeshInput& input;
   const Cluster& cluster;
@@ -50,20 +50,20 @@ struct MeshProblem {
   std::size_t units() const { return input.facts.front().units.size(); }
 };
 
-/// Whether all of these, of which there is one at least, are the same: numbers of stages, say.
+/// Whether all of these, at least one, are the same: numbers of stages, for example.
 template <typename Value>
 bool all_alike(const std::vector<Value>& values) {
   return std::ranges::all_of(values, [&](const Value& value) { return value == values.front(); });
 }
 
-/// Who is in which stage, in the order of the stages.
+/// The devices of each stage, in the order of the stages.
 using Layout = std::vector<std::vector<int>>;
 
 /// Whether a device of each stage has a pipeline with those of all others: all stages have as many,
 /// and these as many parts or one each.
 bool is_box(const Cluster& cluster, const Layout& layout);
 
-/// Devices that one pipeline's micro-batches go through: of a box one of each stage, else all.
+/// Devices that one pipeline's micro-batches go through: one of each stage in a box, otherwise all.
 int in_line(const Cluster& cluster, const Layout& layout);
 
 using parallel::schedule::UnitRange;
@@ -84,19 +84,19 @@ struct MeshStage {
 /// Tensor: without stages. A pipeline's stages may have tensors in parts, too.
 enum class Scheme { Alone, Data, Pipeline, Tensor };
 
-/// A way to train, and what a step of it comes to.
+/// A way to train, and the forecast of its step.
 struct MeshChoice {
   Scheme scheme = Scheme::Alone;
   std::vector<MeshStage> stages = {};  ///< one but for pipelines
-  Keeping keeping = {};  ///< level (pipelines: of each stage's replicas), recomputation
+  Keeping keeping = {};  ///< level (pipelines: that of each stage's replicas), recomputation
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
   int chunks = 1;         ///< pieces of each stage: 1 but for interleaved
   bool even = true;       ///< is_box() of its stages
-  int micro_batches = 1;  ///< of each replica; where stages are not even, of all together
+  int micro_batches = 1;  ///< of each replica; if stages are not even, of all together
 
   double step_s = 0;
   double compute_s = 0;  ///< of the busiest device
-  double waiting_s = 0;  ///< of that device: what is left of the step
+  double waiting_s = 0;  ///< of that device: the rest of the step
   double bubble = 0;     ///< part of all devices' time in which nothing is computed
   double sent_s = 0;     ///< gradients and parameters on their way, hidden or not
   double summed_s = 0;   ///< of compute_s: sums of activations over the devices that have parts
@@ -119,20 +119,20 @@ struct MeshChoice {
   std::vector<std::size_t> replicas() const;
   std::vector<std::size_t> parts() const;
   std::size_t most_parts() const { return std::ranges::max(parts()); }
-  /// Of its devices, in their order, what the model needs of each: peaks, and what is missing.
+  /// Takes the model's needs on each of its devices, in their order: peaks, and missing memory.
   void take_peaks(const Cluster& cluster, const std::vector<double>& needed);
-  /// What train.micro_batch has to be, since without stages a step whose parts do not fit cannot be
-  /// made again in smaller ones; 0: what a run takes by itself.
+  /// The value that train.micro_batch must have, since without stages a step whose parts do not fit
+  /// cannot be repeated in smaller ones. 0: a run finds it by itself.
   std::int64_t most_at_once() const;
 };
 
-/// What a job asks for, as it is written.
+/// The mesh that a job asks for, as it is written.
 struct AskedMesh {
   std::optional<MeshChoice> choice = {};
   std::string reason = {};  ///< without a choice: why it was not planned
 };
 
-/// The best in another precision, which changes what is computed.
+/// The best in another precision, which changes the results.
 struct LowerPrecision {
   std::string name = {};  ///< of train.precision
   MeshChoice best = {};
@@ -140,7 +140,8 @@ struct LowerPrecision {
 
 struct MeshPlan {
   std::optional<AskedMesh> asked = {};  ///< nothing: no job asks
-  std::vector<MeshChoice> best;         ///< that fit, the fastest first; of each kind of plan one
+  std::vector<MeshChoice> best;         ///< that fit, the fastest first; one of each kind of
+                                        ///< plan
   std::vector<MeshChoice> others;       ///< the fastest of those that do not fit
   std::optional<LowerPrecision> lower = {};  ///< nothing: not measured, or nothing fits
   std::size_t tried = 0;
@@ -164,19 +165,19 @@ std::string describe(const Cluster& cluster, const MeshChoice& choice);
 /// The job file's keys that ask for it, whatever else a job has: "mesh.stages=2, mesh.cuts=[7]", ….
 std::string keys_of(const MeshChoice& choice);
 
-/// Of a choice with tensors in parts: "sums of activations take 12.0 ms of a step, over a link of
+/// For a choice with tensors in parts: "sums of activations take 12.0 ms of a step, over a link of
 /// 4.1 Gbit/s".
 std::string sums_text(const MeshChoice& choice);
 
-/// Why `choice` is not the one to take: what it lacks, or where its time goes. `best`: nullptr
-/// where nothing fits.
+/// Why `choice` is not the one to take: the memory that it lacks, or where its time goes. `best`:
+/// nullptr if nothing fits.
 std::string why_not(const Cluster& cluster, const MeshChoice& choice, const MeshChoice* best);
 
 /// How a choice in another precision compares with the best in the job's own; nullptr: nothing fits
 /// in that.
 std::string beside(const MeshChoice& other, const MeshChoice* best);
 
-/// What to do, and by how much it is better: lines.
+/// The advice, and how much it gains: lines.
 std::string mesh_advice(const Cluster& cluster, const MeshPlan& plan);
 
 // A picture of a step: which device computes what, and when.

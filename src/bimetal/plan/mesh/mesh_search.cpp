@@ -52,7 +52,7 @@ class Search {
   void alone() {
     double slowest = -1;
     for (const int device : fastest_first_) {
-      // Of alike ones, the first.
+      // Among equal devices, the first.
       const double seconds = seconds_per_sample(on_, device, 1);
       if (seconds == slowest) continue;
       slowest = seconds;
@@ -110,7 +110,7 @@ class Search {
     return std::nullopt;
   }
 
-  /// Slow, and what is left where nothing else fits.
+  /// Slow, and the last choice if nothing else fits.
   MeshChoice with_states_on_disk(const Layout& layout, MeshChoice best) {
     if (!on_.input.offloads || most_level_ < 1) return best;
     for (const std::size_t recomputed : {std::size_t{0}, std::size_t{1}}) {
@@ -221,8 +221,8 @@ class Search {
     return std::move(*best);
   }
 
-  /// Stages of several pieces are cut anew. Of micro-batches fewer may do, and larger ones: the
-  /// formula says which number is better.
+  /// Stages of several pieces are cut anew. Fewer and larger micro-batches may do: the formula says
+  /// which number is better.
   std::optional<MeshChoice> in_way(const MeshChoice& one, const WayThrough& way) {
     auto same = one;
     same.schedule = way.schedule;

@@ -23,18 +23,18 @@ namespace bimetal::plan {
 std::optional<MeshChoice> choose_data(const MeshProblem& on, const std::vector<int>& devices,
                                       const Keeping& keeping, bool may_idle = false);
 
-/// Units that were measured one by one, so that all of them together take what a whole step does
-/// of so many samples, so many of them at once: seconds, without an update. Nothing of what is not
-/// known.
+/// Units that were measured one by one, scaled so that all of them together take as long as a whole
+/// step of so many samples, so many of them at once: seconds, without an update. Unknown figures
+/// stay as they are.
 void take_whole_step(ModelFacts& facts, double step_s, double samples, double at_once);
 
-/// Of what is in shards, the part of each of these devices: in proportion to their memory.
+/// The fraction of shards for each of these devices: in proportion to their memory.
 std::vector<double> shards_by_memory(const Cluster& cluster, const std::vector<int>& devices);
 
 /// Seconds for each sample of a step on this device, when so many are computed at once.
 double seconds_per_sample(const MeshProblem& on, int device, double at_once);
 
-/// All devices, by what a single sample takes.
+/// All devices, by the time of a single sample.
 std::vector<int> fastest_first(const MeshProblem& on);
 
 // The time and memory of a step of one pipeline.
@@ -53,29 +53,29 @@ struct PipelineOptions {
 /// other, rising: powers of two, and what leaves a bubble from half of a step to a tenth.
 std::vector<int> micro_batch_counts(int in_line, std::int64_t most);
 
-/// In which order micro-batches go through the stages.
+/// The order in which micro-batches go through the stages.
 struct WayThrough {
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
   int chunks = 1;
 };
 
-/// Those that are worth simulating for these stages of a model of so many units, of which is kept
-/// what `keeping` says; the first is to be taken unless another is clearly faster.
+/// Those that are worth simulating for these stages of a model of so many units, kept as `keeping`
+/// says; the first is to be taken unless another is clearly faster.
 std::vector<WayThrough> ways_worth_a_try(const Cluster& cluster, const Keeping& keeping,
                                          const Layout& layout, std::size_t units);
 
 /// Cuts the model for these stages (schedule/cut.h) and predicts the step by plain_bound and the
-/// exchanges behind it. Where no cut fits into memory, the one that is fastest without regard to
-/// it, with what is missing. Nothing for fewer units than pieces, micro-batches without a sample
-/// for every device, cuts that cannot be, or interleaved stages that are no box, or whose number
-/// does not divide the micro-batches.
+/// exchanges behind it. If no cut fits into memory, it takes the one that is fastest without regard
+/// to it, and notes the missing memory. Nothing for fewer units than pieces, micro-batches without
+/// a sample for every device, cuts that cannot be, or interleaved stages that are no box, or whose
+/// number does not divide the micro-batches.
 std::optional<MeshChoice> choose_cut(const MeshProblem& on, const Layout& layout,
                                      const PipelineOptions& options);
 
 /// The same choice with its step simulated, action by action.
 MeshChoice simulated(const MeshProblem& on, MeshChoice choice);
 
-/// Its peak on each device, and what one lacks.
+/// Its peak on each device, and the memory that one lacks.
 void take_memory(const MeshProblem& on, MeshChoice& choice);
 
 /// Clusters of up to so many devices are searched through: every order of every part of them.
@@ -85,10 +85,10 @@ inline constexpr int kSearchedThrough = 4;
 /// two or more as stages of one device each or of any number; those that are alike once. Beyond:
 /// the 2, 3, … fastest and the ones with most memory as stages, in the order of their speed, memory
 /// and hosts, either way; and boxes of them, in which either the stages or the replicas are alike.
-/// Of more than 16 devices not every number of them is tried, but those at which a kind of device
-/// ends, and powers of two, and in the order of speed, memory or hosts alone. Of up to 16 also one
-/// stage for each host, and for each kind of device. Without `any_number`, of more than
-/// kSearchedThrough devices, orders are of all of them.
+/// With more than 16 devices not every number of them is tried, but those at which a kind of device
+/// ends, and powers of two, and only in the order of speed, memory or hosts. With up to 16 also one
+/// stage for each host, and one for each kind of device. Without `any_number`, orders of more than
+/// kSearchedThrough devices have all of them.
 std::vector<Layout> layouts_of(const Cluster& cluster, const std::vector<int>& fastest_first,
                                std::size_t units, bool any_number = true);
 
@@ -106,8 +106,8 @@ std::vector<Layout> neighbours_of(const Layout& layout);
 using Groups = std::vector<std::vector<int>>;
 
 /// Ways to form groups of `tensor` devices, the faster first in each. Up to kSearchedThrough
-/// devices: every one. Beyond: of each host those that are alike; and of up to 16 devices also
-/// whichever come next in the order of speed, wherever they are.
+/// devices: every one. Beyond: equal devices of each host; and with up to 16 devices also devices
+/// that are next in the order of speed, wherever they are.
 std::vector<Groups> groupings_of(const Cluster& cluster, const std::vector<int>& fastest_first,
                                  std::size_t tensor);
 
@@ -117,9 +117,9 @@ struct GroupsBeside {
   std::vector<int> whole = {};
 };
 
-/// Ways to form such, in which the devices of a group are of one host, and of those that are alike
-/// one: up to kSearchedThrough devices every one, beyond of all hosts, and of the fastest that has
-/// so many devices, as many groups as leave a device whole.
+/// Ways to form such groups from devices of one host each, and one of those that are alike. With up
+/// to kSearchedThrough devices these are all ways. Beyond, as many groups as leave a device whole:
+/// from all hosts, and from the fastest host with so many devices.
 std::vector<GroupsBeside> groupings_beside(const Cluster& cluster,
                                            const std::vector<int>& fastest_first,
                                            std::size_t parts);
@@ -129,7 +129,8 @@ bool in_one_host(const Cluster& cluster, const std::vector<int>& group);
 /// How many devices of a sorted list are worth trying.
 std::vector<std::size_t> counts_of(const Cluster& cluster, const std::vector<int>& sorted);
 
-/// What fits before what does not, then the faster; of what does not, what lacks least.
+/// Meshes that fit come before those that do not, then the faster one. Among those that do not fit,
+/// the one that lacks least.
 bool better(const MeshChoice& a, const MeshChoice& b);
 
 struct FoundMeshes {
@@ -137,15 +138,15 @@ struct FoundMeshes {
   std::size_t tried = 0;
 };
 
-/// Each device alone, data parallelism and its levels of ZeRO up to `most_level`, pipelines: of
-/// each kind those that are worth a look, in no order.
+/// Each device alone, data parallelism and its levels of ZeRO up to `most_level`, pipelines: those
+/// of each kind that are worth a look, in no order.
 FoundMeshes search_meshes(const MeshProblem& on, int most_level);
 
 // How many stages a job's devices form, and how many share each tensor, if the job leaves that
 // open. All devices take part, in their order, which is a smaller question than that of
 // mesh_plan.h. Pure.
 
-/// What the job says of it.
+/// The job's settings for it.
 struct StagesWish {
   int stages = 0;                                ///< 0: any number
   int replicas = 0;                              ///< of each stage; 0: any number
@@ -153,12 +154,13 @@ struct StagesWish {
   std::vector<std::size_t> cuts = {};  ///< units that pieces but the first begin with; empty: any
   int tensor = 1;  ///< devices that have a replica's tensors in parts; 0: any number
   std::vector<std::size_t> stage_tensor = {};  ///< or a number for each stage
-  /// Of these parts; empty: equal ones, or by speed (and where that does not fit, by memory, too).
+  /// The weights of parts; empty: equal ones, or by speed (and where that does not fit, by memory,
+  /// too).
   std::vector<double> tensor_weights = {};
   bool parts_by_speed = false;
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
   int chunks = 1;                  ///< pieces of each stage: 1 but for interleaved
-  bool any_schedule = false;       ///< whichever is fastest in their place
+  bool any_schedule = false;       ///< the fastest one in their place
   int micro_batches = 0;           ///< 0: as many as a run takes by itself
   bool any_micro_batches = false;  ///< or then as many as are fastest
   Keeping keeping = {};   ///< level (pipelines: 0 to 3 of each stage's replicas), recomputation
@@ -168,19 +170,20 @@ struct StagesWish {
   bool own_parts = true;           ///< nor with parts of their own number
 };
 
-/// Data parallelism, and of each number of stages the fastest: as many replicas of each where that
-/// divides the devices, or, of up to eight devices, any numbers, of which the four that are best by
-/// the formula are looked at closely; cut where that is best, unless the wish says where. The same
-/// for every number of parts that divides the devices, neighbours having them, and, of up to eight
-/// devices, for stages of one each, of which some are such neighbours of one host.
-/// The one to take comes first: the fastest that fits, or that which lacks least; of those that are
-/// alike within kWorthwhile the one with the fewest parts, then stages. Empty if none can be.
+/// Data parallelism, and the fastest way for each number of stages. Stages have as many replicas
+/// each if that divides the devices. With up to eight devices they may have any numbers, and the
+/// four best by the formula are simulated. They are cut at the best place, unless the wish says
+/// where. The same for every number of parts that divides the devices, with neighbours as parts.
+/// With up to eight devices also for stages of one device each, some of them such neighbours on one
+/// host. The one to take comes first: the fastest that fits, or the one that lacks least. Among
+/// equals within kWorthwhile it is the one with the fewest parts, then stages. Empty if there is
+/// none.
 std::vector<MeshChoice> choose_stages(const MeshProblem& on, const StagesWish& wish);
 
 // The best pipeline of given stages for a job, where the job leaves something open: schedules,
 // numbers of micro-batches, weights of parts.
 
-/// Of more devices not every division into stages is looked at.
+/// With more devices not every division into stages is tried.
 inline constexpr int kDividedFreely = 8;
 
 /// Whether `a` is to be taken though `b` comes first: it fits and the other does not, or lacks
@@ -195,8 +198,8 @@ std::optional<MeshChoice> pipeline_of(const MeshProblem& on, const StagesWish& w
 /// by itself and in four times as many, since short ones suit layouts of unlike stages.
 std::optional<MeshChoice> at_a_glance(const MeshProblem& on, StagesWish wish, const Layout& layout);
 
-/// Of the parts of groups of as many devices each, in the order in which they are to be tried;
-/// none: the wish has weights for another number of them.
+/// The weights of parts of groups with as many devices each, in the order in which to try them.
+/// None: the wish has weights for another number of parts.
 std::vector<std::vector<double>> weights_to_try(const MeshProblem& on, const StagesWish& wish,
                                                 const Groups& groups);
 

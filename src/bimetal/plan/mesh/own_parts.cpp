@@ -31,8 +31,8 @@ std::vector<Groups> groups_by_stage(const Counts& parts, const Counts& replicas)
   return stages;
 }
 
-/// Stages of one device, and of `parts` neighbours of one host, that have all devices from `next`
-/// on: of each the number of its devices.
+/// All sequences of stages with one device, or with `parts` neighbours of one host, over the
+/// devices from `next` on: each stage's number of devices.
 void sequences_from(const Cluster& cluster, std::size_t parts, std::size_t next, Counts& stages,
                     std::vector<Counts>& found) {
   const auto count = static_cast<std::size_t>(cluster.size());

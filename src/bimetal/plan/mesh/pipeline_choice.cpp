@@ -50,7 +50,7 @@ class Chooser {
     if (!cut()) return std::nullopt;
     const bool replicas =
         std::ranges::any_of(layout_, [](const auto& stage) { return stage.size() > 1; });
-    // What a replica's slowest stage is, is known only now.
+    // Only now is it known which stage of a replica is the slowest.
     if (replicas) {
       deal(on_.input, stage_speeds(), choice_);
       if (!worth_while() || !cut()) return std::nullopt;
@@ -155,7 +155,7 @@ std::vector<WayThrough> ways_worth_a_try(const Cluster& cluster, const Keeping& 
   using schedule::Kind;
   // All forwards first keep every activation, but wait for slow links less often.
   std::vector<WayThrough> ways = {{Kind::one_f_one_b}, {Kind::gpipe}};
-  // Where activations are computed again, they would be so for each part of a backward.
+  // Recomputed activations would be computed for each part of a backward.
   if (keeping.recomputed_at_once == 0) ways.push_back({Kind::zero_bubble});
   if (keeping.level > kMostLevelInterleaved || !is_box(cluster, layout)) return ways;
   for (const int chunks : {2, 4}) {

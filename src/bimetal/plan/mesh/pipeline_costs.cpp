@@ -13,7 +13,7 @@ namespace schedule = parallel::schedule;
 
 constexpr double kGathers = 1;  // of a step: level 3 then has all of a stage's parameters
 
-/// Of what unit `last` gives of so many samples, between these two.
+/// The bytes of the output of unit `last` for so many samples, between these two devices.
 double crossing_bytes(const MeshProblem& on, int from, int to, std::size_t last, double samples) {
   const double bytes = on.facts_of(from).units[last].output.at(samples);
   const auto& activations = on.input.activations;
@@ -57,7 +57,7 @@ double replicas_exchange(const Cluster& cluster, const ModelFacts& facts, const 
   const double summed = seconds_of({});
   if (choice.keeping.level < 2) return summed;
   const double of_replica = choice.even ? 1 : 1 / static_cast<double>(stage.devices.size());
-  // Below level 3 stages keep what is whole in its own type.
+  // Below level 3 stages keep whole parameters in their own type.
   const double gathered = choice.keeping.level < 3 ? summed : seconds_of(choice.keeping);
   return (std::max(1.0, of_replica * choice.micro_batches) * summed + gathered) / 2;
 }
@@ -84,7 +84,7 @@ double tied_exchange(const MeshProblem& on, const MeshChoice& choice) {
   return elements > 0 ? on.cluster.all_reduce_seconds(ends, elements * facts.element_bytes) : 0;
 }
 
-/// Of a micro-batch in one of a stage's pieces.
+/// The cost of a micro-batch in one of a stage's pieces.
 schedule::PieceCost computing_cost(const MeshProblem& on, const MeshChoice& choice,
                                    std::size_t stage, const UnitRange& piece) {
   const bool recomputed = choice.keeping.recomputed_at_once > 0;
@@ -227,7 +227,7 @@ std::vector<double> updates(const MeshProblem& on, const MeshChoice& choice) {
     double slowest = 0;
     for (std::size_t r = 0; r < stage.devices.size(); ++r) {
       const auto& facts = on.facts_of(stage.devices[r]);
-      // What the last stage shares with those before, it has and updates, too.
+      // The last stage also has, and updates, the parameters that it shares with earlier ones.
       double elements = tied_elements(facts, stage.pieces);
       for (const auto& [begin, end] : stage.pieces) {
         for (auto u = begin; u < end; ++u) {

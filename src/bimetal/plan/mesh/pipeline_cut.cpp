@@ -1,4 +1,4 @@
-// Who in a pipeline's stages computes which micro-batches, and where its model may be cut.
+// Deals micro-batches to the devices of a pipeline's stages, and finds where its model may be cut.
 
 #include <algorithm>
 #include <cstddef>
@@ -37,7 +37,7 @@ void deal_by_speed(const ByReplica& speeds, std::int64_t batch, MeshChoice& choi
   }
 }
 
-// Who has been dealt so many samples gets as many again where they stand for its speed.
+// A replica that was dealt so many samples gets as many again if they stand for its speed.
 schedule::Deal dealt(const MeshChoice& choice) {
   ByReplica speeds;
   for (const auto& stage : choice.stages) {
@@ -73,7 +73,7 @@ struct Replica {
   double samples;  ///< at once
 };
 
-/// Of a stage; where the slowest counts, of those that are alike one.
+/// The replicas of a stage. If the slowest counts, only one of those that are alike.
 std::vector<Replica> unlike_replicas(const Cluster& cluster, const MeshChoice& choice,
                                      std::size_t stage) {
   const auto& devices = choice.stages[stage].devices;
@@ -88,7 +88,7 @@ std::vector<Replica> unlike_replicas(const Cluster& cluster, const MeshChoice& c
   return found;
 }
 
-/// Of each unit on that stage.
+/// The seconds of each unit on that stage.
 std::vector<double> seconds_of(const MeshProblem& on, const MeshChoice& choice, std::size_t stage) {
   const bool recomputed = choice.keeping.recomputed_at_once > 0;
   const auto replicas = unlike_replicas(on.cluster, choice, stage);

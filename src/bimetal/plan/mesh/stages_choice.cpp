@@ -1,4 +1,4 @@
-// What a job leaves open: how its devices form stages, in their order.
+// Decides what a job leaves open: how its devices form stages, in their order.
 
 #include <algorithm>
 #include <iterator>
@@ -16,7 +16,7 @@ namespace schedule = parallel::schedule;
 
 constexpr std::size_t kSimulatedCounts = 3;  // numbers of micro-batches, of a schedule
 
-/// As a run has them: of one of `replicas` pipelines of `stages` devices.
+/// As in a run: for one of `replicas` pipelines of `stages` devices.
 int micro_batches_of(const MeshInput& input, schedule::Kind kind, int stages, int replicas) {
   const auto share = std::max<std::int64_t>(1, input.global_batch / replicas);
   const auto limit = input.micro_batch > 0 ? input.micro_batch : share;
@@ -43,7 +43,7 @@ std::vector<int> counts_to_try(const MeshProblem& on, const StagesWish& wish, sc
   return counts;
 }
 
-/// Of numbers of micro-batches, where stages of one piece begin.
+/// By the number of micro-batches: where stages of one piece begin.
 using KnownCuts = std::map<int, std::vector<std::size_t>>;
 
 /// A cut does not depend on the schedule, but for what fits: with another that keeps more the same
@@ -183,7 +183,7 @@ std::vector<Layout> most_promising(const MeshProblem& on, const StagesWish& wish
   return layouts;
 }
 
-/// Of devices that have every tensor whole; those with fewer stages first.
+/// For devices that have every tensor whole; those with fewer stages first.
 std::vector<MeshChoice> in_stages(const MeshProblem& on, const StagesWish& wish) {
   std::vector<MeshChoice> all;
   for (int stages = 1; stages <= on.cluster.size(); ++stages) {
@@ -201,7 +201,7 @@ std::vector<MeshChoice> in_stages(const MeshProblem& on, const StagesWish& wish)
   return all;
 }
 
-/// Of groups of devices that have tensors in parts of these weights.
+/// For groups of devices that have tensors in parts of these weights.
 std::vector<MeshChoice> in_stages_of(const MeshProblem& on, StagesWish wish, const Groups& groups,
                                      const std::vector<double>& weights) {
   wish.uneven = false;  // unless it has their numbers
@@ -212,7 +212,7 @@ std::vector<MeshChoice> in_stages_of(const MeshProblem& on, StagesWish wish, con
   return all;
 }
 
-/// Of groups of so many neighbours.
+/// For groups of so many neighbours.
 std::vector<MeshChoice> with_parts(const MeshProblem& on, const StagesWish& wish, int tensor) {
   const auto groups = boxes(on.cluster.size() / tensor, tensor);
   std::vector<MeshChoice> all;

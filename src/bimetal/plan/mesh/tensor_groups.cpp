@@ -30,7 +30,8 @@ void slow_to(Linear& line, const Linear& other, double factor) {
   line.per_sample = std::max(line.per_sample, factor * other.per_sample);
 }
 
-/// Before there is a cut: parameters with all that belongs to them, and what one sample leaves.
+/// The memory before there is a cut: parameters with all that belongs to them, and one sample's
+/// activations.
 double filling(const ModelFacts& facts) {
   double bytes =
       static_cast<double>(facts.elements()) * (2.0 * facts.element_bytes + facts.state_bytes);
@@ -213,8 +214,8 @@ std::vector<LinkSpeed> TensorGroups::pairs() const {
   return all;
 }
 
-/// Each member gets it from the one with the same part, or, of fewer, with that modulo their
-/// number; what goes from one host to another shares the way.
+/// Each member gets data from the member with the same part or, if there are fewer, the part modulo
+/// their number. Data between the same two hosts shares the way.
 LinkSpeed TensorGroups::between(const std::vector<int>& from, const std::vector<int>& to) const {
   LinkSpeed slowest{0, std::numeric_limits<double>::infinity()};
   const auto sender = [&](std::size_t part) { return from[part % from.size()]; };
@@ -249,7 +250,7 @@ MeshChoice TensorGroups::expanded(MeshChoice choice) const {
   return choice;
 }
 
-/// Of the groups of a choice that is not yet expanded.
+/// Takes the sums of the groups of a choice that is not yet expanded.
 void TensorGroups::take_sums(MeshChoice& choice) const {
   const bool recomputed = choice.keeping.recomputed_at_once > 0;
   choice.sums_bytes_per_s = std::numeric_limits<double>::infinity();
@@ -272,7 +273,7 @@ void TensorGroups::take_sums(MeshChoice& choice) const {
   }
 }
 
-/// Those with a part keep what is in shards of it: by part, of each group of the stage.
+/// The members with a part keep its shards: by part, for each group of the stage.
 std::vector<std::vector<double>> TensorGroups::shards_of(const MeshStage& stage) const {
   std::vector<std::vector<double>> shards;
   for (std::size_t part = 0; part < group(stage.devices.front()).devices.size(); ++part) {
@@ -303,8 +304,8 @@ double TensorGroups::bytes_of(const MeshChoice& choice, std::size_t stage, std::
       .model();
 }
 
-/// Of a choice that is not yet expanded, by member of every group, in their order. Alike ones are
-/// asked once.
+/// The needs of a choice that is not yet expanded, by member of every group, in their order. Equal
+/// members are asked once.
 std::vector<double> TensorGroups::needed_by_members(const MeshChoice& choice) const {
   std::vector<double> needed;
   for (std::size_t s = 0; s < choice.stages.size(); ++s) {
@@ -313,7 +314,7 @@ std::vector<double> TensorGroups::needed_by_members(const MeshChoice& choice) co
     std::map<std::tuple<std::size_t, std::size_t, std::int64_t, double, std::size_t>, double> known;
     for (std::size_t r = 0; r < stage.devices.size(); ++r) {
       const auto kind = of_groups_->device(stage.devices[r]).facts;
-      const auto of_own = choice.even ? 0 : r;  // what is in flight on it
+      const auto of_own = choice.even ? 0 : r;  // in flight on it
       for (std::size_t part = 0; part < shards.size(); ++part) {
         const double shard = shards[part][r];
         const auto [place, fresh] =

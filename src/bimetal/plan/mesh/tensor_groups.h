@@ -15,8 +15,8 @@
 
 namespace bimetal::plan {
 
-/// What the devices with each part do of the whole model in a second, together, and the least
-/// memory that one of them has; all 1 where no two differ by more than a tenth.
+/// The speed of the devices with each part, together, in whole models per second, and the least
+/// memory that one of them has. All are 1 if no two differ by more than a tenth.
 std::vector<double> parts_by_speed(const MeshProblem& on, const Groups& groups);
 std::vector<double> parts_by_memory(const Cluster& cluster, const Groups& groups);
 
@@ -35,7 +35,7 @@ std::pair<std::vector<TensorGroup>, MeshChoice> groups_of(MeshChoice choice);
 /// A cluster whose devices are groups. Immutable.
 class TensorGroups {
  public:
-  /// What it is made of must outlive it. Errors: those of facts_in_parts().
+  /// Its arguments must outlive it. Errors: those of facts_in_parts().
   TensorGroups(const MeshProblem& on, std::vector<TensorGroup> groups);
 
   /// The model and the cluster as groups are to be planned with: without offloading, which is not
@@ -43,14 +43,14 @@ class TensorGroups {
   /// Valid as long as this is.
   MeshProblem problem() const noexcept { return {grouped_, *of_groups_}; }
 
-  /// A choice of groups as one of devices, with what each needs and lacks. The groups of a stage
-  /// have parts of as many and like weights.
+  /// A choice of groups as a choice of devices, with each one's needs and missing memory. The
+  /// groups of a stage have the same number of parts, with equal weights.
   MeshChoice expanded(MeshChoice choice) const;
 
  private:
-  /// What groups that are alike have in common.
+  /// The common figures of groups that are alike.
   struct Kind {
-    std::vector<ModelFacts> parts;  ///< what each member has
+    std::vector<ModelFacts> parts;  ///< of each member
     std::size_t scarcest = 0;       ///< the member whose memory is filled most
   };
   using Key = std::vector<std::tuple<std::size_t, double, double, double>>;

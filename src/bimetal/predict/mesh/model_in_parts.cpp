@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of parameters, before a pass of any length: what counts is the largest part alone.
+/// For parameters, before a pass of any length: only the largest part counts.
 constexpr int kManyPasses = 1000;
 
 /// Takes a unit to its place and its memory away.
@@ -47,7 +47,7 @@ task::Model hollow_model(const task::Task& task, const device::Place& place) {
   return model;
 }
 
-/// By stage, what all ranks of the replica with the least room have.
+/// By stage, the room on each rank of the replica with the least.
 std::vector<double> room_of_stages(const parallel::Mesh& mesh, const PartOptions& options) {
   const auto free = parallel::shard::weights_by_memory(mesh.world(), options.device,
                                                        Deadline::after(options.timeout));
@@ -189,7 +189,7 @@ class InParts final : public Foretelling {
     return rank_at(mesh_.shape(), {mesh_.shape().stages - 1, /*replica=*/0, /*tensor=*/0});
   }
 
-  /// Of the logits of the tokens that are here those of the whole vocabulary.
+  /// The logits of the whole vocabulary, from those of the tokens that are here.
   torch::Tensor of_all_parts(const torch::Tensor& here) const {
     const auto ranks = part_.tensor_ranks();
     if (!ranks || here.numel() == options_.vocabulary) return here;

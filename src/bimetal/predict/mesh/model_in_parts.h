@@ -27,8 +27,8 @@
 namespace bimetal::predict {
 
 struct PartOptions {
-  /// Units that stages but the first begin with. Empty: of each stage's parameters as much as its
-  /// ranks' devices have room for, in proportion.
+  /// The first units of stages after the first. Empty: each stage gets parameters in proportion to
+  /// the room on its ranks' devices.
   std::vector<std::int64_t> cuts = {};
   parallel::PartWeights tensor_weights = {};
   torch::Device device{torch::kCPU};
@@ -38,15 +38,15 @@ struct PartOptions {
 struct ModelInParts {
   checkpoint::ModelDescription description;
   parallel::ModelPart part;  ///< in evaluation mode, on the device
-  std::string picture;       ///< who has what, for people: a line per stage
+  std::string picture;       ///< which rank has which part, for people: a line per stage
 };
 
 /// The language model in `run`, which is rank 0's: a checkpoint, the last saved of a folder of
-/// them, or a folder of Hugging Face's kind, which must lie on every rank's machine. Of checkpoints
-/// each rank reads its own slices, or asks rank 0 where it does not see the files. Collective over
-/// the mesh; errors may be one rank's alone, which must then end the group. Errors:
-/// InvalidArgument for more stages than units, cuts that are none, and what is no language model;
-/// those of load_saved_model, load_huggingface and parallel::take_hollow_part.
+/// them, or a folder of Hugging Face's kind, which must lie on every rank's machine. Each rank
+/// reads its own slices of checkpoints, or asks rank 0 if it does not see the files. Collective
+/// over the mesh; errors may be one rank's alone, which must then end the group. Errors:
+/// InvalidArgument for more stages than units, impossible cuts, and models that are no language
+/// models; those of load_saved_model, load_huggingface and parallel::take_hollow_part.
 ModelInParts load_in_parts(const parallel::Mesh& mesh, const std::filesystem::path& run,
                            const PartOptions& options);
 
@@ -62,16 +62,16 @@ TaskModelInParts load_in_parts(const parallel::Mesh& mesh, const task::Task& tas
 
 // Evaluation by way of a pipeline's stages.
 
-/// Which replicas of the stages compute chunks, of which there are so many of weight 1.
+/// Deals so many chunks of weight 1 to the replicas of the stages.
 using DealChunks = std::function<parallel::schedule::Deal(std::span<const std::int64_t> chunks)>;
 
 /// For evaluate(): the ranks of a pipeline compute the outputs for their chunks together, by
 /// `runner`. A replica is a set, or all ranks are, where stages have replicas of their own number.
-/// `stage`: in evaluation mode. All of them must outlive what is returned.
+/// `stage`: in evaluation mode. All of them must outlive the result.
 Through through_stages(const parallel::Mesh& mesh, const parallel::pipeline::StageModel& stage,
                        parallel::pipeline::Runner& runner, DealChunks deal);
 
-/// What a stage computes without gradients, of inputs that `inputs` gives where the model begins.
+/// A stage's computation without gradients, on inputs from `inputs` where the model begins.
 parallel::pipeline::StageWork forward_alone(const parallel::pipeline::StageModel& stage,
                                             std::function<task::Values(int micro_batch)> inputs);
 
@@ -84,12 +84,12 @@ struct TextOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};  ///< of each wait for other ranks
 };
 
-/// The stages of `mesh`, one replica of each, foretell together: what is asked goes through them,
-/// each keeps what its own units remember, and the first rank of the last stage draws and tells all
-/// others. Every rank makes a Continuation of it with the same context, prompt and sampling. For
-/// equal logits, hence on like devices, the tokens are those of the whole model on one. Collective
-/// over the mesh, which must outlive it. Errors, also while it is used: those of the fabric, naming
-/// the stage; what one rank alone throws must end the group.
+/// The stages of `mesh`, one replica of each, predict together: requests go through them, each
+/// keeps its own units' cache, and the first rank of the last stage draws and tells all others.
+/// Every rank makes a Continuation of it with the same context, prompt and sampling. For equal
+/// logits, hence on like devices, the tokens are those of the whole model on one. Collective over
+/// the mesh, which must outlive it. Errors, also while it is used: those of the fabric, naming the
+/// stage; an exception on one rank alone must end the group.
 std::shared_ptr<Foretelling> foretold_in_parts(const parallel::Mesh& mesh, parallel::ModelPart part,
                                                const TextOptions& options);
 

@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 using Respond = net::HttpServer::Respond;
 
-/// Of a request. JSON of pixels takes about four bytes for each, base64 one and a third.
+/// The limit of a request. JSON of pixels takes about four bytes for each, base64 one and a third.
 constexpr std::size_t kMaxHttpBody = std::size_t{4} << 20;
 constexpr std::size_t kMaxHttpConnections = 64;
 constexpr const char* kJsonType = "application/json";
@@ -49,7 +49,7 @@ net::HttpAnswer busy() {
   return refusal(503, "the server is busy: too much waits already; try again later");
 }
 
-/// An object. Deep nesting, which would cost a stack, is refused as what it is not.
+/// An object. Deep nesting, which would cost a stack, is refused as no object.
 Json object_of(std::string_view body) {
   constexpr int kDeepest = 8;
   auto json = parse_json<Json>(body, kDeepest);
@@ -57,7 +57,7 @@ Json object_of(std::string_view body) {
   throw Error(ErrorCode::InvalidArgument, "the body has to be a JSON object");
 }
 
-/// A number of the object, or what it is without one.
+/// A number of the object, or its default.
 template <typename Number>
 Number number_in(const Json& json, const char* key, Number otherwise, Number least, Number most) {
   const auto found = json.find(key);

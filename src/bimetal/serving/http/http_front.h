@@ -1,6 +1,5 @@
 #pragma once
-// A server of predictions for those who speak HTTP and JSON. docs/serving.md lists what can be
-// asked.
+// A server of predictions by HTTP and JSON. docs/serving.md lists the requests.
 
 #include <chrono>
 #include <cstdint>
@@ -18,7 +17,7 @@
 
 namespace bimetal::serving {
 
-/// Letters to tokens and back; called on the server's thread. Errors are told to who asks. Empty:
+/// Text to tokens and back; called on the server's thread. The client is told of errors. Empty:
 /// prompts are tokens.
 struct TextCoding {
   std::function<std::vector<std::int64_t>(const std::string& text)> encode = {};
@@ -50,12 +49,12 @@ class HttpFront {
   std::unique_ptr<Impl> impl_;
 };
 
-// Images as JSON has them, and what a model says of them.
+// Images in JSON, and a model's predictions for them.
 
 /// A request from an object with either "images" (nested lists, [height][width], [n][height][width]
 /// or [n][channels][height][width], of whole numbers 0…255, which are pixels, or with "normalised":
 /// true of any numbers, as the model takes them) or "images_base64" (the pixels of n images back to
-/// back, a byte each). Error(InvalidArgument) that says what is wrong with it.
+/// back, a byte each). Error(InvalidArgument) that names its fault.
 std::shared_ptr<Request> images_of(const nlohmann::json& asked, const ModelFacts& facts);
 
 /// {"predictions": [{"class", "probability", "probabilities"}, …], "step"} of an answered request.

@@ -82,7 +82,7 @@ std::shared_ptr<Request> from_lists(const Json& images, bool normalised, const M
   return request;
 }
 
-/// Nothing for what is no base64 (RFC 4648, section 4).
+/// Nothing for text that is no base64 (RFC 4648, section 4).
 std::optional<std::vector<std::byte>> base64_bytes(std::string_view text) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

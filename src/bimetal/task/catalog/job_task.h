@@ -22,7 +22,7 @@ namespace bimetal::task {
 
 class JobTask : public Task {
  public:
-  /// What checkpoints say of its model.
+  /// The description of its model in checkpoints.
   virtual const checkpoint::ModelDescription& description() const = 0;
 
   /// An optimizer of the task's own over all trained parameters of one of its models, in their
@@ -36,10 +36,10 @@ class JobTask : public Task {
   /// Its training samples without what chance changes in them: to judge a model by.
   virtual std::shared_ptr<const Dataset> training_unchanged() const { return training(); }
 
-  /// What its samples' weights count, for people to read: "images" or "tokens".
+  /// The unit that its samples' weights count, for people to read: "images" or "tokens".
   virtual std::string counts() const = 0;
 
-  /// What the user should know of the data although it works: images that were left out.
+  /// Notes on data that works but that the user should know of, such as images that were left out.
   virtual std::vector<std::string> notices() const { return {}; }
 };
 
@@ -57,8 +57,8 @@ std::shared_ptr<const JobTask> make_task(const job::JobConfig& job,
 /// alone.
 std::vector<double> unit_operations(const JobTask& task);
 
-// Tasks written in Python. What makes them is not in this library but in the torch library that
-// runs the program inside of Python (python/), which announces itself here.
+// Tasks written in Python. The code that makes them is not in this library. It is in the torch
+// library that runs the program inside of Python (python/), which announces itself here.
 
 /// Makes the task that job.model.python names. Errors: InvalidArgument with Python's traceback.
 using PythonTaskMaker = std::function<std::shared_ptr<const JobTask>(const job::JobConfig& job)>;
@@ -78,7 +78,7 @@ std::shared_ptr<const JobTask> make_python_task(const job::JobConfig& job);
 class ImageClassification final : public JobTask {
  public:
   /// `model`, `hidden` and `norm_group`: as models::make_model takes them; `dtype`: "float32" or
-  /// "float64", of the images in batches; `augment`: of those that are trained on.
+  /// "float64", the type of the images in batches; `augment`: for training images.
   ImageClassification(const std::string& model, std::int64_t hidden, data::TrainTest data,
                       const std::string& dtype, data::Augment augment = data::Augment::No,
                       std::int64_t norm_group = 0);

@@ -76,7 +76,7 @@ void require_language_model(const std::string& name) {
                   name, fmt::join(models::language_model_names(), ", ")));
 }
 
-/// Of the folder that a model begins from no size can be another.
+/// The architecture of the folder that a model begins from. No size may differ from it.
 models::LanguageModelConfig architecture_of_weights(const job::ModelConfig& model) {
   for (const auto size : {model.layers, model.width, model.heads, model.kv_heads, model.hidden,
                           model.context, model.vocabulary}) {

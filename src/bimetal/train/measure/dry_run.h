@@ -1,6 +1,6 @@
 #pragma once
-// Micro-batches of a model that is made for it, and what is to be seen of them at the boundaries of
-// its units.
+// Micro-batches of a model that is made for it, and measurements of them at the boundaries of its
+// units.
 
 #include <c10/core/Device.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -40,11 +40,11 @@ class AllocationWatch {
   c10::DebugInfoGuard guard_;
 };
 
-// A model of which one unit's parameters are in memory at a time: what a dry run needs where the
-// whole is too large for this rank.
+// A model with one unit's parameters in memory at a time: a dry run needs it if the whole is too
+// large for this rank.
 
-/// Its parameters have sizes and types, and zeros for values while they are held. What several
-/// units use is held from its first use to drop_all(). Use from one thread.
+/// Its parameters have sizes and types, and zeros for values while they are held. Parameters of
+/// several units are held from their first use to drop_all(). Use from one thread.
 class UnitMemory {
  public:
   /// Nothing: the task makes its models whole.
@@ -74,20 +74,20 @@ class UnitMemory {
   std::int64_t held_ = 0;
 };
 
-/// Of one unit, of one number of samples: bytes and seconds.
+/// The figures of one unit for one number of samples: bytes and seconds.
 struct UnitRun {
   double output = 0, saved = 0, forward_peak = 0, backward_peak = 0;
   double forward_s = 0, backward_s = 0;
 };
 
-/// Where each trained tensor belongs: the first unit that has it.
+/// The owner of each trained tensor: the first unit that has it.
 struct Owners {
   std::vector<torch::Tensor> tensors;
   std::vector<std::size_t> unit;
   std::vector<bool> shared;
 };
 
-/// Of all tensors of a batch, or what a unit gives.
+/// The bytes of all tensors of a batch, or of a unit's outputs.
 double bytes_of(const task::Values& values);
 
 /// Runs micro-batches of a model and writes down what happens between its units. Use from one
@@ -123,9 +123,9 @@ class DryRun {
   void hold_while_used(std::size_t unit);
 
   torch::Tensor forward(const task::Values& batch);
-  // Without what it took to fill memory, which training has filled. On a device that has events
-  // nobody waits between units, so that seconds are those of a step, launches included; they are
-  // known at the run's end.
+  // The time to fill memory is left out, since training has filled it already. On a device that has
+  // events nobody waits between units, so that seconds are those of a step, launches included; they
+  // are known at the run's end.
   void start_clock();
   void stop_clock(std::size_t unit, bool backward);
   void read_spans();

@@ -127,7 +127,7 @@ plan::Cluster cluster_of(const MeasuredPlan& plan, std::vector<plan::LinkSpeed> 
   return {std::move(devices), std::move(network)};
 }
 
-/// Of their bytes, the part that is sent where they are shortened.
+/// The fraction of their bytes that is sent, if they are compressed.
 plan::ActivationBytes activation_bytes(const job::JobConfig& job, torch::Dtype dtype) {
   const auto scheme = comm::scheme_of(job.compression.activations);
   if (scheme == comm::Scheme::none) return {};
@@ -136,7 +136,7 @@ plan::ActivationBytes activation_bytes(const job::JobConfig& job, torch::Dtype d
               comm::compressed_links_of(job.compression.links) == comm::CompressedLinks::all};
 }
 
-/// What meshes are planned by.
+/// The facts that meshes are planned by.
 void take_cluster(const job::JobConfig& job, const device::Place& place, comm::Group group,
                   std::vector<plan::LinkSpeed> pairs, MeasuredPlan& plan) {
   plan.cluster = cluster_of(plan, std::move(pairs));
@@ -185,7 +185,7 @@ plan::LinkSpeed link_of(comm::Group group, std::uint64_t gradient_bytes,
   return plan::with_copies(plan::probe_link(std::move(group), gradient_bytes), copies);
 }
 
-/// What this rank is, with the job's data.
+/// This rank's device, with the job's data.
 struct Measuring {
   Measuring(const job::JobConfig& job, comm::Group group, const TrainerOptions& options,
             progress::Observer& observer)
@@ -204,8 +204,8 @@ struct Measuring {
   Deadline by;
 };
 
-/// What the units of each rank need, `parts` of them included if the job allows it, and whether
-/// they could be measured.
+/// The needs of each rank's units, including `parts` if the job allows it, and whether they could
+/// be measured.
 void take_units(const job::JobConfig& job, comm::Group group, const TrainerOptions& options,
                 const Measuring& here, precision::Precision precision, bool parts,
                 MeasuredPlan& plan) {

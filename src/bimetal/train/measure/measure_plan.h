@@ -1,5 +1,5 @@
 #pragma once
-// Measures what a plan needs: on every rank its device, its cost of a step, and the link.
+// Measures for a plan: every rank's device, its cost of a step, and the link.
 
 #include <optional>
 #include <vector>
@@ -31,9 +31,9 @@ struct MeasuredPlan {
 
 /// Measures as rank of `group` and predicts; every rank gets the same plan. All ranks measure their
 /// devices at the same time, as they will compute at the same time: workers that share one CPU get
-/// the part that is theirs. Where some compute clearly faster in bfloat16, and the job leaves that
+/// the part that is theirs. If some compute clearly faster in bfloat16, and the job leaves that
 /// open, units are measured in it, too. `for_these`: the job is to run on these ranks; else they
-/// stand for others, so that neither its [mesh] nor a lower precision is planned. Of `options`,
+/// stand for others, so that neither its [mesh] nor a lower precision is planned. The options
 /// resume and stop_requested play no part. Collective. Errors: those of run_training before its
 /// first step, a [mesh] that cannot be included, and of make_plan.
 MeasuredPlan measure_plan(const job::JobConfig& job, comm::Group group,

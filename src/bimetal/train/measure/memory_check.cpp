@@ -117,7 +117,7 @@ void MemoryCheck::take_plan(const std::vector<plan::MemoryUse>& by_rank) {
   device::keep_at_most(static_cast<std::size_t>(mine.kept));
 }
 
-// What is borrowed is there from the first sum on: a peak from before it was noted then.
+// Borrowed memory is there from the first sum on. Until then a peak from before was noted.
 void MemoryCheck::note_peak() {
   const bool begun = std::exchange(begun_, true);
   if (!place_.device.is_cpu()) {

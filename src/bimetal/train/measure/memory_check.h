@@ -1,5 +1,5 @@
 #pragma once
-// Whether a run fits into its devices' memory, before it begins, and what it took.
+// Whether a run fits into its devices' memory, before it begins, and the memory that it took.
 
 #include <cstdint>
 #include <string>
@@ -12,12 +12,12 @@
 
 namespace bimetal::train {
 
-/// Of one rank's run. Made before there is a model: what the process has by then is its program.
-/// Use from one thread.
+/// The memory check of one rank's run. Made before there is a model: the memory that the process
+/// has by then is its program's. Use from one thread.
 class MemoryCheck {
  public:
-  /// All must outlive it. `elements`: of the task's parameters, where they have been counted; they
-  /// are otherwise, and stay there.
+  /// All must outlive it. `elements`: those of the task's parameters. If they have not been
+  /// counted, they are counted and kept there.
   MemoryCheck(comm::Group group, const job::JobConfig& job, const TrainerOptions& options,
               const device::Place& place, const task::Task& task, std::optional<double>& elements);
 
@@ -26,34 +26,34 @@ class MemoryCheck {
   /// large enough for that to matter (parameters, gradients and states take more than an eighth of
   /// what some rank has free). Collective.
   bool plans();
-  /// What every rank is to measure for a plan of this run: measure_memory(). `batch`: weight of a
-  /// global batch.
+  /// The measurements that every rank makes for a plan of this run: measure_memory(). `batch`:
+  /// weight of a global batch.
   MemoryQuestion question(const Computing& on, std::int64_t batch) const;
 
-  /// If it plans(), the memory of ranks that have the whole model. Where it clearly will not fit,
-  /// not even in the smallest micro-batches: Error(OutOfMemory) on every rank, with the plan's
-  /// advice, or a notice ("warn"). Memory of freed tensors is then kept as far as there is room for
-  /// it. `speeds`: of the ranks, where shards are by these and they are known. Collective. Draws
+  /// If it plans(), the memory of ranks that have the whole model. If it clearly will not fit, not
+  /// even in the smallest micro-batches: Error(OutOfMemory) on every rank, with the plan's advice,
+  /// or a notice ("warn"). Memory of freed tensors is then kept as far as there is room for it.
+  /// `speeds`: those of the ranks, if shards go by speed and speeds are known. Collective. Draws
   /// from torch's default generator: seed it afterwards.
   void plan(const Computing& on, std::int64_t batch, std::vector<double> speeds,
             progress::Observer& observer);
 
-  /// A plan of others, by rank, of all of them; what it says is kept of freed memory counts from
-  /// now on.
+  /// Takes a plan of others, by rank, for all of them. The freed memory that it lets a rank keep
+  /// counts from now on.
   void take_plan(const std::vector<plan::MemoryUse>& by_rank);
-  /// What train.check_memory makes of a job that will not fit: Error(OutOfMemory), or a notice.
+  /// The answer of train.check_memory to a job that will not fit: Error(OutOfMemory), or a notice.
   void refuse(const std::string& advice, progress::Observer& observer) const;
 
-  /// By rank, how much of what is in shards was planned. Empty: nothing was.
+  /// By rank, the planned fraction of the shards. Empty: nothing was planned.
   const std::vector<double>& shards() const noexcept { return shards_; }
 
-  /// The most that the process has had up to now of memory of its own: buckets that other ranks of
-  /// the host have made are theirs, though this process maps them to add to them. Of an
-  /// accelerator's own memory since the call before. To be called before training, when none are
-  /// mapped yet, and after it.
+  /// Notes the most memory of its own that the process has had up to now. Buckets that other ranks
+  /// of the host have made are theirs, though this process maps them to add to them. For an
+  /// accelerator's own memory, it is the peak since the last call. Call it before training, when
+  /// none are mapped yet, and after it.
   void note_peak();
 
-  /// Writes down what was planned and what it was, of every rank. Collective.
+  /// Reports the planned and the actual memory of every rank. Collective.
   void report(progress::Report& report);
 
  private:

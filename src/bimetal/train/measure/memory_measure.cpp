@@ -69,7 +69,7 @@ double halved_of(const plan::RankMemory& rank) {
   return elements;
 }
 
-/// Where some rank computes in float32, parameters are gathered in it, and others make copies.
+/// If some rank computes in float32, parameters are gathered in it, and others make copies.
 void gather_in_one_type(std::vector<plan::RankMemory>& ranks) {
   const bool alike = std::ranges::all_of(
       ranks, [&](const auto& rank) { return halved_of(rank) == halved_of(ranks.front()); });
@@ -81,7 +81,8 @@ plan::Place place_named(const std::string& name) {
   return name == "host" ? plan::Place::Host : plan::Place::Device;
 }
 
-/// What this rank computes of a step, and keeps, before anybody's speed is known: equal shares.
+/// This rank's work in a step, and the state that it keeps, before anybody's speed is known: equal
+/// shares.
 plan::RankLoad load_of(const MemoryQuestion& question, int rank, int ranks) {
   const auto at = static_cast<std::size_t>(rank);
   const auto weight = task::typical_weight(*question.task.training());
@@ -110,8 +111,8 @@ plan::RankLoad load_of(const MemoryQuestion& question, int rank, int ranks) {
           .evaluates = question.job.train.evaluate && held_out};
 }
 
-/// Once a dry run has made the libraries load what they need, for which there was room before; its
-/// own memory has been given back.
+/// To be called after a dry run: it has made the libraries load their code, for which there was
+/// room before, and has given back its own memory.
 double program_of(const MemoryQuestion& question) {
   if (!question.on.device.is_cpu()) return question.room.program;
   const auto now = static_cast<double>(device::process_memory().resident_bytes);
@@ -119,7 +120,7 @@ double program_of(const MemoryQuestion& question) {
 }
 
 /// Behind the dry run. A limit of the process does not count pages of files, by which it grows as
-/// libraries are loaded; it says itself what it leaves.
+/// libraries are loaded; the limit itself tells the rest.
 double room_left(const MemoryQuestion& question, double grown) {
   const double before = question.room.room;
   if (before <= 0) return std::numeric_limits<double>::infinity();  // nothing is known
@@ -130,7 +131,7 @@ double room_left(const MemoryQuestion& question, double grown) {
   return std::max(1.0, before - grown);
 }
 
-/// Whether the parameters and what a dry run needs beside them may be too much to have at a time.
+/// Whether the parameters and a dry run's other needs may be too much to have at a time.
 bool is_large(const MemoryQuestion& question, const ModelSize& size) {
   const double bytes = size.elements * static_cast<double>(c10::elementSize(question.on.dtype));
   return question.room.room > 0 && bytes > question.room.room / 2;
@@ -200,7 +201,7 @@ plan::MemoryInput measure_memory(comm::Group group, const MemoryQuestion& questi
   mine.program = program_of(question);
   const double grown = mine.program - question.room.program;
   mine.compute_s = mine.facts.pass_seconds().at(mine.load.samples);
-  // Where it cannot be had, nothing is known to be too little.
+  // If the figure cannot be had, no need counts as too large.
   constexpr auto kUnknown = std::numeric_limits<double>::infinity();
   mine.room = room_left(question, grown);
   for (auto* const room : {&mine.pool_room, &mine.host_room}) {

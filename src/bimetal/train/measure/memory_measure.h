@@ -1,5 +1,5 @@
 #pragma once
-// What a plan of memory needs of each rank, and whether a run may begin.
+// The figures that a plan of memory needs of each rank, and whether a run may begin.
 
 #include <cstdint>
 #include <vector>
@@ -14,14 +14,14 @@
 
 namespace bimetal::train {
 
-/// Of a rank, before it has a model: the bytes of its process (libraries, data), and what it may
-/// have beside them; 0: not known.
+/// For a rank before it has a model: the bytes of its process (libraries, data), and those that it
+/// may have beside them; 0: not known.
 plan::RankMemory measure_room(const device::Place& place, const TrainerOptions& options);
 
 /// Whether the job has nothing that refuses levels of ZeRO.
 bool may_shard(const job::JobConfig& job);
 
-/// What the ranks do and keep.
+/// The ranks' work, and the state that they keep.
 struct MemoryQuestion {
   const job::JobConfig& job;
   const job::WorkerSpec& worker;

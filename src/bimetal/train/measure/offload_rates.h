@@ -1,6 +1,6 @@
 #pragma once
-// How fast a run's offloaded states and parameters go to and from their disk, beside what the disk
-// does for a plain copy.
+// How fast a run's offloaded states and parameters go to and from their disk, beside the disk's
+// rates for a plain copy.
 
 #include <chrono>
 #include <optional>
@@ -14,10 +14,10 @@
 
 namespace bimetal::train {
 
-/// Of one rank's run. Use from one thread.
+/// The rates of one rank's run. Use from one thread.
 class OffloadRates {
  public:
-  /// Where this rank has anything on a disk, and a report will say so: copies as many bytes there
+  /// If this rank has anything on a disk, and a report will say so, it copies as many bytes there
   /// and back, 256 MiB at most, in about a second. Ranks that share a disk do so at the same time,
   /// as they use it later.
   OffloadRates(const job::JobConfig& job, TrainedModel& trained, progress::Observer& observer);

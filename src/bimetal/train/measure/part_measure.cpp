@@ -31,7 +31,7 @@ namespace {
 constexpr std::array<double, 2> kHalves = {1, 1};
 constexpr std::size_t kNumbersOfLoss = 3;  // of each token (parallel/tensor/group_ranks.h)
 
-/// What a unit's ranks sum in one direction, in all-reduces.
+/// The sums of a unit's ranks in one direction, in all-reduces.
 struct PartSums {
   double count = 0, bytes = 0;
 
@@ -45,14 +45,14 @@ struct UnitSums {
   PartSums forward = {}, backward = {};
 };
 
-/// The first of two ranks, whose other one is not there: what would be summed is counted. Where
-/// sequences are in parts, the positions that are not here are taken for those that are.
+/// The first of two ranks, without the other one: it counts the sums that it would make. If
+/// sequences are in parts, its own positions stand for those that are not here.
 class LoneRank final : public task::TensorRanks {
  public:
   LoneRank(std::size_t units, bool sequences) : sequences_(sequences), sums_(units) {}
 
   bool sequences() const noexcept { return sequences_; }
-  /// `length`: of the sequences that it is given.
+  /// `length`: that of the sequences.
   void begin(std::size_t unit, std::int64_t length) const {
     unit_ = unit;
     length_ = length;
@@ -92,7 +92,7 @@ class LoneRank final : public task::TensorRanks {
         },
         [all = length_](const torch::Tensor& gradient) { return all_positions(gradient, all); });
   }
-  /// As much work as with the other rank: what is not here is taken for the last that is.
+  /// As much work as with the other rank: missing tokens are taken for the last one here.
   torch::Tensor cross_entropy_sum(const torch::Tensor& logits, const torch::Tensor& targets,
                                   std::int64_t /*vocabulary*/,
                                   std::int64_t /*ignored*/) const override {
@@ -106,7 +106,7 @@ class LoneRank final : public task::TensorRanks {
   }
 
  private:
-  /// Of `x`, if all of the sequences were in it as `positions` of them are.
+  /// The bytes of `x` with all of the sequences in place of `positions` of them.
   double whole_bytes(const torch::Tensor& x, std::int64_t positions) const {
     return static_cast<double>(x.nbytes()) * static_cast<double>(length_) /
            static_cast<double>(std::max<std::int64_t>(1, positions));
@@ -129,7 +129,7 @@ class LoneRank final : public task::TensorRanks {
   mutable std::vector<UnitSums> sums_;
 };
 
-/// By the number of pieces, what is cut alike.
+/// By the number of pieces: tensors that are cut alike.
 std::vector<plan::SplitFacts> splits_of(const task::Unit& unit, std::size_t place,
                                         const Owners& owners) {
   std::map<std::int64_t, plan::SplitFacts> splits;
@@ -163,7 +163,7 @@ double half_of(const plan::PartFacts& parts) {
   return all > 0 ? here / all : 1;
 }
 
-/// What of a figure each rank has, if so much is left of it for a `part`.
+/// The fraction of a figure that each rank has in any case, if so much is left of it for a `part`.
 double kept_whole(double whole, double left, double part) {
   if (whole <= 0 || part >= 1) return 1;
   return std::clamp((left / whole - part) / (1 - part), 0.0, 1.0);
@@ -219,7 +219,7 @@ void add(const UnitRun& run, UnitRun& to) {
   }
 }
 
-/// Of units that are alike, together.
+/// The runs of units that are alike, together.
 struct Alike {
   UnitRun whole = {}, half = {};
 };
@@ -240,7 +240,7 @@ void measure_parts(const task::Task& task, const UnitMeasureOptions& options, st
   DryRun dry(half_task, options, [&](task::Model& model) { take_half(model, rank); });
   const auto half = dry.run(samples);
   const double runs = dry.runs();
-  // What disturbs a unit for a moment must not look like work that cannot be cut: all blocks have
+  // A moment's disturbance of a unit must not look like work that cannot be cut: all blocks have
   // one figure.
   std::map<std::vector<std::int64_t>, Alike> alike;
   for (std::size_t u = 0; u < facts.units.size(); ++u) {

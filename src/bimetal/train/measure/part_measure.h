@@ -1,6 +1,6 @@
 #pragma once
-// What becomes of a model's units where their tensors are in parts on several ranks
-// (docs/tensor.md), measured by one rank alone, and of a backward pass in two parts.
+// Measures, on one rank alone, a model's units with their tensors in parts on several ranks
+// (docs/tensor.md), and a backward pass in two parts.
 
 #include <cstdint>
 #include <vector>
@@ -12,29 +12,29 @@
 
 namespace bimetal::train {
 
-// What becomes of a model's units where their tensors are in parts on several ranks
-// (docs/tensor.md), measured by one rank alone.
+// Measures, on one rank alone, a model's units with their tensors in parts on several ranks
+// (docs/tensor.md).
 
 /// Into `facts`: how the units of a model may be cut.
 void count_splits(const task::Model& model, const Owners& owners, plan::ModelFacts& facts);
 
 /// Makes the dry run once more as the first of two ranks with equal parts, whose sums are its own
-/// alone, and completes `facts`, which say how units may be cut: what of their figures does not
-/// become less, and what is summed. `whole`: of a run with so many samples, unit by unit. Errors:
-/// whatever the model and the task throw.
+/// alone, and completes `facts`, which say how units may be cut, with the part of their figures
+/// that does not become less, and with their sums. `whole`: a run with so many samples, unit by
+/// unit. Errors: exceptions of the model and the task.
 void measure_parts(const task::Task& task, const UnitMeasureOptions& options, std::int64_t samples,
                    const std::vector<UnitRun>& whole, plan::ModelFacts& facts);
 
-// What a backward pass in two parts, as of a zero-bubble pipeline, costs beside one in one.
+// The cost of a backward pass in two parts, as in a zero-bubble pipeline, beside one in one.
 
 /// In terms of an ordinary backward's seconds: at least 1 together, since each part begins anew.
 struct SplitSeconds {
   double inputs = 0.5, weights = 0.5;
 };
 
-/// Of all units behind the first, by passes of so many samples, both kinds in turn for a second,
-/// once each at least. The model's gradients are dropped as they come. Errors: what the task
-/// throws.
+/// Measures all units behind the first, by passes of so many samples, both kinds in turn for a
+/// second, at least once each. The model's gradients are dropped as they come. Errors: the task's
+/// exceptions.
 SplitSeconds measure_split(const task::Task& task, const DryRun& dry,
                            const UnitMeasureOptions& options, std::int64_t samples);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a plan says of each rank's device.
+// The facts of a plan on each rank's device.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -27,7 +27,7 @@ struct RankDevice {
   bool may_be_lower = false;      ///< it computes in float32 by default, and could in bfloat16
   double convolution_float32_gflops = 0;
   double memory_bytes_per_s = 0;
-  plan::HostCopies copies = {};  ///< of what goes to other ranks through its host's memory
+  plan::HostCopies copies = {};  ///< for data to other ranks through its host's memory
 };
 
 /// Without speeds and the like but those of copies; with them, which takes about half a second.
@@ -37,8 +37,8 @@ RankDevice measured_device(const torch::Device& device, const TrainerOptions& op
 /// By rank. Collective.
 std::vector<RankDevice> gather_devices(comm::Group group, RankDevice mine, Deadline deadline);
 
-/// What advice calls a worker: what was asked for, or what that turned out to be; with its machine
-/// where there are several.
+/// A worker's name in advice: as it was asked for, or as its device turned out to be; with its
+/// machine if there are several.
 std::string short_name(const RankDevice& device, const std::vector<RankDevice>& all);
 
 }  // namespace bimetal::train

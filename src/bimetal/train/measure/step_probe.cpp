@@ -60,11 +60,11 @@ double Rehearsal::step(std::int64_t samples) {
 namespace {
 
 constexpr std::int64_t kFirstBatch = 16;
-// Not one sample, of which some layers have no statistics.
+// Not one sample: some layers have no statistics of one.
 constexpr std::int64_t kFew = 2;
 // Steps of the first batch that take longer, in budgets, are too long to be repeated.
 constexpr double kLongestOfFirst = 4;
-// Where one step of each size must do: what the first batch may take, in seconds.
+// If one step of each size must do: the longest time of the first batch, in seconds.
 constexpr double kLongestBrief = 3;
 // The larger of the two sizes is the first whose step takes this part of the budget: long enough to
 // measure, short enough to repeat.
@@ -95,8 +95,8 @@ balance::CostModel line(double small, double small_seconds, double large, double
 // The speed comes from means and not from minima: a worker that the system grants a quarter of a
 // core runs at full speed until its quarter is used up, and would look four times as fast by its
 // best step. The proportion of α to β comes from minima: a disturbance only ever makes a step
-// longer, and a few long steps of the small size would look like a large α. What escapes best are
-// small steps, which errs towards α = 0, and the steps to come will tell.
+// longer, and a few long steps of the small size would look like a large α. Small steps escape
+// disturbances best. That errs towards α = 0, and later steps will correct it.
 balance::CostModel measure(Rehearsal& rehearsal, std::int64_t largest, double speed,
                            double budget_seconds, bool briefly) {
   const Stopwatch watch;
@@ -169,7 +169,7 @@ balance::CostModel probe_step(const job::TrainConfig& job, const task::Task& tas
       cost = measure(rehearsal, largest, options.on.speed, budget, false);
     });
     if (error) continue;
-    // The model to come lies otherwise in memory: what this one has left would stay beside it.
+    // The next model has another layout in memory: this one's freed memory would stay beside it.
     device::give_back_freed_memory();
     return cost;
   }

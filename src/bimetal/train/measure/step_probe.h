@@ -39,7 +39,7 @@ class Rehearsal {
   /// samples of the training data; emulated slowness is not in them.
   double step(std::int64_t samples);
 
-  /// Of these samples.
+  /// The weight of these samples.
   std::int64_t weight(std::int64_t samples) const { return task::weight_of(*data_, 0, samples); }
 
  private:
@@ -73,16 +73,16 @@ balance::CostModel probe_step(const job::TrainConfig& job, const task::Task& tas
 std::vector<balance::Device> probe_devices(comm::Group group, const job::TrainConfig& job,
                                            const task::Task& task, const ProbeOptions& options);
 
-/// Where no steps are measured: what each rank's device does of float32 products, times the
-/// `speed` that is emulated here; in any unit. Ones where somebody cannot tell. Collective.
+/// For ranks whose steps are not measured: each device's speed of float32 products, times the
+/// `speed` that is emulated here; in any unit. All 1 if some rank cannot tell. Collective.
 std::vector<double> probe_products(comm::Group group, const torch::Device& device, double speed);
 
 // How a rank without samples goes on measuring itself: one batch now and then, beside the others'
 // work, whose gradient nobody uses (docs/balance.md, "Zero shares").
 
-/// Computes on a thread (and, on an accelerator, a stream) of its own with a model of its own, so
-/// that it holds nobody up, however long it takes, and touches neither the job's parameters and
-/// buffers nor its sampler and random numbers. Use from one thread.
+/// Computes on a thread (and, on an accelerator, a stream) of its own with a model of its own. So
+/// it holds nobody up, however long it takes, and touches neither the job's parameters and buffers
+/// nor its sampler and random numbers. Use from one thread.
 class ShadowBatch {
  public:
   /// `job` and `task` must outlive it. options.budget is not used.
@@ -97,8 +97,8 @@ class ShadowBatch {
   /// after one did not fit into memory.
   void begin(std::int64_t weight);
 
-  /// What has been measured since the last call, emulated slowness included; nothing otherwise.
-  /// Rethrows what went wrong, but for a lack of memory.
+  /// The measurement made since the last call, emulated slowness included; nothing if there is
+  /// none. Rethrows errors other than a lack of memory.
   progress::ShadowFigures take();
 
   /// Gives the memory back, once nothing is under way: the rank has samples again.
@@ -113,7 +113,7 @@ class ShadowBatch {
   std::optional<Rehearsal> rehearsal_;
   bool fits_ = true;
   std::int64_t weight_ = 0;
-  std::future<double> running_;  ///< last: ends before what it uses
+  std::future<double> running_;  ///< last: ends before the members that it uses
 };
 
 }  // namespace bimetal::train

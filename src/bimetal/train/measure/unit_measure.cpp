@@ -46,8 +46,8 @@ void count_forms(const task::Model& model, const Owners& owners, const UnitMeasu
   }
 }
 
-/// What is not trained takes room where it is used, and has neither gradient nor state. Of several
-/// stages that use the same the first one's and the model's last count it.
+/// Tensors that are not trained take room where they are used, and have neither gradient nor state.
+/// If several stages use the same one, the first stage and the model's last count it.
 void count_frozen(const task::Model& model, plan::ModelFacts& facts) {
   struct Use {
     std::size_t first;

@@ -1,5 +1,5 @@
 #pragma once
-// A dry run of one micro-batch: what each unit of a model needs in memory and time.
+// A dry run of one micro-batch: the memory and time of each unit of a model.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -13,8 +13,9 @@
 
 namespace bimetal::train {
 
-/// Whose seconds are asked for: nobody's, so that there is one run of each size; those of passes;
-/// or also those of a backward pass in two parts and of the optimizer's update, which take longer.
+/// The seconds that are asked for. `nothing`: none, so that there is one run of each size.
+/// `passes`: those of passes. `all`: also those of a backward pass in two parts and of the
+/// optimizer's update, which take longer.
 enum class Timed { nothing, passes, all };
 
 struct UnitMeasureOptions {
@@ -31,18 +32,18 @@ struct UnitMeasureOptions {
 };
 
 /// Runs forward and backward of a few of the first training samples, in two numbers of them, with a
-/// model of its own whose gradients are dropped as soon as they come: the device must have room for
-/// the parameters (or one unit's), and the activations of two samples. Nothing if it has not. Draws
-/// from torch's default generator: seed it afterwards. Errors: whatever the model and the task
-/// throw.
+/// model of its own, whose gradients are dropped as soon as they come. The device must have room
+/// for the parameters (or one unit's), and the activations of two samples. Nothing if it has not.
+/// Draws from torch's default generator: seed it afterwards. Errors: whatever the model and the
+/// task throw.
 std::optional<plan::ModelFacts> measure_units(const job::TrainConfig& job, const task::Task& task,
                                               const UnitMeasureOptions& options);
 
-/// What the job's optimizer takes for an element, as slow as emulated, from updates of some of so
-/// many: as many at most as do not fit into a CPU's caches.
+/// The seconds of the job's optimizer for an element, as slow as emulated. Measured by updates of
+/// up to so many elements, at most as many as no longer fit into a CPU's caches.
 double update_seconds(const job::TrainConfig& job, std::int64_t elements, const Computing& on);
 
-/// Of `job`'s optimizer for each parameter of type `dtype`.
+/// The state of `job`'s optimizer for each parameter of type `dtype`.
 double optimizer_state_bytes(const job::TrainConfig& job, torch::Dtype dtype);
 
 }  // namespace bimetal::train

@@ -37,7 +37,8 @@ bool may_have_stages(const job::JobConfig& job, int tensor) {
   return job::is_possible(other);
 }
 
-/// Whether it has nothing that refuses stages in parts of their own number, of one replica each.
+/// Whether no setting of the job refuses stages of one replica each with their own numbers of
+/// parts.
 bool may_have_own_parts(const job::JobConfig& job) {
   auto other = in_mesh(job, 2, 2);
   other.mesh.replicas = 1;
@@ -46,7 +47,7 @@ bool may_have_own_parts(const job::JobConfig& job) {
   return job::is_possible(other);
 }
 
-/// What all ranks keep elsewhere: a mesh is to fit any of them.
+/// The places that all ranks keep state in: a mesh must fit any of them.
 plan::Keeping kept_by_all(const plan::MemoryInput& input) {
   auto keeping = plan::asked_of(input, input.ranks.front());
   for (const auto& rank : input.ranks) {
@@ -56,7 +57,7 @@ plan::Keeping kept_by_all(const plan::MemoryInput& input) {
   return keeping;
 }
 
-/// What no step is predicted of.
+/// The reason why no step of the job is predicted, if there is one.
 std::optional<std::string> unplanned(const job::JobConfig& job, const MeasuredPlan& measured) {
   const bool cut = job.mesh.stages > 1 || job.mesh.tensor > 1;
   if (job.parallel.mode == "server") return "parameter servers are in the first table alone";
@@ -72,7 +73,7 @@ std::optional<std::string> unplanned(const job::JobConfig& job, const MeasuredPl
   return std::nullopt;
 }
 
-/// What a number of stages that the job says asks of its micro-batches.
+/// The job's number of stages must suit its number of micro-batches.
 void require_rounds(const job::MeshConfig& mesh) {
   if (mesh.stages < 2 || mesh.micro_batches == 0 || mesh.schedule == job::kAutoSchedule) return;
   parallel::schedule::require_possible(parallel::schedule::kind_named(mesh.schedule),
@@ -81,7 +82,7 @@ void require_rounds(const job::MeshConfig& mesh) {
                                         .chunks = chunks_of(mesh)});
 }
 
-/// What is not open: as training reads it.
+/// The numbers that the job sets, as training reads them.
 void take_numbers(const job::JobConfig& job, const MeasuredPlan& measured, plan::StagesWish& wish) {
   const auto shape = shape_of(job.mesh, static_cast<int>(measured.devices.size()));
   require_possible(job, shape);
@@ -146,8 +147,7 @@ plan::AskedMesh asked_mesh(const job::JobConfig& job, const MeasuredPlan& measur
 
 namespace {
 
-/// Shows what takes long; what there is to say of the data is said when it is loaded to be trained
-/// with.
+/// Shows phases that take long. Notes on the data come when it is loaded for training.
 class PhasesAlone final : public progress::Observer {
  public:
   explicit PhasesAlone(progress::Observer& to) : to_(to) {}
@@ -158,7 +158,7 @@ class PhasesAlone final : public progress::Observer {
   progress::Observer& to_;
 };
 
-/// Of stages; none where all have as many.
+/// The counts of stages; none if all have the same.
 std::vector<std::int64_t> unless_alike(const std::vector<std::size_t>& counts) {
   if (plan::all_alike(counts)) return {};
   return {counts.begin(), counts.end()};
@@ -185,16 +185,16 @@ job::JobConfig with_choice(job::JobConfig job, const plan::MeshChoice& choice) {
   return job;
 }
 
-/// Where tensors are whole, sequences are, and nothing weighs their parts; with one stage nothing
-/// goes between any.
+/// If tensors are whole, so are sequences, and there are no weights of parts. With one stage, no
+/// activations are sent.
 void settle_what_follows(job::JobConfig& job) {
   job.mesh.sequence_parallel = job.mesh.sequence_parallel && job.mesh.tensor > 1;
   if (job.mesh.tensor == 1) job.mesh.tensor_weights.clear();
   if (job.mesh.stages == 1) job.compression.activations = "none";
 }
 
-/// What with_choice() changes: ranks may differ in train.micro_batch, where it leaves that alone
-/// (`at_once` is 0).
+/// The settings that with_choice() changes. Ranks may differ in train.micro_batch, if it leaves
+/// that alone (`at_once` is 0).
 template <typename Wire>
 void fields(Wire& wire, job::MeshConfig& mesh, std::int64_t& at_once) {
   wire(mesh.cuts, mesh.stage_replicas, mesh.stage_tensor, mesh.stages, mesh.schedule, mesh.chunks,

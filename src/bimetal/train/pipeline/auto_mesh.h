@@ -1,7 +1,7 @@
 #pragma once
 // mesh.stages and mesh.tensor = "auto": the number of stages, where they begin, in which order and
-// how many pieces a step goes through them, and how many ranks share each tensor, from what a plan
-// measures.
+// how many pieces a step goes through them, and how many ranks share each tensor, from a plan's
+// measurements.
 
 #include "bimetal/comm/group.h"
 #include "bimetal/job/job_config.h"
@@ -12,7 +12,7 @@
 
 namespace bimetal::train {
 
-// What a job's [mesh] asks of a plan.
+// The demands of a job's [mesh] on a plan.
 
 struct MeasuredPlan;
 
@@ -20,18 +20,18 @@ struct MeasuredPlan;
 /// that a plan states: for whether it may have them.
 job::JobConfig in_mesh(job::JobConfig job, int stages, int tensor);
 
-/// As plan::choose_stages() takes it; what is open stays so. Error(InvalidArgument) for a number of
-/// micro-batches that the job's schedule cannot run on its number of stages.
+/// In the form of plan::choose_stages(); open settings stay open. Error(InvalidArgument) for a
+/// number of micro-batches that the job's schedule cannot run on its number of stages.
 plan::StagesWish wish_of(const job::JobConfig& job, const MeasuredPlan& measured);
 
-/// The mesh that the job would train on: with what it leaves open chosen as training chooses it.
-/// `measured`: with a cluster. Errors: those that training has of a mesh that cannot be.
+/// The mesh that the job would train on: with open settings chosen as training chooses them.
+/// `measured`: with a cluster. Errors: training's for an impossible mesh.
 plan::AskedMesh asked_mesh(const job::JobConfig& job, const MeasuredPlan& measured);
 
-/// `job`, with numbers in the place of each "auto": every rank measures its device's units and the
-/// links, as `bimetal plan` does, and the fastest of what all of them can do together, in their
-/// order, is chosen; what the job states stays. Tells the observer what and why. The same on every
-/// rank; collective. Errors: measure_meshes()'s; InvalidArgument if there is no mesh of these
+/// `job`, with numbers in the place of each "auto". Every rank measures its device's units and the
+/// links, as `bimetal plan` does. The fastest mesh of all of them, in their order, is chosen.
+/// Numbers that the job states stay. Tells the observer the choice and the reason. The same on
+/// every rank; collective. Errors: measure_meshes()'s; InvalidArgument if there is no mesh of these
 /// ranks.
 job::JobConfig with_mesh(const job::JobConfig& job, comm::Group group,
                          const TrainerOptions& options, progress::Observer& observer);

@@ -28,7 +28,8 @@ std::vector<double> by_elements(const task::Task& task) {
   return elements;
 }
 
-/// Of a micro-batch, rank by rank, of each unit; nothing where some rank could not measure.
+/// The seconds of a micro-batch, rank by rank, in each unit; nothing if some rank could not
+/// measure.
 std::vector<double> seconds_of(const CutInput& input) {
   const auto samples = static_cast<double>(input.at_once);
   std::vector<double> seconds;
@@ -41,7 +42,7 @@ std::vector<double> seconds_of(const CutInput& input) {
   return seconds;
 }
 
-/// What each rank does alone; 0 where that is not known.
+/// The speed of each rank alone; 0 if it is not known.
 std::vector<double> rates_of(std::span<const double> seconds, int ranks) {
   std::vector<double> rates(static_cast<std::size_t>(ranks));
   const auto units = seconds.size() / rates.size();
@@ -52,8 +53,8 @@ std::vector<double> rates_of(std::span<const double> seconds, int ranks) {
   return rates;
 }
 
-/// Of a micro-batch of `samples` in the units that each rank has; nothing where they were not
-/// measured.
+/// The speeds for a micro-batch of `samples` in the units that each rank has; nothing if they were
+/// not measured.
 std::vector<double> speeds_at(std::span<const double> seconds, const parallel::MeshShape& shape,
                               const std::vector<std::size_t>& begins, std::int64_t samples) {
   const auto units = seconds.size() / static_cast<std::size_t>(shape.ranks());
@@ -77,9 +78,9 @@ std::vector<double> dealt_by(const job::ParallelConfig& parallel,
   return parallel.weights.size() == ranks ? parallel.weights : std::vector<double>();
 }
 
-/// Of a micro-batch, what each unit gives on the rank where that is most, as ranks with `weights`
-/// of the tensors send it: whole, or of each sequence their part, which then is the same on all
-/// stages.
+/// The bytes of a micro-batch that each unit's output takes, on the rank where that is most, as
+/// ranks with `weights` of the tensors send it: whole, or each rank its part of every sequence. The
+/// weights are then the same on all stages.
 std::vector<double> sent_bytes(const CutInput& input, const job::MeshConfig& mesh,
                                const parallel::PartWeights& weights) {
   std::vector<double> bytes(input.facts.front().units.size());
@@ -124,8 +125,8 @@ std::vector<std::size_t> fitting_cut(const parallel::pipeline::MeasuredUnits& me
   return measured_cut(measured, shape, chunks, micro_batches);
 }
 
-/// Where memory wants that stages compute activations again: those that do take a forward longer,
-/// though their last unit is spared that, and so get fewer units, if these fit, too.
+/// If memory requires that stages compute activations again, each of these takes a forward longer,
+/// though its last unit is spared that. So it gets fewer units, if these fit, too.
 void recompute_where_needed(parallel::pipeline::MeasuredUnits measured,
                             const parallel::MeshShape& shape, int chunks, int micro_batches,
                             const StageNeeds& needs, ChosenCuts& chosen) {
@@ -183,7 +184,7 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
                        const CutInput& input, progress::Observer& observer) {
   const auto elements = by_elements(task);
   const auto units = elements.size();
-  // Where ranks are threads of one process, whose generator that model was drawn from, nobody goes
+  // If ranks are threads of one process, they share the generator that made that model. Nobody goes
   // on to seed it before all have theirs.
   group.barrier().wait();
   const int chunks = chunks_of(job.mesh);
@@ -242,7 +243,7 @@ double slowest_of(const std::vector<plan::LinkSpeed>& links, double bytes) {
   return slowest;
 }
 
-/// Of each byte that goes by these ways.
+/// The fraction of each byte that is sent over these ways.
 double sent_by(const std::vector<plan::RankPair>& ways, const parallel::MeshShape& shape,
                const comm::Topology& topology,
                const parallel::pipeline::ActivationCompression& compression, torch::Dtype dtype) {

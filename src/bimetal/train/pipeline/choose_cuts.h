@@ -1,5 +1,5 @@
 #pragma once
-// Where a job's model is cut into stages.
+// Decides where a job's model is cut into stages.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,17 +19,17 @@ namespace bimetal::train {
 struct ChosenCuts {
   std::vector<std::size_t> begins;  ///< unit that each piece begins with
   parallel::PartWeights parts = {};
-  /// Of each rank, samples a second that it does of its stage; empty where that was not measured.
+  /// For each rank, the samples a second of its stage; empty if they were not measured.
   std::vector<double> speeds = {};
   std::vector<bool> recompute = {};  ///< by stage; empty: nobody was asked
 };
 
-/// What a cut goes by.
+/// The facts that a cut depends on.
 struct CutInput {
-  /// What units have been measured to take and to give on every rank; those of some are not there
-  /// where it could not measure, and none if cuts_by_speed() says no.
+  /// Measured times and outputs of units on every rank. Those of a rank that could not measure are
+  /// not there, and none are if cuts_by_speed() says no.
   std::vector<plan::ModelFacts> facts = {};
-  torch::Dtype dtype = torch::kFloat32;  ///< of what goes from stage to stage
+  torch::Dtype dtype = torch::kFloat32;  ///< of activations between stages
   std::int64_t at_once = 1;              ///< samples of a micro-batch
   int micro_batches = 1;                 ///< of a step
   const StageNeeds* needs = nullptr;     ///< nullptr: nothing is known of memory
@@ -38,12 +38,12 @@ struct CutInput {
 /// Whether it goes by the speed of ranks where such a job's model is cut.
 bool cuts_by_speed(const job::JobConfig& job, const parallel::MeshShape& shape);
 
-/// Of the model that `job` cuts into stages: as mesh.cuts has it, or so that the pipeline's step is
-/// shortest by what units take on the devices of each stage and by the links between these, and, if
-/// it can be, each stage fits; where not all could measure, elements of parameters stand for time.
-/// With train.recompute = "auto" stages that have no room otherwise compute activations again. The
-/// parts of tensors are as part_weights() has them. The same on every rank; collective. Errors:
-/// begins_of()'s and part_weights()'.
+/// The cuts of the model that `job` cuts into stages. Either mesh.cuts gives them, or they make the
+/// pipeline's step shortest, by the times of units on each stage's devices and by the links between
+/// stages. If possible, each stage fits into memory. If not all ranks could measure, elements of
+/// parameters stand for time. With train.recompute = "auto" stages that have no room otherwise
+/// compute activations again. The parts of tensors are as part_weights() has them. The same on
+/// every rank; collective. Errors: begins_of()'s and part_weights()'.
 ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
                        const parallel::MeshShape& shape, const task::Task& task,
                        const CutInput& input, progress::Observer& observer);
@@ -51,10 +51,10 @@ ChosenCuts choose_cuts(const job::JobConfig& job, comm::Group group,
 /// Pieces of the model per stage.
 int chunks_of(const job::MeshConfig& mesh);
 
-/// How what goes between stages is shortened. Error(InvalidArgument) for unknown names.
+/// How activations between stages are compressed. Error(InvalidArgument) for unknown names.
 parallel::pipeline::ActivationCompression shortened_by(const job::CompressionConfig& compression);
 
-// What it takes to send a micro-batch from stage to stage, over the links between their ranks.
+// The time to send a micro-batch from stage to stage, over the links between their ranks.
 
 /// The ways by which activations go from a stage to the next one, and gradients back.
 struct StageWays {
@@ -62,8 +62,8 @@ struct StageWays {
   double sent = 1;  ///< of each byte that goes by them
 };
 
-/// By stage but the last: from which rank to which. Of the last one, too, where a micro-batch comes
-/// by it more than once, as with several `chunks` of the model on each stage.
+/// For each stage but the last: from which rank to which. For the last one, too, if a micro-batch
+/// comes by it more than once, as with several `chunks` of the model on each stage.
 std::vector<std::vector<plan::RankPair>> ways_of(const parallel::MeshShape& shape, int chunks);
 
 /// These, measured, with what `compression` leaves of values of `dtype`: where it shortens any of a

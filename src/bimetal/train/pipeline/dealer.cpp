@@ -11,11 +11,11 @@
 namespace bimetal::train {
 namespace {
 
-/// How much of what a step tells is believed: a single slow one is no reason to deal otherwise.
+/// The weight of a new step's figures: a single slow one is no reason to deal otherwise.
 constexpr double kNews = 0.3;
 
-/// By which part a replica that gets nothing is thought faster after each step, so that it is tried
-/// again some time: by half of that after each trial that was in vain, which cost a step's time.
+/// After each step an idle replica is thought faster by this fraction, so that it is tried again
+/// some time. Each trial in vain halves the fraction, because it costs a step's time.
 constexpr double kDoubt = 0.02;
 constexpr int kMostHalvings = 5;
 
@@ -44,7 +44,7 @@ Dealer::Dealer(std::shared_ptr<const parallel::Mesh> mesh, const std::vector<dou
                             "parts of their own number, give one for each of the {} workers",
                             speeds.size(), shape.ranks()));
   }
-  // Of what is measured 0 is what is not known, of weights it is nothing.
+  // A measured 0 is unknown. A weight of 0 means no share.
   const bool weights = !learns && !speeds.empty();
   const double without = weights ? parallel::schedule::kNeverSeconds : 0;
   for (const int first : first_ranks()) {
@@ -58,7 +58,7 @@ Dealer::Dealer(std::shared_ptr<const parallel::Mesh> mesh, const std::vector<dou
   if (weights) require_weights();
 }
 
-/// Of each replica.
+/// One rank of each replica.
 std::vector<int> Dealer::first_ranks() const {
   const auto& shape = mesh_->shape();
   std::vector<int> ranks;

@@ -1,5 +1,5 @@
 #pragma once
-// Deals a step's micro-batches to the replicas of each stage by what they are seen to take.
+// Deals a step's micro-batches to the replicas of each stage by their measured times.
 
 #include <cstdint>
 #include <memory>
@@ -14,7 +14,7 @@ namespace bimetal::train {
 
 /// Use from one thread. The same on every rank, as long as all are told the same. The ranks of a
 /// replica compute its micro-batches together, each its part of the tensors: their speeds add up,
-/// and they have taken what the slowest of them has.
+/// and their time is the slowest one's.
 class Dealer {
  public:
   /// `speeds`: as StageOptions has them. Error(InvalidArgument) unless there are none, or one for
@@ -27,11 +27,11 @@ class Dealer {
   /// For anything else.
   parallel::schedule::Deal spread(std::span<const std::int64_t> samples) const;
 
-  /// What the ranks have told of the step dealt last.
+  /// Learns from the ranks' figures of the step dealt last.
   void learn(std::span<const progress::RankFigures> figures);
 
  private:
-  /// Of a replica that got nothing.
+  /// The trial of a replica that got nothing.
   struct Trial {
     bool idle = false;  ///< in the step before
     int in_vain = 0;    ///< trials behind which it got nothing again

@@ -40,8 +40,8 @@ std::string counts_of(const task::Model& model, const std::optional<Cuts>& cuts)
   return fmt::format("{} parameters", fmt::join(counts, " : "));
 }
 
-/// ", 1.2 TFLOP a step", of those that have tensors in parts by their weights: what their matrices
-/// are dealt out by.
+/// ", 1.2 TFLOP a step", for ranks with tensors in parts: in proportion to their weights, by which
+/// matrices are dealt out.
 std::string work_text(double operations, const std::optional<Cuts>& cuts) {
   if (operations == 0) return "";
   const auto weights = cuts ? cuts->weights() : std::vector<double>{1};
@@ -53,7 +53,7 @@ std::string work_text(double operations, const std::optional<Cuts>& cuts) {
   return fmt::format(", {} a step", fmt::join(texts, " : "));
 }
 
-/// Of the pieces that a stage has.
+/// The operations of a stage's pieces.
 double operations_of(const Operations& all, const std::vector<std::size_t>& begins, int stages,
                      int stage) {
   double sum = 0;

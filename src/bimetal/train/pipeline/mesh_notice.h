@@ -1,5 +1,5 @@
 #pragma once
-// Who has which part of a model that is cut, for people.
+// Tells people which rank has which part of a model that is cut.
 
 #include <cstdint>
 #include <string>
@@ -13,15 +13,15 @@
 
 namespace bimetal::train {
 
-/// Of each unit of a model, in a step of a replica, or where stages have their own numbers of these
-/// of all; empty: not known.
+/// The operations of each unit of a model, in a step of one replica. If stages have their own
+/// numbers of replicas, in a step of all of these. Empty: not known.
 using Operations = std::vector<double>;
 Operations operations_of_replica(const task::JobTask& task, std::int64_t global_batch,
                                  const parallel::MeshShape& shape);
 
-/// `whole`: before it is cut at `begins`, as `mesh` asks; `cuts`: of its tensors.
-/// Several lines: of each stage its ranks, its units, what parameters each of the ranks keeps and
-/// how much it computes in a step.
+/// `whole`: the model before it is cut at `begins`, as `mesh` asks; `cuts`: those of its tensors.
+/// Several lines: for each stage its ranks, its units, the parameters that each rank keeps, and its
+/// work in a step.
 std::string notice_of(const parallel::MeshShape& shape, const task::Model& whole,
                       const std::vector<std::size_t>& begins, const job::MeshConfig& mesh,
                       const parallel::StageCuts& cuts, const Operations& operations);

@@ -29,7 +29,7 @@ const char* word_for(parallel::schedule::What what) {
   return "";
 }
 
-/// Marks for a profile: the phase, and in it what is done for which micro-batch.
+/// Marks for a profile: the phase, and in it the work and its micro-batch.
 template <typename Work>
 void marked(const char* phase, const parallel::schedule::Action& action, int chunks,
             const Work& work) {
@@ -77,7 +77,7 @@ std::vector<task::Segments> segments_of(const parallel::pipeline::StageModel& st
   return segments;
 }
 
-/// What the tensor ranks get that are not at fault.
+/// The error that tensor ranks get if they are not at fault.
 bool given_up_elsewhere(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);

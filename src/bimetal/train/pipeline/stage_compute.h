@@ -1,6 +1,7 @@
 #pragma once
-// What a stage of a pipeline does with its lane's share of a batch: in micro-batches, together with
-// the other stages. What Compute (compute.h) is where a rank has the whole model.
+// A pipeline stage's computation of its lane's share of a batch: in micro-batches, together with
+// the other stages. It takes the place of Compute (compute.h), which is for ranks with the whole
+// model.
 
 #include <torch/csrc/api/include/torch/types.h>
 
@@ -32,15 +33,14 @@ struct StageOptions {
   torch::Device device{torch::kCPU};
   double speed = 1.0;  ///< emulated: see device::pause_for_speed
   precision::Precision precision = precision::Precision::float32;
-  bool channels_last = false;      ///< what the stage's convolutions get
+  bool channels_last = false;      ///< the memory format of the stage's convolutions
   std::string recompute = "none";  ///< as train.recompute
   parallel::schedule::Kind schedule = parallel::schedule::Kind::one_f_one_b;
   int chunks = 1;                  ///< pieces of the model per stage
   std::int64_t micro_batches = 0;  ///< as mesh.micro_batches
   std::int64_t micro_batch = 0;    ///< as train.micro_batch
-  /// Samples a second that each rank does of its stage, 0 where that is not known: by that
-  /// micro-batches are dealt to the replicas of a stage, where stages have replicas of their own
-  /// number. Empty: they are equals.
+  /// Each rank's samples a second in its stage, 0 if not known. If stages have their own numbers of
+  /// replicas, micro-batches are dealt to a stage's replicas by this. Empty: they are equals.
   std::vector<double> speeds = {};
   bool learns_speeds = false;  ///< from steps, for which these are a start; else any unit will do
   /// Those that compute the stage's units together, each with its part; nullptr: they are whole.
@@ -54,7 +54,7 @@ struct StageOptions {
 MicroBatch agreed_limit(const parallel::Mesh& mesh, const task::Task& task,
                         const StageOptions& options);
 
-/// In how many micro-batches a pipeline has so many samples, until memory wants more.
+/// The number of micro-batches for so many samples of a pipeline, until memory requires more.
 int micro_batches_of(const StageOptions& options, const parallel::MeshShape& shape,
                      const MicroBatch& limit, std::int64_t samples);
 
@@ -68,21 +68,21 @@ class StageCompute final : public ShareCompute {
                parallel::pipeline::StageModel stage,
                std::shared_ptr<parallel::pipeline::StageSums> sums, StageOptions options);
 
-  /// The loss is that of the last stage, and there of its first tensor rank. Where a rank runs out
-  /// of memory, all go through the step to its end, so that nobody waits in vain, and that one says
-  /// so. Where that is left to it (recompute "auto"), it will first compute activations again.
+  /// The loss is that of the last stage, and there of its first tensor rank. If a rank runs out of
+  /// memory, all go through the step to its end, so that nobody waits in vain, and that rank
+  /// reports it. With recompute "auto" it will first compute activations again.
   Compute::Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
                            const task::Draws& draws) override;
 
-  /// After a step in which some rank has run out of memory: all take smaller micro-batches; after
-  /// others what they tell of the replicas' speeds. Collective.
+  /// After a step in which some rank has run out of memory, all take smaller micro-batches. After
+  /// other steps it learns the replicas' speeds. Collective.
   void learn(std::span<const progress::RankFigures> figures) override;
 
   /// As predict::evaluate. Collective.
   progress::Evaluation evaluate(std::span<const double> speeds,
                                 const predict::EvaluateOptions& options);
 
-  /// In how many micro-batches a share of so many samples goes through the stages.
+  /// The number of micro-batches in which a share of so many samples goes through the stages.
   int micro_batches(std::int64_t samples) const;
 
  private:

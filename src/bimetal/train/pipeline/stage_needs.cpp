@@ -106,7 +106,7 @@ parallel::schedule::FittingEnds StageNeeds::within(double part) const {
       };
 }
 
-/// Of its pieces together.
+/// The memory of its pieces together.
 plan::MemoryUse StageNeeds::use_of(int number, const std::vector<std::size_t>& begins) const {
   const auto& facts = rank(number).facts;
   const auto own = parallel::schedule::pieces_of(begins, facts.units.size(), shape_.stages,

@@ -1,5 +1,5 @@
 #pragma once
-// What each rank of a pipeline needs in memory of a model that is cut into stages, before it is.
+// The memory that each rank of a pipeline needs for a model that is to be cut into stages.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,24 +19,24 @@ namespace bimetal::train {
 /// Samples of a step that go through one pipeline, if all replicas get as many.
 std::int64_t samples_of_pipeline(const parallel::MeshShape& shape, std::int64_t global_batch);
 
-/// By the planner's formulas (plan/memory/memory_use.h), of what every rank has measured.
+/// By the planner's formulas (plan/memory/memory_use.h), from every rank's measurements.
 class StageNeeds {
  public:
-  /// `measured`: of all ranks of `shape`, as measure_memory() has it. A replica computes a
-  /// step of `job` in `micro_batches`. Tensors are whole.
+  /// `measured`: that of all ranks of `shape`, from measure_memory(). A replica computes a step of
+  /// `job` in `micro_batches`. Tensors are whole.
   StageNeeds(plan::MemoryInput measured, const job::JobConfig& job,
              const parallel::MeshShape& shape, int micro_batches);
 
   /// For a cut that takes no more than this part of each rank's room.
   parallel::schedule::FittingEnds within(double part) const;
 
-  /// By rank, of a model whose pieces begin with these units.
+  /// By rank, for a model whose pieces begin with these units.
   std::vector<plan::MemoryUse> planned(const std::vector<std::size_t>& begins) const;
 
   /// The same where these stages compute activations again, as far as train.recompute = "auto"
   /// leaves that to them; of no stage it does by itself. Empty: none.
   StageNeeds recomputing(std::vector<bool> stages) const;
-  /// Where all do.
+  /// The same if all do.
   StageNeeds recomputing() const;
   /// Whether it is left to any.
   bool may_recompute() const;
@@ -46,7 +46,7 @@ class StageNeeds {
   /// The same in micro-batches of one sample, which training comes to by itself where memory fails.
   StageNeeds at_least() const;
 
-  /// Who lacks, even so, more of what that takes than a plan may be wrong by, and what would help.
+  /// The ranks that lack memory even so, by more than a plan may be wrong, and advice for them.
   std::optional<std::string> lacking(const std::vector<std::size_t>& begins) const;
 
  private:
@@ -66,7 +66,8 @@ class StageNeeds {
   int micro_batches_;
   int chunks_;
   bool cuts_given_;
-  std::vector<double> shards_;        ///< by rank, of what its stage's replicas have in shards
+  std::vector<double> shards_;        ///< by rank, the fraction of its stage's replicas'
+                                      ///< shards
   std::vector<bool> recompute_ = {};  ///< by stage; empty: as asked for
 };
 

@@ -14,14 +14,15 @@ namespace bimetal::train {
 
 namespace {
 
-/// What replicas of uneven stages are dealt by, as parallel.balance has it.
+/// The speeds or weights by which replicas of uneven stages are dealt samples, as parallel.balance
+/// has it.
 std::vector<double> speeds_of(const job::ParallelConfig& parallel, const ChosenCuts& cuts) {
   if (parallel.balance == balance::Policy::Fixed) return parallel.weights;
   if (parallel.balance == balance::Policy::Equal) return {};
   return cuts.speeds;
 }
 
-/// But for what is known only once the model is cut.
+/// Leaves out settings that are known only once the model is cut.
 StageOptions options_of(const job::JobConfig& job, const Computing& on) {
   return {.device = on.device,
           .speed = on.speed,
@@ -37,7 +38,7 @@ StageOptions options_of(const job::JobConfig& job, const Computing& on) {
           .timeout = milliseconds_of(job.parallel.timeout_s)};
 }
 
-/// In how many micro-batches the samples of a step go through a pipeline.
+/// The micro-batches in which the samples of a step go through a pipeline.
 struct MicroBatches {
   std::int64_t samples;
   int count;

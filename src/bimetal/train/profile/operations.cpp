@@ -14,7 +14,7 @@ double seconds_of(const ProfiledEvent& event) {
   return static_cast<double>(event.end_ns - event.begin_ns) * kNanosecond;
 }
 
-// What contains another comes first.
+// An event that contains another comes first.
 bool before(const ProfiledEvent& a, const ProfiledEvent& b) {
   if (a.thread != b.thread) return a.thread < b.thread;
   if (a.begin_ns != b.begin_ns) return a.begin_ns < b.begin_ns;

@@ -1,5 +1,5 @@
 #pragma once
-// From the events of a profiled rank to what each operation and phase took.
+// The times of each operation and phase, from the events of a profiled rank.
 
 #include <cstdint>
 #include <map>

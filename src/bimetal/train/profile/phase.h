@@ -1,5 +1,5 @@
 #pragma once
-// What a step is doing, marked for a profile.
+// The phases of a step, marked for a profile.
 
 #include <ATen/record_function.h>
 

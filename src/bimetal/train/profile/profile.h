@@ -1,5 +1,5 @@
 #pragma once
-// What a profile of some steps says: docs/profile.md.
+// The contents of a profile of some steps: docs/profile.md.
 
 #include <cstdint>
 #include <filesystem>
@@ -28,21 +28,22 @@ struct PhaseTime {
   double seconds = 0;  ///< of all profiled steps
 };
 
-/// What the ranks have done in some steps.
+/// The ranks' work in some steps.
 struct Profile {
   std::int64_t first_step = 0, last_step = 0;        ///< that it is of
   int ranks = 0;                                     ///< profiled
   double seconds = 0;                                ///< of all steps, added up over the ranks
   std::vector<Operation> operations = {};            ///< the most expensive first
   std::vector<PhaseTime> phases = {};                ///< added up over the ranks
-  std::vector<std::vector<double>> seconds_of = {};  ///< by rank, of each of `phases`
+  std::vector<std::vector<double>> seconds_of = {};  ///< by rank and phase, as in `phases`
   std::vector<std::vector<progress::StepSpan>> spans = {};  ///< by rank: the last step
-  std::vector<double> latency_s = {};  ///< by rank: of a short message from rank 0, one way
+  std::vector<double> latency_s = {};  ///< by rank: that of a short message from rank 0, one
+                                       ///< way
   std::filesystem::path trace = {};    ///< of all ranks, for chrome://tracing and ui.perfetto.dev
   double clock_error_s = 0;            ///< most that the ranks' clocks may be apart in it
 };
 
-/// What is asked for. Rank 0's counts.
+/// The profile that is asked for. Rank 0's request counts.
 struct ProfileRequest {
   std::int64_t first_step = 0, last_step = 0;     ///< both included, counted from the job's start
   std::filesystem::path trace = {};               ///< file for the trace; empty: none

@@ -83,7 +83,7 @@ namespace {
 
 using Kind = ProfiledEvent::Kind;
 
-/// Rows of waits, of the fabric's calls and of kernels lie below those of threads.
+/// Rows of waits, of the fabric's calls and of kernels are below those of threads.
 constexpr int kWaitRow = 900, kFabricRow = 1000, kDeviceRow = 2000;
 
 class Writer {
@@ -231,7 +231,7 @@ std::array<double, kPhases.size()> seconds_of_phases(const RankTrace& rank, doub
   return seconds;
 }
 
-/// As StageCompute marks what it does: "backward of micro-batch 3".
+/// In the form of StageCompute's marks: "backward of micro-batch 3".
 int micro_batch_in(const std::string& mark) {
   constexpr std::string_view kOf = " of micro-batch ";
   const auto at = mark.find(kOf);
@@ -247,7 +247,7 @@ std::vector<progress::StepSpan> spans_of_last_step(const RankTrace& rank) {
     if (event.kind == Kind::mark && event.end_ns > since) marks.push_back(&event);
   }
   std::ranges::stable_sort(marks, {}, [](const ProfiledEvent* mark) {
-    return std::pair(mark->begin_ns, -mark->end_ns);  // a phase before what is in it
+    return std::pair(mark->begin_ns, -mark->end_ns);  // a phase before its contents
   });
   std::vector<progress::StepSpan> spans;
   std::int64_t phase_ends = 0;

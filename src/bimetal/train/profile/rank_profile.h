@@ -17,7 +17,7 @@
 
 namespace bimetal::train {
 
-// By how much the clocks of a group's ranks differ, found out by messages.
+// The differences between the clocks of a group's ranks, measured by messages.
 
 struct ClockOffset {
   std::int64_t ns = 0;        ///< the rank's clock less rank 0's
@@ -67,7 +67,7 @@ struct RankTrace {
 /// Its events, with commas between them, for write_trace().
 std::string trace_events(const RankTrace& rank);
 
-/// The whole file, of the ranks' events.
+/// The whole file, from the ranks' events.
 std::string trace_file(const std::vector<std::string>& events_of_ranks);
 
 /// In the order in which a step goes through them; "other" is what no mark covers, and the exchange
@@ -85,7 +85,7 @@ struct RankProfile {
   std::vector<progress::StepSpan> spans = {};  ///< the last step's phases, in order
 };
 
-/// From what happened on a rank in steps of `seconds` altogether.
+/// A summary of a rank's events in steps of `seconds` altogether.
 RankProfile summarize(const RankTrace& rank, double seconds);
 
 comm::Bytes encode(RankProfile profile);

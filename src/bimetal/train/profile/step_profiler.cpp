@@ -51,7 +51,7 @@ bool within(std::int64_t begin_ns, const std::vector<Interval>& steps) {
   });
 }
 
-/// Of the steps alone: an evaluation between two of them is another thing.
+/// Only events within the steps: an evaluation between two of them does not count.
 std::vector<ProfiledEvent> stop_profiler(const std::vector<Interval>& steps) {
   std::vector<ProfiledEvent> events;
   const auto result = libtorch::disableProfiler();
@@ -99,7 +99,7 @@ struct StepProfiler::Recording {
   std::unique_ptr<at::RecordFunction> mark;  ///< of the step that runs
   bool profiling = true;
 
-  /// After each step: what is kept of calls is limited.
+  /// After each step: only a limited number of calls is kept.
   void take_calls(const comm::Group& group) {
     for (auto& call : fabric.take(group.flight_recorder())) {
       if (within(call.begin_ns, steps)) calls.push_back(std::move(call));

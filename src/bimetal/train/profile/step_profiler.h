@@ -16,7 +16,7 @@
 
 namespace bimetal::train {
 
-/// What whoever watches is told of it.
+/// The times that the observer is told of.
 progress::StepTimes times_of(const Profile& profile);
 
 /// Use from the thread that computes. One of a process at a time, since libtorch has one profiler.
@@ -40,7 +40,7 @@ class StepProfiler {
   void begin(std::int64_t step);
   bool end(std::int64_t step);
 
-  /// The training is over: gathers what there is of a profile whose last step was not reached.
+  /// The training is over: gathers a profile whose last step was not reached, as far as it goes.
   /// False if its first step was not. Collective.
   bool finish();
 

@@ -67,7 +67,7 @@ fs::path Receiving::receive(progress::Meter& meter) {
     data::DataClient client(sender(), timeout, meter);
     delivery = ask(client);
   }
-  // Reading what is there may take long, and nobody would listen to the sender meanwhile.
+  // Reading the files there may take long, and nobody would listen to the sender meanwhile.
   if (!data::in_cache(delivery, meter)) have_it_sent(delivery, meter);
   turn.mark_done();
   return delivery.target;
@@ -88,7 +88,7 @@ void Receiving::have_it_sent(const data::Delivery& delivery, progress::Meter& me
                       [&](const fs::path& into) { client.receive(delivery.files, into); });
 }
 
-/// Tells what the receiving thread has to tell.
+/// Tells the receiving thread's notes.
 class Receiver final : public progress::Observer {
  public:
   Receiver(std::shared_ptr<Receiving> receiving, progress::Observer& observer)
@@ -107,7 +107,7 @@ class Receiver final : public progress::Observer {
   progress::Observer& observer_;
 };
 
-/// What fails on the way to the sender says so.
+/// An error on the way to the sender names the sender.
 Error with_context(const Error& error, const std::string& host) {
   if (error.code() != ErrorCode::PeerLost && error.code() != ErrorCode::Timeout) return error;
   return {error.code(),

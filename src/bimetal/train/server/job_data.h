@@ -12,18 +12,18 @@
 
 namespace bimetal::train {
 
-/// Who sends the data set to a process that has none.
+/// The sender of the data set, for a process that has none.
 struct DataSender {
   /// Tells where it listens (data_link.h). nullptr: there is no such process.
   parallel::server::ServerDirectory* directory = nullptr;
   parallel::server::Credentials credentials = {};
 };
 
-/// Where this process finds the files; nowhere for a task that brings its data. One process of each
-/// cache is sent them; the others of that cache wait for it. What is sent is told to `observer`.
-/// Errors: those of share_dataset by a rank alone, where nobody sends; InvalidArgument where the
-/// job forbids it; PeerLost, Timeout, System, CorruptData if it goes wrong: nothing is then left
-/// under a name that anyone reads. Interrupted.
+/// The place of the files for this process; none for a task that brings its data. One process of
+/// each cache is sent them; the others of that cache wait for it. `observer` is told what is sent.
+/// Errors: those of share_dataset by a rank alone, if nobody sends; InvalidArgument if the job
+/// forbids it; PeerLost, Timeout, System, CorruptData for failures: nothing is then left under a
+/// name that anyone reads. Interrupted.
 data::DatasetFiles find_job_data(comm::Group alone, const job::JobConfig& job,
                                  const TrainerOptions& options, const DataSender& sender,
                                  progress::Observer& observer);

@@ -13,7 +13,7 @@
 
 namespace bimetal::train {
 
-/// What predictions need of the server in whose process they are served; all of it outlives them.
+/// The parts of the server process that predictions need; all of them outlive the predictions.
 struct JobParts {
   const job::JobConfig& job;
   const ServerRun& run;

@@ -1,5 +1,5 @@
 #pragma once
-// What parameter servers know of their workers, as the journal takes it.
+// Parameter servers' figures on their workers, in the journal's form.
 
 #include <cstdint>
 #include <vector>
@@ -19,7 +19,7 @@ std::vector<progress::WorkerPlace> places_of(const Workers& workers);
 /// that is gone keeps its own.
 progress::Progress note_step(progress::Journal& journal, const parallel::server::StepEvent& event);
 
-/// What only servers have.
+/// Figures that only servers have.
 struct ServersAtEnd {
   std::int64_t updates = 0;  ///< changes of the parameters in this run
   std::int64_t samples_repeated = 0;

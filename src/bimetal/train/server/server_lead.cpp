@@ -1,7 +1,7 @@
 // A process that led the job may have been stopped, its machine asleep: the others have given it
-// up, and server 0's copy leads. Until it has heard of that it believes that it leads, and what it
-// would save is older than what the others have saved since. docs/parameter_server.md, "When a
-// server dies".
+// up, and server 0's copy leads. Until it has heard of that it believes that it leads, and its
+// checkpoints would be older than those that the others have saved since. docs/parameter_server.md,
+// "When a server dies".
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ bool ServerProcess::require_lead() {
               run_.server);
 }
 
-/// Who leads, if it answers. Where nothing answers at all each question takes a while.
+/// The server that leads, if it answers. If nothing answers at all, each question takes a while.
 std::optional<int> ServerProcess::ask_stand_in() {
   if (!stand_in_ || (!ask_again_.expired() && !stopping_)) return std::nullopt;
   const auto leader =

@@ -1,7 +1,6 @@
 #pragma once
-// One parameter server's process: what it is made of, how it leads or follows
-// (server_process_run.cpp), and what it does about the events of training
-// (server_process_events.cpp).
+// One parameter server's process: its parts, how it leads or follows (server_process_run.cpp), and
+// its answers to the events of training (server_process_events.cpp).
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
@@ -41,7 +40,7 @@ class ServerProcess {
   std::unique_ptr<torch::optim::Optimizer> make_optimizer() const;
   std::unique_ptr<data::DataServer> send_data();
   checkpoint::TrainingState start();
-  /// Who is told of the start: by server 0 alone.
+  /// The observer of the start: only server 0 has one.
   progress::Observer& starting() { return run_.server == 0 ? observer_ : quiet_; }
   /// A copy of server 0 tells of its data only where server 0 does not do that already.
   progress::Observer& watching_data() {
@@ -72,7 +71,7 @@ class ServerProcess {
   std::optional<int> ask_stand_in();
   /// The same before a checkpoint is saved. Error(PeerLost) where nobody follows any more.
   void require_right_to_save();
-  /// Error(Timeout) where the folder holds what this process cannot have seen.
+  /// Error(Timeout) if the folder has a checkpoint that this process cannot have seen.
   void require_newest_here() const;
   void require_own(const checkpoint::LastSave& newest) const;
   void evaluate_now(std::int64_t epoch);
@@ -84,7 +83,7 @@ class ServerProcess {
   const ServerRun& run_;
   progress::Observer& observer_;
   progress::Observer quiet_;
-  comm::Group alone_;  ///< this process by itself, for what all modes share
+  comm::Group alone_;  ///< this process by itself, for code that all modes share
   device::Place place_;
   data::DatasetFiles files_;
   std::unique_ptr<data::DataServer> data_server_;  ///< of the process that leads

@@ -1,4 +1,4 @@
-// What the process that leads a job does while it trains: reports, saves, evaluates, ends.
+// The work of the process that leads a job while it trains: reports, saves, evaluations, the end.
 #include <fmt/format.h>
 
 #include <optional>
@@ -57,7 +57,7 @@ progress::Report ServerProcess::follow_events() {
   return report;
 }
 
-/// What people ask by the page.
+/// Heeds the requests of people at the page.
 void ServerProcess::heed(const progress::Asked& asked) {
   if (asked.stop) {
     asked_to_stop_ = true;
@@ -68,7 +68,7 @@ void ServerProcess::heed(const progress::Asked& asked) {
   }
 }
 
-/// This process may have been stopped, and what it has to tell be no news any more.
+/// This process may have been stopped, and its events be no news any more.
 std::optional<ps::Event> ServerProcess::next_event() {
   auto event = server_.next_event(Deadline::after(kLook));
   if (std::exchange(looked_, Stopwatch()).seconds() > kAsleep) require_lead();

@@ -184,7 +184,7 @@ progress::Report ServerProcess::lead() {
                   run_.server));
   auto options = coordinator_options();
   options.workers = workers_;
-  // Server 0 may have died before it saved or evaluated what it had paused for.
+  // Server 0 may have died before the save or the evaluation that it had paused for.
   const auto every = job_.checkpoint.every_steps;
   options.ledger.pause_first = position.steps_done > start_step_ && position.visited.empty() &&
                                ((position.offset == 0 && options.ledger.pause_at_epochs) ||

@@ -1,5 +1,5 @@
 #pragma once
-// What servers and workers of a job must make alike.
+// The objects that servers and workers of a job must make alike.
 
 #include <torch/csrc/api/include/torch/optim/optimizer.h>
 
@@ -37,7 +37,7 @@ parallel::server::Weighing weighing_of(const job::JobConfig& job,
 /// As if the job file had given these.
 void set_weights(job::ServersConfig& servers, std::vector<double> weights);
 
-/// As patience_for() takes it: of the job, or else of the environment.
+/// For patience_for(): the job's value, or else the environment's.
 std::optional<std::chrono::milliseconds> peer_timeout_of(const job::JobConfig& job);
 
 /// Error(Unsupported) for a model that servers cannot train.

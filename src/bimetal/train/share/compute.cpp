@@ -58,8 +58,8 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return a / b + (a % b != 0 ? 1 : 0);
 }
 
-/// What this rank alone lacks. An Error(OutOfMemory) that ends a step would be taken for what all
-/// ranks have found (trainer.cpp), and the others left waiting.
+/// A lack of memory on this rank alone. An Error(OutOfMemory) that ends a step would be taken for
+/// one that all ranks have found (trainer.cpp), and the others would be left waiting.
 class LackHere : public std::bad_alloc {
  public:
   explicit LackHere(const std::string& what) : what_(std::make_shared<const std::string>(what)) {}
@@ -172,7 +172,7 @@ torch::Tensor Compute::loss_of(const task::Values& piece) const {
   if (options_.channels_last) inputs = task::in_channels_last(std::move(inputs));
   const auto outputs = segments_.run(std::move(inputs));
   auto loss_sum = task_.loss_sum(outputs, piece);
-  // A sum over samples, and what it is scaled by, may exceed what float16 can hold.
+  // A sum over samples, or its scale, may exceed float16's range.
   const bool low = precision::is_half(options_.precision);
   return low && loss_sum.defined() ? loss_sum.to(torch::kFloat32) : loss_sum;
 }
@@ -232,7 +232,7 @@ Compute::Outcome Compute::try_run(std::int64_t samples, const std::function<task
 /// Smaller pieces cost the device its speed for good, and recomputation a third more work at most.
 progress::Fit Compute::next_try(std::int64_t samples, std::int64_t least) {
   if (begin_recomputing()) return progress::Fit::try_recomputing;
-  // Of the pieces that were tried.
+  // The pieces that were tried.
   const auto tried = divide_up(samples, std::max<std::int64_t>(1, pieces(samples, least)));
   return micro_batch_.halve(tried) ? progress::Fit::try_smaller_pieces : progress::Fit::too_large;
 }

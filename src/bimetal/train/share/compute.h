@@ -1,6 +1,6 @@
 #pragma once
-// What a device does with its share of a batch: forward and backward, in pieces, and again in
-// smaller ones where they do not fit into its memory. The one place for it, whatever becomes of the
+// A device's work on its share of a batch: forward and backward, in pieces, and again in smaller
+// ones if they do not fit into its memory. This is the only place for it, whatever happens to the
 // gradients.
 
 #include <c10/util/intrusive_ptr.h>
@@ -73,19 +73,19 @@ std::size_t recomputed_at_once(const std::string& configured, std::size_t units)
 /// Most samples that a rank computes at once.
 class MicroBatch {
  public:
-  /// `configured`: train.micro_batch; 0 takes what suits the device (on a CPU kCpuDefault samples,
-  /// or as many as weigh kCpuWeight; the whole share on an accelerator, whose kernels want large
-  /// batches). `sample_weight`: what a sample weighs, at least 1. `group`: so many samples that
+  /// `configured`: train.micro_batch; 0 takes a number that suits the device (on a CPU kCpuDefault
+  /// samples, or as many as weigh kCpuWeight; the whole share on an accelerator, whose kernels want
+  /// large batches). `sample_weight`: a sample's weight, at least 1. `group`: so many samples that
   /// follow each other stay together.
   MicroBatch(std::int64_t configured, const torch::Device& device, std::int64_t sample_weight = 1,
              std::int64_t group = 1);
 
-  /// What a CPU computes fastest; bench figures in docs/balance.md.
+  /// The piece that a CPU computes fastest; bench figures in docs/balance.md.
   static constexpr std::int64_t kCpuDefault = 64;
   /// Tokens that keep a CPU as busy as more would, and whose logits are still small.
   static constexpr std::int64_t kCpuWeight = 1024;
-  /// Smaller pieces are of no use: the per-call cost outweighs the samples. Of heavier ones, that
-  /// much weight.
+  /// Smaller pieces are of no use: the per-call cost outweighs the samples. For heavier samples
+  /// this is a weight.
   static constexpr std::int64_t kSmallest = 8;
 
   std::int64_t limit() const noexcept { return limit_; }
@@ -138,7 +138,7 @@ class Pieces {
   void add(const torch::Tensor& loss_sum, bool last);
   /// The sum of all samples' losses. Waits for the device, which adding a piece does not.
   double loss_sum() const;
-  /// Of each piece, one after the other, where they are.
+  /// The losses of the pieces, one after the other, on their device.
   torch::Tensor losses() const;
 
  private:
@@ -153,7 +153,7 @@ struct ComputeOptions {
   bool channels_last = false;                                      ///< of images that it gets
   std::string recompute = "none";                                  ///< as train.recompute
   bool repeats = true;  ///< a share that does not fit is an outcome; else an error
-  bool waits = true;    ///< for what the device computes; else try_run() leaves that to others
+  bool waits = true;    ///< for the device's results; else try_run() leaves that to others
   bool graphs = false;  ///< pieces are launched as graphs (recorded_passes.h), where the device can
 };
 
@@ -165,13 +165,13 @@ class Compute {
           ComputeOptions options = {});
 
   /// The sum of the losses of a share's samples, after forward and backward; waits for the device.
-  /// `share` is on it; `draws`: of its samples, left out where the result counts for nothing.
-  /// Errors: those of Pieces::add, and whatever the model, the task and `backward` throw.
-  /// In `least` pieces, or as many as it has groups, or more.
+  /// `share` is on it; `draws`: those of its samples, left out if the result counts for nothing.
+  /// Errors: those of Pieces::add, and exceptions of the model, the task and `backward`. In `least`
+  /// pieces, or as many as it has groups, or more.
   double run(const task::Values& share, const Backward& backward, const task::Draws& draws = {},
              std::int64_t least = 0);
 
-  /// In how many pieces a share of so many samples is computed, as things are.
+  /// The number of pieces in which a share of so many samples is computed at present.
   std::int64_t pieces(std::int64_t samples, std::int64_t least = 0) const {
     return micro_batch_.pieces(samples, least);
   }
@@ -179,10 +179,10 @@ class Compute {
   struct Outcome {
     progress::Fit fit = progress::Fit::fits;
     double loss_sum = 0;  ///< 0 unless it fits
-    /// Without ComputeOptions::waits, and with samples: the losses of the pieces, of which
-    /// loss_sum is to be the sum.
+    /// Without ComputeOptions::waits, and with samples: the losses of the pieces. loss_sum will be
+    /// their sum.
     torch::Tensor losses = {};
-    std::exception_ptr error = {};  ///< what there was no memory for
+    std::exception_ptr error = {};  ///< the lack of memory, if there was one
   };
 
   /// The same for a share of so many samples that `fetch` gives. If it does not fit into memory,
@@ -215,14 +215,14 @@ class Compute {
   std::optional<RecordedPasses> recorded_;
 };
 
-/// What computes a rank's share of a step, whatever this has of the model: a replica (step.cpp), or
-/// a stage (pipeline/stage_compute.h). Use from one thread.
+/// Computes a rank's share of a step, whatever part of the model the rank has: a replica
+/// (step.cpp), or a stage (pipeline/stage_compute.h). Use from one thread.
 class ShareCompute {
  public:
   explicit ShareCompute(const Lanes& lanes) : lanes_(lanes) {}
   virtual ~ShareCompute() = default;
 
-  /// Whose samples are whose.
+  /// Which rank computes which samples.
   const Lanes& lanes() const noexcept { return lanes_; }
 
   /// Before a step in which this lane has so many samples. Collective.
@@ -230,7 +230,7 @@ class ShareCompute {
   /// As Compute::try_run, in the passes of a step.
   virtual Compute::Outcome try_run(std::int64_t samples, const std::function<task::Values()>& fetch,
                                    const task::Draws& draws) = 0;
-  /// What the ranks have told of the step. Collective.
+  /// Learns from the ranks' figures of the step. Collective.
   virtual void learn(std::span<const progress::RankFigures> /*figures*/) {}
 
  private:

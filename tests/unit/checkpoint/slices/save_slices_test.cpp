@@ -80,8 +80,8 @@ const OptimizerFacts kAdam = {"adam", nlohmann::ordered_json::array()};
 fs::path save_all(
     const fs::path& dir, const Parted& model, const std::vector<int>& shares, std::int64_t step,
     const std::function<void(int rank)>& before = [](int) {}) {
-  // Of a forked process, whose copy of torch's threads is of no use: torch makes new ones at the
-  // first word of them, in which two ranks must not race ("Invalid thread pool" of
+  // For a forked process, whose copy of torch's threads is of no use. torch makes new threads at
+  // their first use, in which two ranks must not race ("Invalid thread pool" of
   // ParallelOpenMP.cpp).
   torch::set_num_threads(1);
   fs::path saved;
@@ -168,7 +168,7 @@ TEST(SaveSlices, AFolderThatCanOnlyBeReadIsWrittenByRank0) {
 }
 #endif
 
-/// What all ranks say, which must be the same; empty if the save went well.
+/// The error of all ranks, which must be the same; empty if the save went well.
 std::string trouble_of(const fs::path& dir, const Parted& model, const std::vector<int>& shares,
                        std::int64_t step, const std::function<void(int)>& before) {
   std::vector<std::string> said(shares.size());
@@ -240,7 +240,7 @@ TEST(SaveSlices, AFolderOfAnyNameIsReplacedAndNothingElseRemoved) {
   EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"first", "second"}));
 }
 
-/// What both ranks say, in the same words, of a save as `target` that InvalidArgument ends.
+/// The error of both ranks, in the same words, for a save as `target` that InvalidArgument ends.
 std::string refusal_of(
     const fs::path& target,
     const std::function<void(int rank, OwnSlices& own)>& change = [](int, OwnSlices&) {}) {

@@ -1,4 +1,4 @@
-// A checkpoint that cannot be read: every rank says why, whoever has looked.
+// A checkpoint that cannot be read: every rank says why, whichever has looked.
 
 #include "bimetal/checkpoint/slices/shared_reader.h"
 
@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using OnRank = std::function<void(int rank, comm::Group group)>;
 
-/// What three ranks say, all of them in the same words.
+/// The error of three ranks, all of them in the same words.
 std::string refusal_of_all(const OnRank& read) {
   std::vector<std::string> said(3);
   testing::run_ranks(3, [&](int rank, comm::Group group) {
@@ -90,7 +90,7 @@ TEST(SharedReader, NothingIsFoundWhereRank0IsGivenNothing) {
   });
 }
 
-// What rank 0 reads from a checkpoint and hands to the others.
+// The state that rank 0 reads from a checkpoint and hands to the others.
 TrainingState some_state() {
   return {.step = 7,
           .position = {.epoch = 2, .offset = 1536},

@@ -80,7 +80,7 @@ TEST(Slice, OverlapsAreWhatBothHave) {
 using parallel::shard::Range;
 using parallel::tensor::PartPlaces;
 
-/// What `slice` has of `whole`, in its order.
+/// The elements of `whole` in `slice`, in its order.
 std::vector<std::int64_t> read(const torch::Tensor& whole, const Slice& slice) {
   std::vector<std::int64_t> values;
   const auto flat = whole.flatten();

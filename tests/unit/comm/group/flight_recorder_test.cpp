@@ -149,7 +149,7 @@ TEST(FlightRecorder, IsWrittenByTheFirstCallAfterAFailureThatCaughtNone) {
   EXPECT_THAT(test::contents_of(folder / "flight_rank_1.json"), HasSubstr("enough"));
 }
 
-// Who calls what it has closed itself has not lost anything.
+// A caller that uses a group which it has closed itself has not lost anything.
 TEST(FlightRecorder, IsNotWrittenForCallsOfAClosedGroup) {
   const test::TemporaryFolder folder;
   GroupOptions options;

@@ -74,7 +74,7 @@ class MailboxTest : public ::testing::Test {
     return h;
   }
 
-  // What the mesh does with a frame; false if the peer was paused.
+  // Acts as the mesh does with a frame; false if the peer was paused.
   bool arrive(int peer, const net::FrameHeader& h, const std::vector<std::byte>& payload) {
     const auto place = mailbox.on_header(peer, h);
     if (place.pause) return false;

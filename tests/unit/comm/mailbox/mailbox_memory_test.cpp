@@ -33,7 +33,7 @@ class MailboxMemory : public MailboxTest {
     look();
   }
 
-  /// What peer 1 does with a part; false if it was paused.
+  /// Acts as peer 1 does with a part; false if it was paused.
   bool place(const Call& c, std::uint32_t part, const std::vector<std::byte>& payload) {
     std::ranges::copy(payload, ring.next(payload.size()).begin());
     auto h = header(c, 0);

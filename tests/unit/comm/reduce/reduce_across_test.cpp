@@ -60,7 +60,7 @@ TEST(ReduceAcross, EveryInstructionSetGivesTheSameBits) {
   for (int s = 0; s < kSources; ++s) {
     sources.emplace_back(kBytes);
     for (auto& byte : sources.back()) byte = static_cast<std::byte>(random() & 0xbf);
-    // Of no type's exponent all bits are set: every number is finite.
+    // No type's exponent has all bits set: every number is finite.
     for (std::size_t i = 1; i < kBytes; i += 2) sources.back()[i] &= std::byte{0xbb};
   }
   std::vector<const std::byte*> from;

@@ -25,7 +25,7 @@ ProcessExit wait_for(Process& process) {
   }
 }
 
-/// What a shell command writes to its descriptor 4.
+/// The output of a shell command to its descriptor 4.
 std::string output_of(const std::string& script, ProcessCommand command = {}) {
   auto pipe = Pipe::create();
   command.argv = {"/bin/sh", "-c", script};

@@ -228,7 +228,7 @@ TEST_P(GradientSumsTest, MayBeDestroyedBeforeTheSumsAreThere) {
   });
 }
 
-// What tells who had a gradient travels exactly beside it.
+// The counts of ranks that had a gradient travel exactly beside it.
 TEST_P(GradientSumsTest, CompressedGradientsComeFromWhereTheyWere) {
   for (const auto scheme : {comm::Scheme::bfloat16, comm::Scheme::int8, comm::Scheme::topk,
                             comm::Scheme::powersgd, comm::Scheme::sign}) {

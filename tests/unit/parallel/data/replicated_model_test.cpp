@@ -119,7 +119,7 @@ TEST(ReplicatedModel, CallsOutOfOrderAreRefusedAndHarmless) {
   });
 }
 
-// What other ranks see when one of them fails within a step.
+// The errors of other ranks when one of them fails within a step.
 
 // One bucket per parameter, so that a step has several exchanges to fail between.
 const ReplicatedModelOptions kFaultOptions{

@@ -1,5 +1,5 @@
-// What goes between stages in fewer bytes: what comes out of it, how many they are, and who must
-// agree.
+// Messages between stages in fewer bytes: their values, their size, and the agreement that they
+// need.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ ActivationCompression by(Scheme scheme) {
   return {.scheme = scheme, .links = CompressedLinks::all};
 }
 
-/// What a stage does.
+/// A stage's work.
 using OfStage = std::function<void(int stage, Link& link)>;
 
 void on_two_stages(const ActivationCompression& first, const ActivationCompression& second,
@@ -50,7 +50,7 @@ torch::Tensor activations(int seed) {
   return torch::randn({4, 32, 128});
 }
 
-/// What the second stage gets of these, and how many bytes the first one has sent.
+/// The values that the second stage gets, and the bytes that the first one has sent.
 std::pair<task::Values, std::int64_t> sent_through(Scheme scheme, const task::Values& values) {
   std::pair<task::Values, std::int64_t> result;
   on_two_stages(by(scheme), by(scheme), [&](int stage, Link& link) {
@@ -90,12 +90,12 @@ TEST(ActivationCompression, SendsAsFewBytesAsTheSchemeSays) {
   const auto [got, bytes] = sent_through(Scheme::none, values);
   EXPECT_TRUE(got.front().equal(values.front()));
   EXPECT_EQ(bytes, whole);
-  // What has two bytes already stays as it is.
+  // Values of two bytes stay as they are.
   const task::Values half = {values.front().detach().to(torch::kBFloat16).requires_grad_()};
   EXPECT_TRUE(sent_through(Scheme::float16, half).first.front().equal(half.front()));
 }
 
-/// What the first stage gets of these gradients, a step for each half of them.
+/// The first stage's gradients, a step for each half of these.
 std::vector<torch::Tensor> received(Scheme scheme, double loss_factor,
                                     const std::vector<torch::Tensor>& gradients) {
   std::vector<torch::Tensor> got;
@@ -115,8 +115,8 @@ std::vector<torch::Tensor> received(Scheme scheme, double loss_factor,
   return got;
 }
 
-/// Of so many samples each, all added up: one large element and small ones, which int8 would round
-/// to 0 every time.
+/// The sum of gradients of so many samples each: one large element and small ones, which int8 would
+/// round to 0 every time.
 torch::Tensor sum_of_small(int even, int odd) {
   std::vector<torch::Tensor> gradients;
   for (int i = 0; i < 100; ++i) {

@@ -151,7 +151,7 @@ std::vector<double> learn(const Staged& how) {
   return losses;
 }
 
-/// By which part of the exact losses these are larger, step by step.
+/// The fraction by which these losses exceed the exact ones, step by step.
 std::vector<double> misses_of(const std::vector<double>& losses) {
   const auto& exact = exact_losses();
   EXPECT_EQ(losses.size(), exact.size());

@@ -163,7 +163,7 @@ TEST_P(ReceiveMemory, AStageThatHasNoneGivesUpAndTheNextStepIsWhole) {
           runner.run(schedule::Deal(mesh->widths(), samples), work_of(weight), *store);
       sync.sum_gradients();
       EXPECT_EQ(result.error != nullptr, first && rank == row.narrow);
-      // What does not leave a stage is missing on those behind it.
+      // Values that do not leave a stage are missing on those behind it.
       const bool concerned = row.shortens ? rank >= row.narrow : rank == row.narrow;
       EXPECT_EQ(result.incomplete, first && concerned);
     }

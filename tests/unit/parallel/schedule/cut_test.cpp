@@ -16,7 +16,7 @@ namespace {
 using Begins = std::vector<std::size_t>;
 using Rows = std::vector<std::vector<double>>;
 
-/// Where each unit takes so many bytes on each stage, and each stage has so many.
+/// For units that take so many bytes on each stage, and stages that have so many.
 FittingEnds fitting_by(const Rows& bytes, const std::vector<double>& memory) {
   return [=](std::size_t stage, std::size_t begin) {
     std::vector<bool> fit;
@@ -83,7 +83,7 @@ std::vector<Begins> all_cuts(std::size_t units, std::size_t pieces) {
   return cuts;
 }
 
-// What every cut there is comes to.
+// The best of all cuts, each of them tried.
 double by_trying(const CutProblem& problem, const Rows& bytes, const std::vector<double>& memory) {
   const auto units = problem.seconds.front().size(), stages = problem.seconds.size();
   double best = 1e300;

@@ -121,7 +121,7 @@ TEST(InFlight, OfSeveralChunksDifferentMomentsMayBeFullest) {
               UnorderedElementsAre(ElementsAre(2, 1), ElementsAre(3, 0)));
 }
 
-// Whatever the chunks' sizes are, one of the moments has all that a run ever keeps.
+// For chunks of any size, one of the moments has all that a run ever keeps.
 TEST(InFlight, IsWhatRunsKeep) {
   for (const Shape& shape : {Shape{2, 8, 2}, Shape{3, 9, 3}, Shape{4, 4, 2}, Shape{4, 16, 4}}) {
     std::vector<PieceCost> pieces(static_cast<std::size_t>(shape.stages * shape.chunks));

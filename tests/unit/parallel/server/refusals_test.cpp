@@ -1,4 +1,4 @@
-// What a server does not take: it says why on both sides, and goes on serving the others.
+// Messages that a server refuses: it says why on both sides, and goes on serving the others.
 
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/optim.h>

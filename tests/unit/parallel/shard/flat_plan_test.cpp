@@ -82,7 +82,7 @@ TEST(FlatPlan, EveryElementOfAParameterIsKeptOnce) {
   }
 }
 
-/// Of a flat tensor of that many elements, by rank.
+/// The cut of a flat tensor of that many elements, by rank.
 std::vector<std::size_t> cut(ParameterPlace whole, const Weights& weights) {
   return plan_flats(PlaceList{whole}, weights, 0).front().counts;
 }

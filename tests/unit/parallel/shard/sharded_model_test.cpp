@@ -74,7 +74,7 @@ TEST_P(Sharded, RanksNeedNotEvaluateEquallyOften) {
 
 INSTANTIATE_TEST_SUITE_P(Levels, Sharded, ::testing::Values(1, 2, 3));
 
-// What level 3 is for: of all parameters no more than those of two units are there at once.
+// The aim of level 3: only the parameters of two units are there at once.
 TEST(ShardedParameters, AreNotThereBetweenPasses) {
   std::vector<task::Model> models = {make_model(1), make_model(1)};
   testing::run_ranks(2, [&](int rank, comm::Group group) {

@@ -48,7 +48,7 @@ void pass(ShardedModel& sharded, double times, bool last = false) {
   sharded.run_pass([&] { (loss * sharded.loss_factor()).backward(); }, last);
 }
 
-/// Of weight i: the product of the others, of all passes and ranks together.
+/// The gradient of weight i: the product of the others, of all passes and ranks together.
 void expect_sums(const ShardedModel& sharded, double sum) {
   for (const auto& piece : sharded.pieces()) {
     const double own = piece.parameter.back() - '0' + 1.0;

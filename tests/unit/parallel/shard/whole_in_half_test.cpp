@@ -148,7 +148,8 @@ TEST(WholeRenewal, RanksMayUpdateInUnlikeOrdersAndLeavePiecesOut) {
   });
 }
 
-// What is on its way is there while the optimizer still goes on: the first need not wait for all.
+// The exchange of a piece begins while the optimizer still goes on: the first need not wait for
+// all.
 TEST(WholeRenewal, BeginsWithWhatIsThrough) {
   testing::run_ranks(2, [](int rank, comm::Group group) {
     const auto plans = three_plans();

@@ -25,7 +25,7 @@ std::string refusal(const task::Model& model, std::vector<double> weights,
   return text_of(code, [&] { const Cuts cuts(model, std::move(weights)); });
 }
 
-// Of q, k and v in one tensor each rank gets its heads of all three.
+// If q, k and v are one tensor, each rank gets its heads of all three.
 TEST(Cuts, SegmentsAreCutAlike) {
   const auto model = model_of({4, 12}, {"w", 1, 2, 3});
   const Cuts cuts(model, {1, 1});

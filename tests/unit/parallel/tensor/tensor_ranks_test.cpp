@@ -1,4 +1,4 @@
-// What tensor ranks compute together, beside one device.
+// The results of tensor ranks together, beside one device.
 
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -148,7 +148,7 @@ TEST(TensorRanks, WhoGivesUpLetsTheOthersGoAndAllGoOn) {
   });
 }
 
-// What tensor ranks compute that have sequences in parts, beside one device.
+// The results of tensor ranks that have sequences in parts, beside one device.
 using Counts = std::vector<std::int64_t>;
 
 constexpr std::chrono::seconds kPatience{20};

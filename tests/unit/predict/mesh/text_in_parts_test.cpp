@@ -1,5 +1,4 @@
-// Whatever the cuts, the ranks of a mesh write what one device does, and none has more than its
-// part.
+// With any cuts, the ranks of a mesh write what one device does, and none has more than its part.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -23,7 +23,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Where a rank and one that takes three times as long cut twelve like units.
+/// The cut of twelve equal units for a rank and one that takes three times as long.
 std::size_t cut_for(int micro_batches) {
   job::JobConfig job;
   job.mesh.stages = 2;
@@ -73,7 +73,7 @@ TEST(ChooseCuts, RefusesMicroBatchesWithoutSamples) {
   EXPECT_THAT(refusal_of(job, 4), HasSubstr("take 12 at most")) << "of 13 samples";
 }
 
-// Whoever makes a mesh of workers or a plan knows what mesh.replicas = "auto" comes to.
+// A caller that makes a mesh of workers, or a plan, knows the number for mesh.replicas = "auto".
 TEST(ChooseCuts, WhatReplicasComeToIsRefusedInTheWordsOfTheKeys) {
   job::JobConfig job;
   job.mesh.stages = 2;
@@ -86,7 +86,7 @@ TEST(ChooseCuts, WhatReplicasComeToIsRefusedInTheWordsOfTheKeys) {
       HasSubstr("take \"1f1b\", or mesh.replicas = 1"));
 }
 
-/// Of its evaluations: they tell whether activations were shortened on the way.
+/// The losses of its evaluations: they tell whether activations were compressed on the way.
 std::vector<double> losses_of(const job::JobConfig& job, int ranks) {
   return test::run_job(job, ranks).recorders[0].losses;
 }

@@ -62,7 +62,7 @@ TEST(CutLinks, WhatIsShortenedTakesLess) {
   EXPECT_THAT(send_seconds(ways, {40}), ElementsAre(ElementsAre(2 + 3), ElementsAre(5)));
 }
 
-/// What of each byte goes from the first of two stages to the second one.
+/// The fraction of each byte that goes from the first of two stages to the second one.
 double sent_between(const std::vector<std::string>& islands, comm::CompressedLinks links) {
   std::vector<comm::GroupOptions> options;
   for (const auto& island : islands) options.push_back({.island = island});

@@ -16,7 +16,7 @@ std::vector<progress::RankFigures> told(const std::vector<double>& seconds) {
   return figures;
 }
 
-/// What `check` makes of the mesh of rank 0 of a job with one stage on one rank, the next on two.
+/// Runs `check` on rank 0's mesh of a job with one stage on one rank, the next on two.
 template <typename Check>
 void with_mesh_of_three(const Check& check) {
   testing::run_ranks(3, [&](int rank, comm::Group group) {

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Of a model of ten units of 1,000 parameters, on ranks with these rooms.
+/// The measurements of a model of ten units of 1,000 parameters, on ranks with these rooms.
 plan::MemoryInput measured_of(const std::vector<double>& rooms, const job::JobConfig& job) {
   plan::MemoryInput measured;
   for (std::size_t r = 0; r < rooms.size(); ++r) {
@@ -28,7 +28,7 @@ plan::MemoryInput measured_of(const std::vector<double>& rooms, const job::JobCo
   return measured;
 }
 
-/// Of two stages of it.
+/// The needs of two stages of it.
 StageNeeds needs_of(const std::vector<double>& rooms, const job::JobConfig& job,
                     const std::vector<int>& uneven = {}) {
   const auto measured = measured_of(rooms, job);
@@ -101,7 +101,7 @@ TEST(StageNeeds, NobodyLacksWhatSmallerMicroBatchesSave) {
   EXPECT_THAT(*needs_in(40000).lacking({0, 5}), HasSubstr("micro-batches of one sample"));
 }
 
-// Of four micro-batches of four samples two are under way in the first stage, of which one sample
+// Two of four micro-batches of four samples are under way in the first stage. One sample of them
 // leaves 1,000 bytes a unit, its input 10.
 TEST(StageNeeds, StagesWithoutRoomForActivationsRecompute) {
   job::JobConfig job;

@@ -1,4 +1,4 @@
-// What a stage's plan says of memory, beside what libtorch has allocated.
+// The memory in a stage's plan, beside the memory that libtorch has allocated.
 
 #include <gtest/gtest.h>
 #include <torch/csrc/api/include/torch/types.h>
@@ -154,7 +154,7 @@ TEST(StagePeaks, AreThoseOfUnitsThatAreComputedAgain) {
   }
 }
 
-// Where parameters are what counts, so are their copies in half, and the gradients of these.
+// If parameters take most of the memory, so do their copies in half, and the gradients of these.
 TEST(StagePeaks, AreThoseOfCopiesInHalf) {
   constexpr auto kHalf = precision::Precision::bfloat16;
   constexpr std::int64_t kFewRows = 1;

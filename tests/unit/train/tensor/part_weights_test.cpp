@@ -92,7 +92,7 @@ TEST(Counts, OfListsAreThoseOfTheRanks) {
 using precision::Precision;
 using ::testing::HasSubstr;
 
-/// What each of three ranks is told, of which two have the tensors of stage 1 in parts.
+/// The message to each of three ranks, of which two have the tensors of stage 1 in parts.
 std::array<std::string, 3> refusals_of(const std::array<Precision, 3>& precisions) {
   std::array<std::string, 3> refusals;
   testing::run_ranks(3, [&](int rank, comm::Group group) {

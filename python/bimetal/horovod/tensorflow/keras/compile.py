@@ -1,4 +1,4 @@
-"""What ``model.compile()`` must know of distributed optimizers and of scripts for older Keras."""
+"""``model.compile()`` for distributed optimizers, and for scripts written for older Keras."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def adapt_compile() -> None:
     - ``experimental_run_tf_function``, which Horovod's scripts for Keras pass and which Keras 3 does not know any
       more, is taken and ignored: what it switched off is gone.
     """
-    # Where it is defined, as Keras looks whether models override it.
+    # The class that defines it: Keras looks whether models override it.
     owner = next(kind for kind in keras.Model.__mro__ if "compile" in vars(kind))
     original = owner.compile
     if getattr(original, "knows_bimetal", False):

@@ -126,7 +126,7 @@ void Client::leave() {
       server->link->finish();
     }
   });
-  // The bytes are few; what is not out by then is a connection that has gone.
+  // The bytes are few; if they are not out by then, the connection is gone.
   const auto deadline = Deadline::after(std::chrono::milliseconds(500));
   while (!idle->load() && !deadline.expired()) {
     asio::post(impl_->io, [impl = impl_.get(), idle] {
@@ -216,7 +216,8 @@ std::uint64_t Client::newest_pulled() const {
   return impl_->sets[impl_->arrivals.present].newest;
 }
 
-/// Once per pull: the same tensor, by which the model and its hooks know it, with what has come.
+/// Once per pull: the same tensor, by which the model and its hooks know it, with the arrived
+/// values.
 void Client::Impl::put_in_place(std::size_t tensor) {
   if (in_place[tensor]) return;
   in_place[tensor] = true;
@@ -256,13 +257,13 @@ void Client::Impl::ask(int shard, IncomingParameters& set) {
 
 /// Asks for the next lease's parameters as soon as there is one, into the memory that the present
 /// lease does not use: the one before has been computed once this one has begun. The servers send
-/// them when what was asked for before has left.
+/// them when earlier answers have left.
 void Client::Impl::look_ahead() {
   std::unique_lock lock(arrivals.mutex);
   if (!arrivals.busy || arrivals.taken || arrivals.leases.empty()) return;
   const Lease& next = arrivals.leases.front();
   auto& set = sets[1 - arrivals.present];
-  // What another lease's parameters were asked for, which is void now, has to arrive first.
+  // Parameters asked for under another lease, now void, have to arrive first.
   if (next.work != Work::train || next.id == arrivals.ahead || set.unanswered > 0) return;
   arrivals.ahead = next.id;
   set.expect(pieces_of);

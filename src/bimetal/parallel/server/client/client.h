@@ -36,12 +36,12 @@ struct ClientOptions {
   /// Longest wait for parameters, and for a server that says nothing, as patience_for() has it.
   std::chrono::milliseconds timeout{60000};
   std::optional<std::chrono::milliseconds> peer_timeout = {};
-  /// Of pushed gradients, with error feedback; for float32 alone.
+  /// Compression of pushed gradients, with error feedback; for float32 alone.
   PushCompression compression;
-  /// Of pulled parameters: float16, bfloat16 or int8, for float32 alone.
+  /// Compression of pulled parameters: float16, bfloat16 or int8, for float32 alone.
   comm::Scheme pull_compression = comm::Scheme::none;
-  /// Of the memory, one ring for each direction, through which tensors go to and from servers that
-  /// turn out to see it: those of this host. 0: all go through the connections.
+  /// The size of the shared memory, one ring for each direction, for tensors to and from servers
+  /// that turn out to see it: those of this host. 0: all go through the connections.
   std::size_t ring_bytes = std::size_t{4} << 20;
   /// Asked while it waits for servers at the beginning: whether to give up, with Aborted.
   std::function<bool()> give_up;
@@ -71,12 +71,13 @@ class Client {
 
   enum class Values { compressed, exact };
 
-  /// Begins a lease: asks for parameters of its version or newer, as they are expected to be so
-  /// many steps later as it says, compressed as ClientOptions say, or not at all, unless they are
-  /// on their way already: where the servers have leased out more by then, the next lease's are
-  /// fetched while this one is computed, into a second set of memory. What was computed of the
-  /// lease before must be over. A parameter must not be used before wait_for() has returned for it,
-  /// or finish_pull(). Error(InvalidArgument) if those that were asked for before are not all here.
+  /// Begins a lease: asks for parameters of its version or newer, as they are expected to be after
+  /// the number of steps that it names. They are compressed as ClientOptions say, or not at all. It
+  /// does not ask if they are on their way already. If the servers have leased out more by then,
+  /// the next lease's are fetched into a second set of memory while this one is computed. The
+  /// computation of the lease before must be over. A parameter must not be used before wait_for()
+  /// has returned for it, or finish_pull(). Error(InvalidArgument) if those that were asked for
+  /// before are not all here.
   void start_pull(const Lease& lease, Values values);
   /// The same without a lease: parameters of version `version` or newer.
   void start_pull(std::uint64_t version, Values values);
@@ -99,7 +100,7 @@ class Client {
   void end_push(std::uint64_t lease);
   void done(std::uint64_t lease, Done done);
 
-  /// Of this worker's log, for those who watch the job.
+  /// Lines of this worker's log, for those that watch the job.
   void say(std::vector<progress::RankLine> lines);
 
   /// Says goodbye.

@@ -23,12 +23,12 @@ using std::chrono::milliseconds;
 constexpr milliseconds kWatchEvery{200};
 constexpr milliseconds kLookWhetherToGiveUp{100};
 constexpr milliseconds kNamedFirst{2000};
-// What is told of: shorter ones happen on every network.
+// Silences from this length on are reported. Shorter ones happen on every network.
 constexpr milliseconds kLongSilence{3000};
 /// A copy waits for the other servers, and asks whether another one leads.
 constexpr milliseconds kToTakeOver{10000};
 
-/// Where parameters arrive: their own memory on the CPU.
+/// The memory in which parameters arrive: their own on the CPU.
 std::vector<torch::Tensor> host_memory(const std::vector<torch::Tensor>& parameters) {
   std::vector<torch::Tensor> host;
   for (const auto& parameter : parameters) {
@@ -124,7 +124,7 @@ bool Client::Impl::stood_in_for(int server) {
 bool Client::Impl::leads(int server) {
   if (server == leader) return true;
   if (leader != 0 || server != shards) return false;
-  // What server 0 leased out is void; its stand-in leases anew.
+  // The leases of server 0 are void; its stand-in leases anew.
   leader = shards;
   ++arrivals.term;
   arrivals.leases.clear();
@@ -180,7 +180,7 @@ bool Client::Impl::join(ServerLink& server, Deadline deadline) {
   throw Error(ErrorCode::Timeout, fmt::format("{} did not answer in time", server.name()));
 }
 
-/// False at the deadline. Throws what has gone wrong.
+/// False at the deadline. Throws the error that has ended the job.
 bool Client::Impl::wait_until(std::unique_lock<std::mutex>& lock,
                               const std::function<bool()>& arrived, Deadline deadline) {
   while (!arrived()) {
@@ -192,7 +192,7 @@ bool Client::Impl::wait_until(std::unique_lock<std::mutex>& lock,
 }
 
 /// The same with options.timeout, counted in ticks. A server that has fallen silent is given up
-/// after that time, by its copy as well, which then takes over: what it answers is waited for, too.
+/// after that time, by its copy as well, which then takes over: its answers are waited for, too.
 bool Client::Impl::wait_ticks(std::unique_lock<std::mutex>& lock,
                               const std::function<bool()>& arrived) {
   const bool copies = links.size() > static_cast<std::size_t>(shards);
@@ -208,7 +208,7 @@ bool Client::Impl::wait_ticks(std::unique_lock<std::mutex>& lock,
   return arrived();
 }
 
-/// On the I/O thread: whoever waits for the servers is told.
+/// On the I/O thread: tells the threads that wait for the servers.
 void Client::Impl::fail(const Error& error) {
   const std::scoped_lock lock(arrivals.mutex);
   arrivals.failure = error;

@@ -29,19 +29,19 @@ class RemoteGradients {
 
   void begin(const Lease& lease);
   void wait_for_parameters();
-  /// Of one unit alone: forward can begin while others' are on their way.
+  /// Waits for one unit's parameters alone: forward can begin while others' are on their way.
   void wait_for(const task::Unit& unit);
   void backward(const torch::Tensor& loss, std::int64_t part = 1);
   void backward_last(const torch::Tensor& loss, std::int64_t part = 1);
-  /// Pushes what the last backward pass did not reach, and ends the pull: parameters that nobody
-  /// used may come last.
+  /// Pushes gradients of parameters that the last backward pass did not reach, and ends the pull:
+  /// parameters that nobody used may come last.
   void finish();
 
   /// After an error in forward or backward: drops the gradients, so that the lease can be computed
   /// again. False if some of them have left already.
   bool start_over();
 
-  /// Of this lease's oldest parameters, after finish() or wait_for_parameters().
+  /// The version of this lease's oldest parameters, after finish() or wait_for_parameters().
   std::uint64_t version() const noexcept { return version_; }
   /// How long this lease has waited for parameters.
   double pull_seconds() const noexcept { return pull_seconds_; }

@@ -29,7 +29,7 @@ std::span<std::byte> ServerLink::place(const net::FrameHeader& header) {
   const Piece& piece = plan_.pieces[header.part];
   const auto& set = *asked.front();
   const auto memory = memory_of(set, piece);
-  // What is here already, from a server that has died meanwhile, may be in use.
+  // Parameters that are here already, from a server that has died meanwhile, may be in use.
   if (scheme == comm::Scheme::none && !set.here[header.part]) return memory;
   beside_.resize(scheme == comm::Scheme::none
                      ? memory.size()

@@ -41,7 +41,7 @@
 namespace bimetal::parallel::server {
 
 struct IncomingParameters {
-  /// Where they arrive, on the CPU; none until the set is first used.
+  /// The memory that they arrive in, on the CPU; none until the set is first used.
   std::vector<torch::Tensor> memory;
 
   // Guarded by Arrivals::mutex:
@@ -50,7 +50,7 @@ struct IncomingParameters {
   std::uint64_t newest = 0;          ///< version of a shard that is here
   std::vector<std::size_t> missing;  ///< pieces, per tensor
 
-  // Of the I/O thread:
+  // For the I/O thread:
   std::uint64_t wanted = 0;  ///< version
   double steps_ahead = 0;    ///< of that version
   std::uint32_t term = 0;
@@ -76,7 +76,7 @@ struct IncomingParameters {
   }
 };
 
-/// What arrives from the servers, shared by the I/O thread and the worker's.
+/// Everything that arrives from the servers, shared by the I/O thread and the worker's.
 struct Arrivals {
   std::mutex mutex;
   std::condition_variable changed;
@@ -91,16 +91,16 @@ struct Arrivals {
   int number = -1;
   std::int64_t ticks = 0;
   std::uint32_t term = 0;  ///< grows when another server leads
-  // Of the I/O thread:
+  // For the I/O thread:
   std::size_t ring_bytes = 0;  ///< of memory shared with a server of this host
 };
 
 /// The connection with one server.
 class ServerLink final : public LinkHandler {
  public:
-  /// On the I/O thread: `stood_in_for`: whether the job goes on without this server; `leads`, under
-  /// the lock: whether its leases count; `answered`: there is a new lease, or this server has sent
-  /// all that it was asked for first.
+  /// Called on the I/O thread. `stood_in_for`: whether the job goes on without this server.
+  /// `leads`, under the lock: whether its leases count. `answered`: there is a new lease, or this
+  /// server has sent all that it was asked for first.
   ServerLink(int server, int shard, net::Endpoint endpoint, const ShardPlan& plan,
              Arrivals& arrivals, std::function<bool()> stood_in_for, std::function<bool()> leads,
              std::function<void()> answered = {})
@@ -121,9 +121,9 @@ class ServerLink final : public LinkHandler {
   std::shared_ptr<Link> link;
   std::atomic<bool> passed_over{false};  ///< it is gone, and the job goes on with its copy
   asio::cancellation_signal give_up;     ///< ends a connect() that is under way
-  // Of the I/O thread.
+  // For the I/O thread.
   std::uint64_t pushed = 0;  ///< pieces of the present lease
-  /// What it was asked for parameters for, and has not sent yet; what comes belongs to the first.
+  /// Sets that it was asked to fill with parameters, and has not yet. Arrivals belong to the first.
   std::deque<IncomingParameters*> asked;
   bool gone = false;
   Silence silence;

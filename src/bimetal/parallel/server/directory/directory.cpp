@@ -44,7 +44,7 @@ void ServerDirectory::publish(int server, const net::Endpoint& endpoint) {
 }
 
 std::optional<std::string> ServerDirectory::wait_for(int server, const std::string& key) {
-  // Who looks once training goes on finds everybody there.
+  // A process that looks once training goes on finds everybody there.
   const auto deadline = options_.deadline.expired() ? Deadline::after(kToTell) : options_.deadline;
   while (!deadline.expired()) {
     if (withdrawn(server)) return std::nullopt;
@@ -87,7 +87,7 @@ void ServerDirectory::publish_data(const std::optional<net::Endpoint>& endpoint)
 }
 
 std::optional<net::Endpoint> ServerDirectory::find_data() {
-  // Whoever takes over from server 0 has written there, too.
+  // A server that takes over from server 0 has written there, too.
   auto address = read(kData);
   if (!address) address = wait_for(0, key_named(kData));
   if (!address) {
@@ -142,7 +142,7 @@ void ServerDirectory::finish() {
   unless_gone([&] { write(kFinished, "1"); });
 }
 
-/// Without copies the job cannot go on anyhow, and what is wrong with the store is worth telling.
+/// Without copies the job cannot go on anyhow, and the store's error is worth telling.
 void ServerDirectory::unless_gone(const std::function<void()>& ask) {
   if (gone_) return;
   try {
@@ -174,7 +174,7 @@ void note_lost_server(rendezvous::Store& store, int server, const Error& how) {
   try {
     rendezvous::note_failure(store, key_of_gone(server), how, Deadline::after(kToTell));
   } catch (const Error&) {
-    // The store is gone, and with it whoever would look.
+    // The store is gone, and with it anybody who would look.
   }
 }
 

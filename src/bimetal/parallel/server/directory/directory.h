@@ -1,6 +1,6 @@
 #pragma once
-// Where parameter servers and their workers find each other, and learn that a server has died or
-// that the job is done: entries of a store.
+// The directory of parameter servers and their workers: entries of a store. Through it they find
+// each other, and learn that a server has died or that the job is done.
 //
 // How much each parameter server keeps, where the job says only how many there are: by the
 // bandwidth that workers see. Every process of the job needs the weights before it can plan the
@@ -8,9 +8,8 @@
 //
 // Each server answers measurements (link/questions.h) and says where. Server 0 lets the workers that are
 // there by then measure, one after the other, so that they do not disturb each other; one that is
-// lost at it is passed over. It writes the weights into the directory, where the others, and
-// whoever comes later, find them. Servers whose addresses are all one host's have equal weights at
-// once.
+// lost at it is passed over. It writes the weights into the directory, where the others, and later
+// ones, find them. Servers whose addresses are all one host's have equal weights at once.
 
 #include <atomic>
 #include <cstdint>
@@ -41,17 +40,17 @@ struct DirectoryOptions {
   std::function<bool()> stop = {};       ///< whether to give up a wait, with Aborted
 };
 
-/// Of the servers of a job, those that are there and those that have died.
+/// The servers of a job that are there, and those that have died.
 struct FoundServers {
   std::vector<net::Endpoint> servers;  ///< one each
-  std::set<int> gone;                  ///< of these: their copies keep what they kept
+  std::set<int> gone;                  ///< of these: their copies keep their parts
 };
 
 /// A process's view of those entries. Thread-safe.
 ///
 /// With copies of the servers on several machines a job goes on when the one that serves the store
-/// is lost. From then on what is told reaches nobody, and nothing new is known: only find(),
-/// find_data(), read() and count() fail.
+/// is lost. From then on news reaches nobody, and nothing new is known: only find(), find_data(),
+/// read() and count() fail.
 class ServerDirectory {
  public:
   /// Errors of connect_store and, where it serves the store, of StoreServer.
@@ -65,7 +64,7 @@ class ServerDirectory {
   /// All of them, `shards` and their copies. Error(PeerLost) where one has died that has no copy.
   FoundServers find_all(int servers, int shards);
 
-  /// Where the leading server sends its data set; nothing: it has none.
+  /// The address from which the leading server sends its data set; nothing: it has none.
   void publish_data(const std::optional<net::Endpoint>& endpoint);
   /// The same, waited for as by find(). Error(PeerLost) if server 0 has died before.
   std::optional<net::Endpoint> find_data();
@@ -85,7 +84,7 @@ class ServerDirectory {
   /// All have been told so.
   void finish();
 
-  /// What else servers and workers tell each other, under names of their own.
+  /// Further notes between servers and workers, under names of their own.
   void write(std::string_view name, std::string_view value);
   std::optional<std::string> read(std::string_view name);
   /// Adds to a counter that starts at 0; the sum.
@@ -95,7 +94,7 @@ class ServerDirectory {
   bool stopped() const { return options_.stop && options_.stop(); }
 
  private:
-  /// What is written under `key`; nothing if that server has died before.
+  /// The value under `key`; nothing if that server has died before.
   std::optional<std::string> wait_for(int server, const std::string& key);
 
   /// Does nothing once the store is gone, which it finds out by asking.
@@ -114,8 +113,8 @@ class ServerDirectory {
 bool has_ended(rendezvous::Store& store);
 bool has_finished(rendezvous::Store& store);
 
-/// Tells whoever looks for that server that it is lost. `how`: what became of it. Does nothing
-/// where the store is gone.
+/// Tells all that look for that server that it is lost. `how`: the cause. Does nothing if the store
+/// is gone.
 void note_lost_server(rendezvous::Store& store, int server, const Error& how);
 
 struct Weighing {

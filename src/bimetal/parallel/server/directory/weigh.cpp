@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookForWeights{50};
 constexpr std::chrono::seconds kForOneServer{5};
-/// Of the workers that are there: more would tell little and take long.
+/// The most workers that measure: more would tell little and take long.
 constexpr std::size_t kMostMeasuring = 4;
 
 constexpr const char* kWeights = "weights";
@@ -43,7 +43,7 @@ std::vector<double> numbers_of(const std::string& text) {
   return good ? numbers : std::vector<double>();
 }
 
-/// What `look` finds; nothing at the deadline.
+/// The result of `look`, once there is one; nothing at the deadline.
 template <typename Look>
 auto wait_for(const Weighing& weighing, Deadline deadline, Look look) -> decltype(look()) {
   for (;;) {
@@ -89,8 +89,8 @@ std::vector<net::Endpoint> rate_servers(const Weighing& weighing) {
   return all;
 }
 
-/// The weights of server 0. Whose deadline comes first is chance: a server that has kept server 0
-/// waiting is named by all.
+/// The weights of server 0. It is chance whose deadline comes first: a server that has kept server
+/// 0 waiting is named by all.
 std::vector<double> weights_of_server_0(const Weighing& weighing,
                                         const std::optional<std::string>& text) {
   if (text) return agreed(weighing, *text);
@@ -145,7 +145,7 @@ std::vector<std::vector<LinkRate>> rates_by_worker(const Weighing& weighing) {
   return rows;
 }
 
-/// Of server `server`, up and down taken together, as the mean worker sees it.
+/// The rate of server `server`, up and down together, as the mean worker sees it.
 double megabits(const std::vector<std::vector<LinkRate>>& rows, std::size_t server) {
   double seconds = 0;
   for (const auto& row : rows) seconds += 1 / row[server].up + 1 / row[server].down;
@@ -204,7 +204,7 @@ std::vector<double> weigh_as_worker(const Weighing& weighing) {
       try {
         result = measured_here(weighing);
       } catch (const Error&) {
-        // What is wrong shows when this worker joins the servers.
+        // The fault shows when this worker joins the servers.
       }
       directory.write(name_of_result(own), result);
     }

@@ -13,7 +13,8 @@
 namespace bimetal::parallel::server {
 namespace {
 
-// async: samples that nobody took of a step that far behind the newest go to whoever asks.
+// async: samples that nobody took from a step so far behind the newest go to the next worker that
+// asks.
 constexpr std::int64_t kLeftBehind = 2;
 
 void check_ledger(const LedgerOptions& options) {
@@ -117,7 +118,7 @@ std::map<int, std::int64_t> Ledger::shares(std::int64_t total) const {
     auto& device = devices.emplace_back();
     if (resting_.contains(worker) && !all_rest) device.cap = 0;
     if (speed.known()) device.cost = speed.cost();
-    // Nobody waits for a step's last lease: what each sample takes counts alone.
+    // Nobody waits for a step's last lease: only the time of each sample counts.
     if (speed.known() && options_.consistency == Consistency::async) {
       device.cost = balance::CostModel(0, std::max(speed.cost().beta(), 1e-9));
     }
@@ -175,7 +176,7 @@ bool Ledger::left_out(const Step& step, int worker) const {
   });
 }
 
-/// Of the next `count` samples those that nobody had used before this ledger began.
+/// The samples among the next `count` that nobody had used before this ledger began.
 std::vector<Ledger::Range> Ledger::unvisited(std::int64_t count) const {
   std::vector<Range> free;
   std::int64_t begin = offset_;
@@ -227,7 +228,7 @@ std::optional<SampleLease> Ledger::grant(int worker, TimePoint now) {
       return take(step, worker, now);
     }
   }
-  // Others may take what is left of a step before this worker has time for it.
+  // Others may take the rest of a step before this worker has time for it.
   if (holds_any(worker)) return std::nullopt;
   if (Step* step = first_free(worker, true, kAny)) return take(*step, worker, now);
   return std::nullopt;
@@ -239,7 +240,8 @@ std::int64_t Ledger::weight(std::int64_t epoch, std::int64_t offset, std::int64_
 
 SampleLease Ledger::take(Step& step, int worker, TimePoint now) {
   Range& range = step.free.front();
-  // One that came, or was needed, only after the step had been opened gets what it would get now.
+  // One that came, or was needed, only after the step had been opened gets the share that it would
+  // get now.
   auto share = step.shares[worker];
   if (share == 0) share = shares(step.facts.total)[worker];
   share = std::clamp(share, std::int64_t{1}, range.count);

@@ -51,8 +51,8 @@ enum class Consistency : std::uint8_t {
 /// "sync", "async" or "bounded". Error(InvalidArgument) for anything else.
 Consistency consistency_of(std::string_view name);
 
-/// Whether workers get leases ahead of the end of what they have, so that their parameters can come
-/// while gradients leave. Never in sync, where a lease needs the parameters of the one before.
+/// Whether workers get leases before the end of those that they have, so that their parameters can
+/// come while gradients leave. Never in sync, where a lease needs the parameters of the one before.
 enum class Prefetch : std::uint8_t {
   automatic,  ///< those that gain by it: worker_speed.h
   on,         ///< all
@@ -75,7 +75,7 @@ struct LedgerOptions {
   Position start;                 ///< where a checkpoint, or another coordinator, left off
   bool pause_first = false;       ///< pauses before the first step
   std::uint32_t first_lease = 0;  ///< leases are numbered from here, below 2^31
-  /// What samples `offset` … `offset + count - 1` of an epoch's order weigh; none: 1 each.
+  /// The weight of samples `offset` … `offset + count - 1` of an epoch's order; none: 1 each.
   std::function<std::int64_t(std::int64_t epoch, std::int64_t offset, std::int64_t count)> weight =
       {};
 };
@@ -120,7 +120,7 @@ class Ledger {
   /// Error(InvalidArgument) for sizes below 1, a position outside the data, a negative staleness.
   explicit Ledger(const LedgerOptions& options);
 
-  /// `speed`: what it says of itself; if unknown, the others' mean is assumed.
+  /// `speed`: its own report; if unknown, the others' mean is assumed.
   void add_worker(int worker, const WorkerSpeed& speed);
   /// Its leases are given to others.
   void remove_worker(int worker);
@@ -128,9 +128,9 @@ class Ledger {
   /// Whether it is left out of shares: it says nothing for now, or does so again.
   void set_resting(int worker, bool resting);
 
-  /// Work for a worker, also ahead of the end of what it has; nothing while there is none to be
-  /// had, or, in bounded, while it has none and by waiting for the others it will keep pace with
-  /// them: with their update its gradients will be newer.
+  /// Work for a worker, also before the end of its present work. Nothing while there is none. In
+  /// bounded also nothing for an idle worker that keeps pace with the others by waiting: after
+  /// their update its gradients will be newer.
   std::optional<SampleLease> grant(int worker, TimePoint now);
   /// How many leases the worker may have at once.
   std::size_t leases_at_once(int worker) const;
@@ -146,10 +146,10 @@ class Ledger {
   /// The worker has finished a lease that was revoked: how long it took is learnt.
   void finished_late(std::uint64_t lease, double compute_seconds, TimePoint now);
 
-  /// Leases out for longer than `factor` times what their worker's speed makes one expect of it and
-  /// those before it, and than `at_least`, where anything is known of its exchange. Never a second
-  /// try: on machines whose speed varies, samples could go from worker to worker without end, and
-  /// what was computed of them is lost each time.
+  /// Leases out for longer than `at_least`, and than `factor` times the time expected of them and
+  /// those before them at their worker's speed, if its exchange has been timed. Never a second try:
+  /// on machines whose speed varies, samples could go from worker to worker without end, and their
+  /// computation would be lost each time.
   std::vector<std::uint64_t> overdue(TimePoint now, double factor,
                                      std::chrono::milliseconds at_least) const;
   const std::map<std::uint64_t, SampleLease>& out() const noexcept { return out_; }
@@ -175,7 +175,7 @@ class Ledger {
   std::int64_t steps_done() const noexcept { return steps_done_; }
   std::int64_t epoch() const noexcept { return epoch_; }
   std::int64_t offset() const noexcept { return offset_; }
-  /// What the updates so far have used.
+  /// The position in the data after the updates so far.
   Position position() const;
   /// Samples that were leased out again after a loss.
   std::int64_t samples_repeated() const noexcept { return samples_repeated_; }

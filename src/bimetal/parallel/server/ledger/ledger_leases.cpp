@@ -1,4 +1,4 @@
-// What becomes of leases: complete, revoked, late; and what they tell of their workers' speed.
+// The ends of leases: complete, revoked, late; and the measurements of their workers' speed.
 #include <algorithm>
 #include <utility>
 

@@ -16,11 +16,11 @@ namespace bimetal::parallel::server {
 class WorkerSpeed {
  public:
   WorkerSpeed() = default;  ///< nothing is known
-  /// `probed`: of its compute time, as it has measured by itself.
+  /// `probed`: its compute time, as measured by the worker itself.
   explicit WorkerSpeed(const balance::CostModel& probed) : probed_(probed), compute_(probed) {}
 
-  /// A lease of `samples` took `seconds`, of which it computed for `compute_seconds`. `ahead`: it
-  /// was granted before the lease before it had ended; `seconds` are those since that end.
+  /// A lease of `samples` took `seconds`, and `compute_seconds` of these were computation. `ahead`:
+  /// it was granted before the lease before it had ended; `seconds` are those since that end.
   void observe(std::int64_t samples, double seconds, double compute_seconds, bool ahead = false);
 
   /// A step went by without it. After many of them it is judged by its probe again: what made it
@@ -76,7 +76,7 @@ class PrefetchGain {
     double weight = 0, samples = 0, compute = 0, exchange = 0;
     void add(double of_samples, double of_compute, double of_exchange);
     double mean_samples() const noexcept { return samples / weight; }
-    /// Of a lease of so many samples.
+    /// The seconds of a lease of so many samples.
     double seconds(double of_samples) const noexcept {
       return exchange / weight + compute / samples * of_samples;
     }
@@ -97,7 +97,7 @@ inline constexpr double kFurthestAhead = 4;
 
 class GradientAge {
  public:
-  /// `version`: of the parameters now.
+  /// `version`: that of the parameters now.
   explicit GradientAge(std::uint64_t version) : version_(version), steps_{{version, 0}} {}
 
   /// Gradients of `worker`, computed with parameters of version `used`, are being applied.

@@ -35,8 +35,8 @@ class LinkHandler {
  public:
   virtual ~LinkHandler() = default;
 
-  /// Where a bulk message's payload goes: exactly header.payload_bytes, valid until on_message or
-  /// on_closed, or until the connection's refuse(), finish() or close() is called: nothing is
+  /// The place for a bulk message's payload: exactly header.payload_bytes, valid until on_message
+  /// or on_closed, or until the connection's refuse(), finish() or close() is called: nothing is
   /// written there any more from then on. An Error thrown here or by on_message ends the
   /// connection; the other side is told.
   virtual std::span<std::byte> place(const net::FrameHeader& header) = 0;
@@ -62,7 +62,7 @@ class Link final : public net::FrameSession {
   void start(LinkHandler& handler);
 
   void send(MessageKind kind, net::FrameHeader fields, Body body = {});
-  /// The same, past all that is queued: what it says must not depend on that.
+  /// The same, ahead of all queued messages: its meaning must not depend on them.
   void send_urgent(MessageKind kind, net::FrameHeader fields, Body body = {});
   /// The same as send(); `gone` is called when it and all before it have been handed to the system,
   /// unless the connection ends before.
@@ -70,15 +70,15 @@ class Link final : public net::FrameSession {
   void send_bulk(MessageKind kind, net::FrameHeader fields, std::span<const std::byte> payload,
                  Keep keep);
 
-  /// Client: offers memory for tensors, a ring of so many bytes for each direction. Where the
-  /// server sees it, tensors go that way from then on; where it does not, nothing changes.
+  /// Client: offers memory for tensors, a ring of so many bytes for each direction. If the server
+  /// sees it, tensors go that way from then on. If not, nothing changes.
   void offer_memory(std::size_t ring_bytes);
   /// Server: the other side's MessageKind::memory.
   void on_memory(std::span<const std::byte> offer);
   /// Client: its answer.
   void on_memory_opened(bool opened);
 
-  /// Sends what is queued, then ends the connection. The handler is not called any more.
+  /// Sends queued messages, then ends the connection. The handler is not called any more.
   void finish();
 
   /// Ends it at once. The handler is not called any more.
@@ -87,7 +87,7 @@ class Link final : public net::FrameSession {
   /// Whether both ends are on this machine.
   bool stays_on_host() const noexcept { return stays_on_host_; }
 
-  /// What has been given to send() has been written out.
+  /// Everything given to send() has been written.
   bool idle() const noexcept { return writer().idle() && waiting_.empty(); }
 
  private:
@@ -126,15 +126,15 @@ asio::awaitable<std::shared_ptr<Link>> dial_server(
     std::atomic<std::uint64_t>& bytes_sent, Deadline deadline,
     std::function<void(const std::string& trouble)> on_trouble = {});
 
-/// After how long somebody who says nothing counts as lost, and the key of the job that says so.
+/// The time without a word after which a peer counts as lost, and the job key that sets it.
 struct Patience {
   std::chrono::milliseconds time;
   std::string_view set_by;
 };
 
 /// `peer_timeout`: fabric.peer_timeout_s; nothing: as for every other connection between hosts. On
-/// one host no network is at fault, and who is stopped there gets what a step's communication may
-/// take.
+/// one host no network is at fault, and a stopped process gets the time that a step's communication
+/// may take.
 inline Patience patience_for(std::optional<std::chrono::milliseconds> peer_timeout,
                              std::chrono::milliseconds timeout, bool stays_on_host) {
   if (stays_on_host && !peer_timeout) return {timeout, "parallel.timeout_s"};

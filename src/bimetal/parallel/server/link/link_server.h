@@ -20,11 +20,11 @@ namespace bimetal::parallel::server {
 /// Serves from a thread of its own until it is destroyed.
 class LinkServer {
  public:
-  /// What answers one client, on the service's thread; lives as long as its connection. Whether
-  /// that has ended is the service's affair.
+  /// Answers one client, on the service's thread. It lives as long as its connection: the service
+  /// sees to the end of that.
   class Session : public LinkHandler {
    public:
-    /// Several times per second. What it throws the client is told, as with on_message().
+    /// Several times per second. The client is told of an exception from it, as with on_message().
     virtual void on_tick() {}
 
    private:
@@ -72,8 +72,8 @@ class LinkClient : public LinkHandler {
   Link& link() { return *link_; }
   const std::string& name() const noexcept { return name_; }
 
-  /// Until the condition holds, which is asked several times per second. Errors: what the server
-  /// has refused, or how the connection has ended; Timeout; those of the condition.
+  /// Waits until the condition holds, which is asked several times per second. Errors: the server's
+  /// refusal, or the end of the connection; Timeout; those of the condition.
   void wait(Deadline deadline, const std::function<bool()>& condition);
 
  private:

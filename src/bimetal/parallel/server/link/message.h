@@ -49,9 +49,10 @@ enum class MessageKind : std::uint8_t {
   // Before the job begins (questions.h):
   rate = 24,  ///< either way: bytes that say nothing; the answer is to have `count` of them. Bulk
   // To and from the one that sends its data set (data/transfer/data_link.h):
-  ask_data = 25,       ///< client → server, first: who asks, and why. Body: train::Copy
+  ask_data = 25,       ///< client → server, first: the asking process, and the reason. Body:
+                       ///< train::Copy
   checking_data = 26,  ///< server → client: it has read `sequence` of `count` bytes of its copy
-  offer_data = 27,     ///< server → client: what it has. Body: train::Copy
+  offer_data = 27,     ///< server → client: its copy. Body: train::Copy
   order_data = 28,  ///< client → server: `count` bytes of file `part`, from byte `sequence` on,
                     ///< where the last order for that file ended
   data = 29,        ///< server → client: these bytes. Bulk
@@ -88,8 +89,8 @@ struct Join {
   std::string host;
   std::string device;
   std::string release;             ///< of its Bimetal
-  double samples_per_s = 0;        ///< what the worker has measured by itself; 0: unknown
-  double step_seconds = 0;         ///< what a step takes beside that, however few its samples
+  double samples_per_s = 0;        ///< measured by the worker itself; 0: unknown
+  double step_seconds = 0;         ///< of a step beside that, however few its samples
   std::vector<std::string> facts;  ///< "train.seed = 1", "fc1.weight [128, 3136] float32", …
 };
 Body encode(const Join& join);
@@ -117,7 +118,7 @@ struct Lease {
   std::int64_t epoch = 0;
   std::int64_t offset = 0;
   std::int64_t count = 0;
-  std::int64_t denominator = 1;  ///< what the sum of the samples' losses is divided by
+  std::int64_t denominator = 1;  ///< divides the sum of the samples' losses
   std::uint64_t version = 0;     ///< the parameters must be at least that new
   double steps_ahead = 0;        ///< how many newer they are expected to be in the end
 };
@@ -146,7 +147,7 @@ struct Apply {
 Body encode(const Apply& apply);
 Apply decode_apply(std::span<const std::byte> body);
 
-/// Who watches the job sees the lines of all workers and servers.
+/// Lines of all workers and servers, for those that watch the job.
 struct Said {
   std::vector<progress::RankLine> lines;
 };

@@ -21,7 +21,7 @@ constexpr std::size_t kLargestMessage = std::size_t{4} << 20;
 constexpr double kLongEnough = 0.1;
 constexpr std::chrono::seconds kSilence{10};
 
-/// Where a message goes that says nothing.
+/// A place for messages that are thrown away.
 class Sink {
  public:
   std::span<std::byte> place(const net::FrameHeader& header) {

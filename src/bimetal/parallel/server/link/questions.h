@@ -13,8 +13,8 @@
 
 namespace bimetal::parallel::server {
 
-/// Answers those who measure, from a thread of its own, until it is destroyed. Whoever measures
-/// must show the job's token, and can make it keep 4 MiB at most per connection.
+/// Answers measurements, from a thread of its own, until it is destroyed. A client must show the
+/// job's token, and can make it keep 4 MiB at most per connection.
 class RateServer {
  public:
   /// Errors of net::Listener; port 0: any.

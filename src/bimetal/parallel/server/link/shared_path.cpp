@@ -22,7 +22,7 @@ std::span<std::byte> ring_of(const net::SharedMemory& segment, std::size_t numbe
 
 }  // namespace
 
-/// Where a payload begins: not across the ring's end.
+/// The beginning of a payload, which must not go across the ring's end.
 std::uint64_t SharedRing::begin_of(std::uint64_t end, std::size_t bytes) const noexcept {
   const auto place = end % memory_.size();
   return place + bytes <= memory_.size() ? end : end + memory_.size() - place;

@@ -32,7 +32,7 @@ class SharedRing {
 
   /// Receiver: the next payload; it has the length of `into`. Error(CorruptData) if none fits so.
   void take(std::span<std::byte> into);
-  /// Receiver: what the sender is to be told, once that has grown by a good part of the ring.
+  /// Receiver: the count to tell the sender, once it has grown by a good part of the ring.
   std::optional<std::uint64_t> news();
 
  private:
@@ -48,12 +48,12 @@ class SharedPath {
  public:
   /// The client's: makes the segment. Errors of net::SharedMemory::create.
   static std::unique_ptr<SharedPath> make(std::size_t ring_bytes);
-  /// The server's: opens it. Error(CorruptData) for what is no offer, errors of
+  /// The server's: opens it. Error(CorruptData) for bytes that are no offer, errors of
   /// net::SharedMemory::open where the two share no memory; Unsupported, too, where BIMETAL_ISLAND
   /// keeps them apart.
   static std::unique_ptr<SharedPath> open(std::span<const std::byte> offer);
 
-  /// What the server needs to open it.
+  /// Everything that the server needs to open it.
   Body offer() const;
   /// Both have it: nobody else needs to find it.
   void opened() noexcept { segment_.forget_name(); }

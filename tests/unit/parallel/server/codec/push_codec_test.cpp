@@ -58,7 +58,7 @@ class Pushes {
     return finite;
   }
 
-  /// What has been sent altogether, as the server sees it.
+  /// The sum of all that was sent, as the server sees it.
   torch::Tensor sum() const { return -*store_.values(); }
   std::size_t sent() const { return sent_; }
   PushCodec& codec() { return codec_; }
@@ -88,8 +88,8 @@ const Shortened shortened[] = {
     {{.scheme = comm::Scheme::sign}, kCount / 8 + 8 + 2 * 2},
 };
 
-// What is lost once comes later: after many equal gradients their sum is there but for what is
-// owed, which does not grow. Without feedback topk would never send most elements.
+// Values lost once come later. After many equal gradients their sum is there, except for the
+// residual, which does not grow. Without feedback topk would never send most elements.
 TEST(PushCodec, WhatIsLostIsSentLater) {
   torch::manual_seed(1);
   const auto gradient = torch::randn({kCount});

@@ -19,7 +19,7 @@ inline LedgerOptions small(Consistency consistency, std::int64_t staleness = 0) 
   return options;
 }
 
-/// What a worker says that computes so many samples per second; 0: it says nothing.
+/// The report of a worker that computes so many samples per second; 0: it reports nothing.
 inline WorkerSpeed speed(double samples_per_s) {
   return samples_per_s > 0 ? WorkerSpeed({0, 1 / samples_per_s}) : WorkerSpeed();
 }

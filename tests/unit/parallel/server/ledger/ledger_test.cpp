@@ -80,7 +80,7 @@ TEST(Ledger, AnOverdueLeaseIsGivenToAnother) {
   auto ledger = ledger_of(small(Consistency::bounded, 1), {1000, 1000});
   Clock clock;
   const auto first = ledger.grant(0, clock.now);
-  // Of its exchange nothing is known yet: on a slow link it may take long.
+  // Its exchange has not been timed yet: on a slow link it may take long.
   EXPECT_TRUE(ledger.overdue(clock.after(5000), 3, milliseconds(2000)).empty());
   ledger.complete(first->id, true, 0.016, clock.now);
   ledger.add_worker(0, speed(1000));
@@ -117,7 +117,7 @@ TEST(Ledger, ALeaseGrantedAheadWaitsItsTurn) {
   ledger.complete(now->id, true, 0.042, clock.after(42));
   ledger.complete(next->id, true, 0.042, clock.after(42));
   EXPECT_NEAR(ledger.rate(0), 32 / 0.042, 1) << "the second did not take twice as long";
-  // Of two that it holds, the second is overdue only when both should long be done.
+  // If it holds two leases, the second is overdue only when both should long be done.
   const auto third = ledger.grant(0, clock.now), fourth = ledger.grant(0, clock.now);
   ASSERT_TRUE(third && fourth);
   EXPECT_EQ(ledger.older_than(clock.after(100), milliseconds(99)),

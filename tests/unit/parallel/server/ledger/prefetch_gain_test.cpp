@@ -75,7 +75,7 @@ TEST(PrefetchGain, ComparesLeasesOfOneSize) {
   EXPECT_TRUE(gain.worthwhile());
 }
 
-// What computes and what sends may be one processor.
+// One processor may both compute and send.
 TEST(PrefetchGain, CountsWhatOverlapCostsTheComputation) {
   Worker worker;
   worker.compute_leases(3);

@@ -1,4 +1,4 @@
-// What becomes of messages that somebody alters between a client and a server of a job.
+// The fate of messages that somebody alters between a client and a server of a job.
 
 #include "bimetal/parallel/server/link/link.h"
 
@@ -193,7 +193,7 @@ struct End final : LinkHandler {
   }
   void on_closed(const Error& why) override { closed = why.what(); }
 
-  /// Of the message that is being read: bytes come in their order.
+  /// The written part of the message that is being read: bytes come in their order.
   std::size_t written() const {
     const auto here = [](std::byte byte) { return byte == kWritten; };
     return static_cast<std::size_t>(std::ranges::partition_point(memory, here) - memory.begin());
