@@ -132,4 +132,7 @@ VendorOffer vendor_offer(const torch::Device& device);
 c10::intrusive_ptr<::c10d::Backend> connect_vendor(comm::Group members, const torch::Device& device,
                                                    std::chrono::milliseconds timeout);
 
+/// Both together, for callers that want a vendor library.
+VendorLibrary vendor_library(const torch::Device& device, std::chrono::milliseconds timeout);
+
 }  // namespace bimetal::c10d

@@ -16,7 +16,7 @@
 #include "bimetal/cli/start/run_job.h"
 #include "bimetal/cli/start/way_in.h"
 #include "bimetal/cli/terminal.h"
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/net/endpoint.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/rendezvous/store.h"

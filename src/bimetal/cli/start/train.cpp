@@ -14,7 +14,7 @@
 #include "bimetal/cli/rank/profile_output.h"
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/start/run_job.h"
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/job/worker_spec.h"
 #include "bimetal/launch/rank_environment.h"
 #include "bimetal/monitor/monitor.h"

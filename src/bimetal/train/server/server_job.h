@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "bimetal/job/job_bindings.h"
+#include "bimetal/job/job_keys.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/parallel/server/link/link.h"
 #include "bimetal/progress/observer.h"
