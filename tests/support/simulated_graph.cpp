@@ -108,11 +108,22 @@ std::vector<at::Tensor> tensors_in(const std::vector<c10::IValue>& values) {
 std::vector<at::Tensor> changed_by(const c10::OperatorHandle& op,
                                    const std::vector<c10::IValue>& arguments) {
   const auto& schema = op.schema().arguments();
+  // An operation in place comes as one whose output is an input, too.
+  const auto is_input = [&](const c10::IValue& out) {
+    if (!out.isTensor() || !out.toTensor().defined()) return false;
+    for (std::size_t i = 0; i < schema.size(); ++i) {
+      if (schema[i].is_out() || !arguments[i].isTensor()) continue;
+      const auto& given = arguments[i].toTensor();
+      if (given.defined() && given.is_alias_of(out.toTensor())) return true;
+    }
+    return false;
+  };
   std::vector<c10::IValue> written;
   for (std::size_t i = 0; i < schema.size(); ++i) {
     const auto* const alias = schema[i].alias_info();
-    const bool only_made = schema[i].is_out();  // had nothing in it
-    if (alias != nullptr && alias->isWrite() && !only_made) written.push_back(arguments[i]);
+    if (alias == nullptr || !alias->isWrite()) continue;
+    const bool only_made = schema[i].is_out() && !is_input(arguments[i]);  // had nothing in it
+    if (!only_made) written.push_back(arguments[i]);
   }
   return tensors_in(written);
 }
