@@ -1,7 +1,5 @@
 #pragma once
-// Figures by which a model is judged, by name.
-//
-// A model's output for one sample, for people to look at.
+// Figures by which a model is judged, by name, and its output for one sample.
 
 #include <algorithm>
 #include <cstdint>
@@ -45,15 +43,16 @@ struct Evaluation {
   std::string data = kTestData;  ///< which
 };
 
+/// A model's output for one sample, for people to look at.
 struct Sample {
   std::string text = {};  ///< for people: "label 3, taken for 3 (97 %), 8 (2 %)…"
   /// For an image: channels, height and width, and its values 0…255 in that order. Empty if the
   /// sample is no image, or a large one.
   std::vector<std::int64_t> shape = {};
-  std::vector<std::uint8_t> pixels = {};
-  /// For a language model: its prompt, and its continuation.
-  std::vector<std::int64_t> prompt = {}, tokens = {};
-  std::int64_t vocabulary = 0;
+  std::vector<std::uint8_t> pixels = {};  ///< the image's values
+  std::vector<std::int64_t> prompt = {};  ///< of a language model
+  std::vector<std::int64_t> tokens = {};  ///< its continuation
+  std::int64_t vocabulary = 0;            ///< of a language model; 0 for an image
 };
 
 }  // namespace bimetal::progress

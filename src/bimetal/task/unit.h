@@ -134,7 +134,8 @@ Values run_units(std::span<const Unit> units, Values inputs, const BeforeUse& be
 /// The value that make_unit passes as Unit::set_training, so that a unit's module can be found in
 /// it.
 struct ModuleTraining {
-  std::shared_ptr<torch::nn::Module> module;
+  std::shared_ptr<torch::nn::Module> module;  ///< the unit's
+  /// Sets the module to training or evaluation mode.
   void operator()(bool training) const { module->train(training); }
 };
 
