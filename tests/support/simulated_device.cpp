@@ -297,14 +297,6 @@ at::Tensor empty(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
                                    dtype.value_or(at::kFloat), format);
 }
 
-/// The same memory as a tensor of the CPU.
-at::Tensor on_cpu(const at::Tensor& tensor) {
-  if (tensor.is_cpu()) return tensor;
-  return at::from_blob(
-      tensor.data_ptr(), tensor.sizes(), tensor.strides(), [tensor](void*) {},
-      tensor.options().device(c10::kCPU).requires_grad(false));
-}
-
 /// For kernels that are kept.
 at::Tensor host_of(const at::Tensor& tensor) {
   return on_cpu(memory_of(tensor));

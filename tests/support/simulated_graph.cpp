@@ -19,16 +19,9 @@ Recorded& under_way() {
   return only;
 }
 
-at::Tensor host(const at::Tensor& tensor) {
-  if (tensor.is_cpu()) return tensor;
-  return at::from_blob(
-      tensor.data_ptr(), tensor.sizes(), tensor.strides(), [tensor](void*) {},
-      at::TensorOptions().dtype(tensor.scalar_type()).device(at::kCPU));
-}
-
 void put(const at::Tensor& into, const at::Tensor& from) {
   const c10::impl::ExcludeDispatchKeyGuard plain(c10::autograd_dispatch_keyset);
-  if (into.numel() > 0) host(into).copy_(host(from));
+  if (into.numel() > 0) on_cpu(into).copy_(on_cpu(from));
 }
 
 }  // namespace
@@ -73,7 +66,7 @@ void SimulatedGraph::add(std::function<std::vector<at::Tensor>()> run,
     kept.push_back(own ? memory_of(one) : at::Tensor());
     if (own && one.is_floating_point() && one.numel() > 0) {
       const c10::impl::ExcludeDispatchKeyGuard plain(c10::autograd_dispatch_keyset);
-      host(one).fill_(std::numeric_limits<double>::quiet_NaN());
+      on_cpu(one).fill_(std::numeric_limits<double>::quiet_NaN());
     }
   }
   kernels_.push_back([run = std::move(run), kept] {
@@ -88,6 +81,13 @@ void SimulatedGraph::replay() const {
   const c10::impl::ExcludeDispatchKeyGuard plain(c10::autograd_dispatch_keyset);
   const at::NoGradGuard no_grad;
   for (const auto& kernel : kernels_) kernel();
+}
+
+at::Tensor on_cpu(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return tensor;
+  return at::from_blob(
+      tensor.data_ptr(), tensor.sizes(), tensor.strides(), [tensor](void*) {},
+      tensor.options().device(c10::kCPU).requires_grad(false));
 }
 
 at::Tensor memory_of(const at::Tensor& tensor) {

@@ -38,6 +38,9 @@ class SimulatedGraph {
   std::vector<std::function<void()>> kernels_;
 };
 
+/// The same memory of a simulated device as a tensor of the CPU.
+at::Tensor on_cpu(const at::Tensor& tensor);
+
 /// Without what autograd knows of it, so that a graph keeps memory alone.
 at::Tensor memory_of(const at::Tensor& tensor);
 

@@ -14,6 +14,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/c10d/torch_bridge.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/comm/failure.h"
 #include "bimetal/device/staging.h"
 
@@ -22,8 +23,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Who is to be ready may be long in coming: whoever waits for the work says how long.
-constexpr std::chrono::hours kPosted{24 * 7};
 // For the other side's end, of what has ended on this side.
 constexpr std::chrono::seconds kBothEnded{1};
 constexpr std::chrono::milliseconds kReason{300};
@@ -121,14 +120,14 @@ void CardToCard::Lane::soon(std::function<void()> task) {
 
 comm::Work CardToCard::Lane::tell(const TransferPtr& transfer, const Note& note) {
   auto work = group_.send(comm::buffer(std::span<const Note>(&note, 1)), peer_, transfer->tag,
-                          Deadline::after(kPosted));
+                          Deadline::after(comm::kPosted));
   work.on_done([transfer](const std::exception_ptr&) {});
   return work;
 }
 
 comm::Work CardToCard::Lane::hear(const TransferPtr& transfer, Note& note) {
   auto work = group_.recv(comm::buffer(std::span<Note>(&note, 1)), peer_, transfer->tag,
-                          Deadline::after(kPosted));
+                          Deadline::after(comm::kPosted));
   work.on_done([transfer](const std::exception_ptr&) {});
   return work;
 }

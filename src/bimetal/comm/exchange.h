@@ -25,6 +25,10 @@ namespace bimetal::comm {
 /// Another group of the same ranks, whose calls have an order of their own. Collective.
 Group group_of_its_own(Group group);
 
+/// For a receive or send that is posted ahead: the other side may be long in coming, and whoever
+/// waits for the work says how long it may take.
+inline constexpr std::chrono::hours kPosted{24 * 7};
+
 using Bytes = std::vector<std::byte>;
 
 /// Every rank's bytes, in order of ranks. Collective; lengths may differ. Errors, beside those of

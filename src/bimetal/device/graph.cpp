@@ -45,6 +45,14 @@ std::unique_ptr<Graph> registered_graph(c10::DeviceType /*type*/) {
 
 #endif
 
+c10::Stream stream_aside(const torch::Device& device) {
+  if (has_graphs(device)) {
+    return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  }
+  throw Error(ErrorCode::Unsupported,
+              fmt::format("{} has no graphs that this build can use", device.str()));
+}
+
 }  // namespace
 
 std::unique_ptr<Graph> make_graph(const torch::Device& device) {
@@ -55,18 +63,6 @@ std::unique_ptr<Graph> make_graph(const torch::Device& device) {
 bool has_graphs(const torch::Device& device) {
   return make_graph(device) != nullptr;
 }
-
-namespace {
-
-c10::Stream stream_aside(const torch::Device& device) {
-  if (has_graphs(device)) {
-    return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
-  }
-  throw Error(ErrorCode::Unsupported,
-              fmt::format("{} has no graphs that this build can use", device.str()));
-}
-
-}  // namespace
 
 GraphRecorder::GraphRecorder(const torch::Device& device)
     : device_(device), stream_(stream_aside(device)) {}

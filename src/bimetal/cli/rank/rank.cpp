@@ -195,7 +195,7 @@ launch::JoinOptions rejoin_options(const job::JobConfig& job) {
   options.token = net::Token::from_environment();
   options.join_timeout = milliseconds_of(job.parallel.timeout_s);
   options.group.timeout = milliseconds_of(job.parallel.timeout_s);
-  options.group.transport = comm::transport_of(job.fabric.transport, "[fabric] transport");
+  options.group.transport = transport_of(job);
   options.peer_timeout = train::peer_timeout_of(job);
   return options;
 }

@@ -33,6 +33,9 @@ int run_rank_process(const std::function<int(launch::StatusReporter&)>& work);
 /// launch/rank_environment.h.
 std::optional<launch::RankEnvironment> find_rank(const job::JobConfig& job);
 
+/// The job's [fabric] transport. Error(InvalidArgument) for a name that no transport has.
+comm::Transport transport_of(const job::JobConfig& job);
+
 /// Whether find_rank() may find that. MPI is not asked.
 bool may_be_rank(const job::JobConfig& job);
 

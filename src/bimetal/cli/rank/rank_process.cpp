@@ -12,13 +12,10 @@
 #include "bimetal/launch/rank_environment.h"
 
 namespace bimetal::cli {
-namespace {
 
 comm::Transport transport_of(const job::JobConfig& job) {
   return comm::transport_of(job.fabric.transport, "[fabric] transport");
 }
-
-}  // namespace
 
 std::string worker_of_rank(const launch::RankEnvironment& env,
                            const std::vector<std::string>& from_command_line,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <torch/csrc/api/include/torch/types.h>
 
+#include "bimetal/comm/exchange.h"
 #include "bimetal/parallel/group_room.h"
 #include "bimetal/parallel/schedule/schedule.h"
 
@@ -64,7 +65,7 @@ void Incoming::State::post(const std::shared_ptr<State>& state) {
     const auto tag = tag_of(state->name, static_cast<int>(i));
     auto work = state->comes_by_card(i) ? state->cards->recv(room, state->peer, tag)
                                         : state->group.recv(tensor_buffer(room), state->peer, tag,
-                                                            Deadline::after(kPosted));
+                                                            Deadline::after(comm::kPosted));
     state->arriving.push_back(keeping(std::move(work), room));
   }
   state->posted = true;

@@ -61,9 +61,6 @@ class Incoming {
 
 // What both sides of a link know of a message. For this folder alone.
 
-/// What is posted ahead may be long in coming: who waits for it says how long that may take.
-inline constexpr std::chrono::hours kPosted{24 * 7};
-
 inline constexpr int kDescription = 63;  ///< parts of a message; values count from 0
 
 std::uint64_t tag_of(const MessageName& name, int part);

@@ -11,6 +11,7 @@
 
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/parallel/group_room.h"
 #include "bimetal/parallel/schedule/schedule.h"
 
@@ -81,7 +82,7 @@ std::shared_ptr<Incoming::State> Link::await(int peer, const MessageName& name) 
 Incoming Link::expect(int peer, const MessageName& name) {
   auto state = await(peer, name);
   state->described = group_.recv(comm::buffer(std::span(state->description)), peer,
-                                 tag_of(name, kDescription), Deadline::after(kPosted));
+                                 tag_of(name, kDescription), Deadline::after(comm::kPosted));
   state->described.on_done([state](std::exception_ptr error) {
     if (!error) Incoming::State::post_soon(state);
   });
@@ -114,7 +115,7 @@ void Link::send_description(const Peers& peers, const MessageName& name,
   step_ = name.step;
   for (const int peer : peers) {
     auto work = group_.send(comm::buffer(std::span(*description)), peer, tag_of(name, kDescription),
-                            Deadline::after(kPosted));
+                            Deadline::after(comm::kPosted));
     sent_.push_back({peer, keeping(std::move(work), description)});
   }
 }
@@ -180,8 +181,9 @@ void Link::send_prepared(const Peers& peers, const MessageName& name,
       if (!by_card && !host.defined()) continue;
       const auto& value = by_card ? card : host;
       bytes_sent_ += static_cast<std::int64_t>(value.nbytes());
-      auto work = by_card ? cards_->send(value, peer, tag)
-                          : group_.send(tensor_buffer(value), peer, tag, Deadline::after(kPosted));
+      auto work =
+          by_card ? cards_->send(value, peer, tag)
+                  : group_.send(tensor_buffer(value), peer, tag, Deadline::after(comm::kPosted));
       sent_.push_back({peer, keeping(std::move(work), value)});
     }
   }

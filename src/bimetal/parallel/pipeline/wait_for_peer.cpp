@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/comm/group.h"
 
 namespace bimetal::parallel::pipeline {
@@ -18,7 +19,6 @@ namespace {
 
 /// Messages with it are this file's alone: no step comes so far.
 constexpr std::uint64_t kNoteTag = ~std::uint64_t{0};
-constexpr std::chrono::hours kNotePosted{24 * 7};
 // A note that has been sent arrived long ago: it need only be taken.
 constexpr std::chrono::milliseconds kToTakeNote{200};
 
@@ -37,7 +37,7 @@ void tell_whom(const Awaited& awaited) {
   for (int other = 0; other < group.size(); ++other) {
     if (other == group.rank()) continue;
     posted(
-        group.send(comm::buffer(std::span(*note)), other, kNoteTag, Deadline::after(kNotePosted)),
+        group.send(comm::buffer(std::span(*note)), other, kNoteTag, Deadline::after(comm::kPosted)),
         note);
   }
 }
@@ -49,7 +49,7 @@ std::optional<int> told_by(comm::Group group, int other, std::int64_t step) {
   for (;;) {
     const auto note = std::make_shared<Note>(2);
     const auto work = posted(
-        group.recv(comm::buffer(std::span(*note)), other, kNoteTag, Deadline::after(kNotePosted)),
+        group.recv(comm::buffer(std::span(*note)), other, kNoteTag, Deadline::after(comm::kPosted)),
         note);
     if (!work.wait_until(Deadline::after(kToTakeNote)) || work.error()) return peer;
     // A stage may have begun with the next step.

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "bimetal/base/error.h"
+#include "bimetal/c10d/torch_bridge.h"
 #include "bimetal/device/device.h"
 #include "bimetal/device/out_of_memory.h"
 #include "bimetal/precision/precision.h"
@@ -99,12 +100,6 @@ class OtherGradients {
       fmt::format("train.graphs: a step cannot be a graph of {}, since {}; set train.graphs "
                   "= false",
                   device.str(), why));
-}
-
-/// The first line says what, the rest is libtorch's stack.
-std::string first_line(const c10::Error& error) {
-  const std::string text = error.what_without_backtrace();
-  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace
@@ -266,7 +261,7 @@ std::shared_ptr<RecordedPasses::Pass> RecordedPasses::record(const task::Values&
     pass->backward = recorder_.record([&] { loss.backward(pass->seed); });
   } catch (const c10::Error& error) {
     if (device::is_out_of_memory(std::current_exception())) throw;
-    cannot(home_->device, first_line(error));
+    cannot(home_->device, c10d::first_line(error));
   }
   for (std::size_t i = 0; i < versions.size(); ++i) {
     if (home_->gradients[i]._version() != versions[i]) pass->used.push_back(i);
