@@ -109,15 +109,17 @@ class ByStore final : public launch::OtherLaunchers {
   /// the store. Why the job has failed there; Aborted if the user does not wait.
   std::optional<Error> wait_for_others() {
     board_.leave();
-    while (!board_.everyone_left()) {
+    while (true) {
+      // A machine tells why before it leaves: its words are looked for after its leave.
+      const bool alone = board_.everyone_left();
       if (auto why = failure()) return why;
+      if (alone) return std::nullopt;
       signals_.pause(kLookAroundEvery);
       if (signals_.stop_requests() == 0) continue;
       const Error stopped(ErrorCode::Aborted, "the ranks are stopped by Ctrl-C there");
       fail(stopped);
       return stopped;
     }
-    return std::nullopt;
   }
 
  private:
