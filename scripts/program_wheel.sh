@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
 # program_wheel.sh PROGRAM [PYTHON]|macos: a built program, and the torch library of the package that was built with it, as a wheel for
 # Linux on this processor, into dist/, with the libraries that they load beside them, torch's apart: those are the installed torch's.
-# auditwheel finds them, and the oldest glibc that it all needs. macos: the program alone for Apple silicon, cross-built in
+# auditwheel finds them, and the oldest glibc that it all needs. macos: the same for Apple silicon, cross-built in
 # build-portability (make portability-program), where all but torch's libraries and the system's is linked in. docs/install.md
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=$1
 if [ "$program" = macos ]; then
   built=build-portability/aarch64-macos/bimetal
+  library=$(dirname "$built")/python/bimetal/libbimetal_torch.dylib
   python3 tests/portability/check_program.py aarch64-macos "$built"
   python3 tests/portability/check_program.py aarch64-macos "$built-torch" libtorch.dylib libtorch_cpu.dylib libc10.dylib
+  python3 tests/portability/check_library.py aarch64-macos "$(dirname "$library")"
   torch=$(tests/portability/torch_for_macos.sh build-portability | grep -o '[0-9]*\.[0-9]*' | head -n 1)
   wheel=dist/bimetal_program-*.post${torch/./}-py3-none
   rm -f $wheel-macosx_*.whl
   tag=macosx_14_0_arm64  # the oldest system that torch's own wheel is for
-  python3 scripts/make_program_wheel.py "$built" "$torch" "$tag" dist
+  python3 scripts/make_program_wheel.py "$built" "$torch" "$tag" dist "$library"
   unpacked=$(mktemp -d)
   trap 'rm -rf "$unpacked"' EXIT
   # As pip on a Mac would: its tags, the file's place and its mode.
@@ -24,6 +26,7 @@ if [ "$program" = macos ]; then
     test -x "$unpacked/bimetal_program/$name"
     cmp "$(dirname "$built")/$name" "$unpacked/bimetal_program/$name"
   done
+  cmp "$library" "$unpacked/bimetal_program/${library##*/}"
   exit
 fi
 tools=build-release/tools

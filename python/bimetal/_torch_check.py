@@ -5,7 +5,6 @@ import importlib.util
 import pathlib
 import platform
 import sys
-from collections.abc import Collection
 
 import torch
 
@@ -14,9 +13,8 @@ from bimetal import _build
 OLDEST = (2, 4)
 LIBRARY = {"win32": "libbimetal_core.dll", "darwin": "libbimetal_core.dylib"}.get(sys.platform, "libbimetal_core.so")
 TORCH_LIBRARY = "libbimetal_torch.dylib" if sys.platform == "darwin" else "libbimetal_torch.so"
-# The platforms with wheels of the program, and of the torch library; scripts/make_wheel.py tells pip the first.
+# The platforms with wheels of the program and the torch library; scripts/make_wheel.py tells pip.
 WHEELS_OF_PROGRAM = {("linux", "x86_64"), ("darwin", "arm64")}
-WHEELS_OF_LIBRARY = {("linux", "x86_64")}
 NEWEST_TRIED = (2, 15)  # later ones are not refused: most work as they are
 
 
@@ -88,7 +86,7 @@ def misfit(installed: str = str(torch.__version__)) -> str:
 def check(installed: str = str(torch.__version__)) -> None:
     """Raises ImportError if there is no torch library for ``installed``."""
     if not has_torch_library():
-        raise ImportError(f"it is not installed here: {how_to_get(wheels=WHEELS_OF_LIBRARY)}")
+        raise ImportError(f"it is not installed here: {how_to_get()}")
     if not fits(installed):
         raise ImportError(misfit(installed))
 
@@ -101,11 +99,10 @@ def require_torch_library(what: str) -> None:
         raise ImportError(f"{what} needs bimetal's torch library: {problem}") from None
 
 
-def how_to_get(system: str = sys.platform, machine: str = "", wheels: Collection[tuple[str, str]] = WHEELS_OF_PROGRAM) -> str:
-    """How to get the program, or other things with ``wheels``, on this platform, or on the one named as Python names
-    it."""
+def how_to_get(system: str = sys.platform, machine: str = "") -> str:
+    """How to get the program and the torch library on this platform, or on the one named as Python names it."""
     machine = machine or platform.machine()
-    if (system, machine) in wheels:
+    if (system, machine) in WHEELS_OF_PROGRAM:
         return ("pip install --find-links FOLDER 'bimetal[train]', with the folder that has the wheels, or build it from the sources "
                 "(docs/install.md)")
     if system == "win32":

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# build_for.sh FOLDER SYSTEM PROGRAM: builds the program, fabric_peer or bimetal, with what it stands
-# on, for x86_64-windows, aarch64-macos, aarch64-linux or (with this machine's own compiler and
+# build_for.sh FOLDER SYSTEM PROGRAM: builds the program, fabric_peer or bimetal (with the package's torch library), with what it
+# stands on, for x86_64-windows, aarch64-macos, aarch64-linux or (with this machine's own compiler and
 # libraries) native, into FOLDER/SYSTEM; then checks what it is. PROGRAM library builds the shared library
 # of the C interface instead, fully optimised, into FOLDER/library-SYSTEM, capi_peer, which uses it, and bimetal_lite: for
 # manylinux-x86_64, manylinux-aarch64, macos11-aarch64 and x86_64-windows.
@@ -54,7 +54,7 @@ if [ "$system" != native ]; then
   # Zig's headers.
   optimised=-O1
   # Where the linker takes no list of names to show, all but those of the C interface are hidden one by one.
-  if [ "$program-$system" = library-macos11-aarch64 ]; then
+  if [ "$program-$system" = library-macos11-aarch64 ] || [ $torch = ON ]; then
     cross+=(-DCMAKE_CXX_VISIBILITY_PRESET=hidden -DCMAKE_C_VISIBILITY_PRESET=hidden -DCMAKE_VISIBILITY_INLINES_HIDDEN=ON)
   fi
   if [ "$program" = library ]; then
@@ -67,7 +67,7 @@ if [ "$system" != native ]; then
   done
 fi
 
-cmake -S . -B "$build" "${common[@]}" "${cross[@]}" -DBIMETAL_TORCH=$torch -DBIMETAL_PYTHON=OFF -DBIMETAL_TESTS=OFF \
+cmake -S . -B "$build" "${common[@]}" "${cross[@]}" -DBIMETAL_TORCH=$torch -DBIMETAL_PYTHON=$torch -DBIMETAL_TESTS=OFF \
   -DBIMETAL_FABRIC_PEER=ON -DBIMETAL_FABRIC_BENCH=OFF -DBIMETAL_INSTALL=OFF
 case $program in
   fabric_peer)
@@ -83,8 +83,9 @@ case $program in
     file=$build/capi/bimetal_lite
     loaded=() ;;
   bimetal)
-    cmake --build "$build" --target bimetal
+    cmake --build "$build" --target bimetal bimetal_python
     python3 "$here/check_program.py" "$system" "$build/bimetal"
+    python3 "$here/check_library.py" "$system" "$build/python/bimetal"
     file=$build/bimetal-torch
     loaded=(libtorch.dylib libtorch_cpu.dylib libc10.dylib) ;;
 esac

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""check_library.py SYSTEM FOLDER: reads the shared library of the C interface in FOLDER, and fails unless it is one for
-that system and processor, shows the functions of bimetal_c.h, the one by which the program beside it enters, and nothing else, and
-needs no newer system than its wheel says. This machine needs no tools for the other system then.
+"""check_library.py SYSTEM FOLDER: reads the shared library of the C interface in FOLDER, or (aarch64-macos) the torch library, and
+fails unless it is one for that system and processor, shows the functions of bimetal_c.h, its own others (the one by which the
+program beside the core enters, those of the torch library) and nothing else, and needs no newer system than its wheel
+says. This machine needs no tools for the other system then.
 """
 
 import pathlib
@@ -11,17 +12,22 @@ import sys
 
 import macho
 from macho import NotThat
-from oldest_system import check_glibc, check_macos
+from oldest_system import OF_CORE, OF_TORCH, check_glibc, check_macos
 
-HEADER = pathlib.Path(__file__).parents[2] / "src" / "bimetal" / "capi" / "bimetal_c.h"
+SOURCES = pathlib.Path(__file__).parents[2] / "src" / "bimetal"
+HEADER = SOURCES / "capi" / "bimetal_c.h"
+TORCH_LIBRARY = SOURCES / "python" / "library.cpp"
 # Every Mach-O library has the first two; C++ wants one new and delete in a process, so that these are never hidden there.
 OF_EVERY_MACHO = re.compile(r"_mh_dylib_header|__dso_handle|_Z(na|nw|da|dl)\w*")
-# For the C interface: file, processor.
+FUNCTION = re.compile(r"^BIMETAL_C [^;{]*?\b(bimetal_\w+)\(", re.M)
+OF_PROGRAM = {"bimetal_lite_main"}  # by which the program beside the core enters
+# File, processor, functions beside those of the C interface.
 SYSTEMS = {
-    "manylinux-x86_64": ("libbimetal_core.so", 62),
-    "manylinux-aarch64": ("libbimetal_core.so", 183),
-    "macos11-aarch64": ("libbimetal_core.dylib", 0x0100000C),
-    "x86_64-windows": ("libbimetal_core.dll", 0x8664),
+    "manylinux-x86_64": ("libbimetal_core.so", 62, OF_PROGRAM),
+    "manylinux-aarch64": ("libbimetal_core.so", 183, OF_PROGRAM),
+    "macos11-aarch64": ("libbimetal_core.dylib", 0x0100000C, OF_PROGRAM),
+    "aarch64-macos": ("libbimetal_torch.dylib", 0x0100000C, set(FUNCTION.findall(TORCH_LIBRARY.read_text()))),
+    "x86_64-windows": ("libbimetal_core.dll", 0x8664, OF_PROGRAM),
 }
 
 
@@ -80,7 +86,8 @@ def mach_o(data):
                 name, flags = struct.unpack_from("<IB", data, entry)
                 if flags & 0xE0 == 0 and flags & 0x0E and flags & 1 and not flags & 0x10:
                     shown.append(text_at(data, names + name).removeprefix("_"))
-    check_macos(commands)
+    beside_torch = any(library.startswith("@rpath/libtorch") for library in macho.libraries(commands))
+    check_macos(commands, OF_TORCH if beside_torch else OF_CORE)
     return processor, [name for name in shown if not OF_EVERY_MACHO.fullmatch(name)]
 
 
@@ -88,16 +95,16 @@ FORMATS = {b"\x7fE": elf, b"MZ": pe, b"\xcf\xfa": mach_o}
 
 
 def check(system, folder):
-    name, wanted = SYSTEMS[system]
+    name, wanted, more = SYSTEMS[system]
     path = folder / name
     data = path.read_bytes()
     processor, shown = FORMATS[data[:2]](data)
     if processor != wanted:
         raise NotThat(f"for processor {processor:#x}, not {wanted:#x}")
-    functions = set(re.findall(r"^BIMETAL_C [^;]*?\b(bimetal_\w+)\(", HEADER.read_text(), re.M))
-    if len(functions) < 40:
-        raise NotThat(f"{len(functions)} functions were read from {HEADER}")
-    functions.add("bimetal_lite_main")  # by which the program beside it enters
+    functions = set(FUNCTION.findall(HEADER.read_text()))
+    if len(functions) < 40 or not more:
+        raise NotThat(f"{len(functions)} functions were read from {HEADER}, and {len(more)} others")
+    functions |= more
     missing, strange = functions - set(shown), set(shown) - functions
     if missing or strange:
         raise NotThat(f"it lacks {sorted(missing)[:5]} and shows {sorted(strange)[:5]}")

@@ -11,7 +11,7 @@ import sys
 
 import macho
 from macho import NotThat
-from oldest_system import check_glibc, check_macos
+from oldest_system import OF_CORE, check_glibc, check_macos
 
 WINDOWS, LINUX, MACOS = "Windows", "Linux", "macOS"
 SYSTEMS = {  # system, processor
@@ -26,9 +26,8 @@ SYSTEMS = {  # system, processor
 OF_WHEELS = {  # and the oldest system
     "manylinux-x86_64": check_glibc,
     "manylinux-aarch64": check_glibc,
-    "macos11-aarch64": lambda data: check_macos(macho.read(data, macho.PROGRAM)[1]),
+    "macos11-aarch64": lambda data: check_macos(macho.read(data, macho.PROGRAM)[1], OF_CORE),
 }
-BESIDE_TORCH = "@loader_path/../torch/lib"  # of a wheel, which lies beside the installed torch
 
 
 def pe_processor(data):
@@ -52,11 +51,7 @@ def elf_processor(data):
 def macho_processor(data):
     """Mach-O, with the libraries that it asks for."""
     processor, commands = macho.read(data, macho.PROGRAM)
-    libraries = [macho.text_in(body) for command, body in commands if command == macho.LOAD_DYLIB]
-    folders = [macho.text_in(body) for command, body in commands if command == macho.RPATH]
-    if any(library.startswith("@rpath/libtorch") for library in libraries) and folders != [BESIDE_TORCH]:
-        raise NotThat(f"looks for libraries in {folders}, not in {BESIDE_TORCH} alone")
-    return processor, libraries
+    return processor, macho.libraries(commands)
 
 
 FORMATS = {b"MZ": (WINDOWS, pe_processor), b"\x7fE": (LINUX, elf_processor),

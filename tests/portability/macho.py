@@ -6,6 +6,7 @@ PROGRAM, LIBRARY = 2, 6  # kinds of files
 SYMTAB, LOAD_DYLIB, CODE_SIGNATURE, BUILD_VERSION, RPATH = 0x2, 0xC, 0x1D, 0x32, 0x8000001C  # load commands
 _KINDS = {PROGRAM: "executable", LIBRARY: "library"}
 _HEADER = 32
+BESIDE_TORCH = "@loader_path/../torch/lib"  # of a wheel, which lies beside the installed torch
 
 
 class NotThat(Exception):
@@ -31,3 +32,12 @@ def read(data, kind):
 def text_in(command):
     """The text in LOAD_DYLIB and RPATH, which say at which offset it begins."""
     return command[struct.unpack_from("<I", command, 8)[0]:].split(b"\0")[0].decode()
+
+
+def libraries(commands):
+    """Those that the file asks for. NotThat if torch's are among them, and it looks for them elsewhere than beside itself."""
+    asked = [text_in(body) for command, body in commands if command == LOAD_DYLIB]
+    folders = [text_in(body) for command, body in commands if command == RPATH]
+    if any(library.startswith("@rpath/libtorch") for library in asked) and folders != [BESIDE_TORCH]:
+        raise NotThat(f"looks for libraries in {folders}, not in {BESIDE_TORCH} alone")
+    return asked

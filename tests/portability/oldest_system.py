@@ -7,7 +7,7 @@ import macho
 from macho import NotThat
 
 _GLIBC = (2, 17)  # manylinux2014
-_MACOS = (11, 0)
+OF_CORE, OF_TORCH = (11, 0), (14, 0)  # macOS: of the core's wheels, and of torch's own
 
 
 def check_glibc(data):
@@ -17,12 +17,12 @@ def check_glibc(data):
         raise NotThat(f"it needs glibc {newest[0]}.{newest[1]}")
 
 
-def check_macos(commands):
-    """Checks a Mach-O file's load commands. NotThat if they name a newer one, or none."""
+def check_macos(commands, newest):
+    """Checks a Mach-O file's load commands. NotThat if they name a newer one than `newest`, or none."""
     bodies = [body for command, body in commands if command == macho.BUILD_VERSION]
     if not bodies:
         raise NotThat("it does not say which macOS it needs")
     for body in bodies:
         oldest, = struct.unpack_from("<I", body, 12)
-        if (oldest >> 16, oldest >> 8 & 255) > _MACOS:
+        if (oldest >> 16, oldest >> 8 & 255) > newest:
             raise NotThat(f"it needs macOS {oldest >> 16}.{oldest >> 8 & 255}")

@@ -2,7 +2,6 @@
 """tests/portability/check_program.py and check_library.py on files for macOS and Linux: what each asks of one, it asks."""
 
 import pathlib
-import re
 import struct
 import sys
 import tempfile
@@ -18,8 +17,7 @@ import macho  # noqa: E402
 
 APPLE_SILICON = 0x0100000C
 SIGNED = (macho.CODE_SIGNATURE, struct.pack("<II", 0, 0))
-FUNCTIONS = sorted([*set(re.findall(r"^BIMETAL_C [^;]*?\b(bimetal_\w+)\(", check_library.HEADER.read_text(), re.M)),
-                    "bimetal_lite_main"])
+FUNCTIONS = sorted({*check_library.FUNCTION.findall(check_library.HEADER.read_text()), "bimetal_lite_main"})
 
 
 def naming(command, text):
@@ -64,17 +62,17 @@ class Binaries(unittest.TestCase):
             return str(problem)
         return ""
 
-    def library(self, data):
-        (self.folder / "libbimetal_core.dylib").write_bytes(data)
+    def library(self, data, system="macos11-aarch64"):
+        (self.folder / check_library.SYSTEMS[system][0]).write_bytes(data)
         try:
-            check_library.check("macos11-aarch64", self.folder)
+            check_library.check(system, self.folder)
         except macho.NotThat as problem:
             return str(problem)
         return ""
 
     def test_programs(self):
         torch = naming(macho.LOAD_DYLIB, "@rpath/libtorch.dylib")
-        beside = naming(macho.RPATH, check_program.BESIDE_TORCH)
+        beside = naming(macho.RPATH, macho.BESIDE_TORCH)
         self.assertEqual(self.program(image(macho.PROGRAM, torch, beside, SIGNED), "libtorch.dylib"), "")
         self.assertIn("not for libc10.dylib", self.program(image(macho.PROGRAM, torch, beside, SIGNED), "libc10.dylib"))
         self.assertIn("looks for libraries in ['/here']",
@@ -106,6 +104,20 @@ class Binaries(unittest.TestCase):
         self.assertEqual(self.library(library(FUNCTIONS, SIGNED, oldest=0x000C0100)), "it needs macOS 12.1")
         self.assertEqual(self.library(library(FUNCTIONS)), "it has no signature")
         self.assertIn("no library: type 2", self.library(image(macho.PROGRAM, SIGNED)))
+
+    def test_the_torch_library(self):
+        functions = [*FUNCTIONS, "bimetal_torch_names", "bimetal_torch_call"]
+        functions.remove("bimetal_lite_main")
+        beside = naming(macho.LOAD_DYLIB, "@rpath/libtorch.dylib"), naming(macho.RPATH, macho.BESIDE_TORCH)
+
+        def torch(names, *commands, oldest=0x000E0000):
+            return self.library(library(names, *commands, SIGNED, oldest=oldest), "aarch64-macos")
+
+        self.assertEqual(torch(functions, *beside), "")
+        self.assertIn("lacks ['bimetal_torch_names']", torch([name for name in functions if name != "bimetal_torch_names"], *beside))
+        self.assertEqual(torch(functions, *beside, oldest=0x000F0000), "it needs macOS 15.0")
+        self.assertEqual(torch(functions), "it needs macOS 14.0")  # the core's own oldest, where torch is not asked for
+        self.assertIn("looks for libraries in []", torch(functions, beside[0]))
 
 
 if __name__ == "__main__":
