@@ -57,11 +57,17 @@ class Output(FaultTest):
             self.assertIn("train.steps = 1000, but 1 epoch (train.epochs) is over after 16 steps", text)
             self.assertEqual(text.count(str(self.checkpoints)), 1, text)
 
-    def test_what_was_mistyped_is_guessed(self):
-        for words, meant in ((("trian",), "did you mean `bimetal train`?"),
-                             (("train", "job.toml", "--workers", "cpu"), "did you mean --worker?")):
-            job = self.start(*words).done(harness.INVALID_ARGUMENT)
-            self.assertIn(meant, job.err)
+    def test_a_wrong_command_line_is_one_message_that_says_what_to_do(self):
+        for words, meant in ((("trian",), "no command is called 'trian': did you mean `bimetal train`?"),
+                             (("nonsense",), "no command is called 'nonsense': `bimetal --help` lists them"),
+                             (("train", "job.toml", "--workers", "cpu"), "`bimetal train` has no option --workers: did you mean --worker?"),
+                             (("devices", "--colour"), "`bimetal devices` has no option --colour: `bimetal devices --help` lists them"),
+                             (("train",), "`bimetal train`: job is required (`bimetal train --help` says more)"),
+                             (("top",), "`bimetal top`: address is required (`bimetal top --help` says more)"),
+                             (("checkpoint",), "`bimetal checkpoint`: A subcommand is required (`bimetal checkpoint --help` says more)")):
+            with self.subTest(words):
+                job = self.start(*words).done(harness.INVALID_ARGUMENT)
+                self.assertEqual(job.err, f"bimetal: error: {meant}\n")
 
     def test_workers_are_told_apart_by_their_specs(self):
         job = self.train(self.write_job(train__steps=2), workers=("cpu:threads=1", "cpu:threads=1,speed=0.5")).done()

@@ -10,6 +10,7 @@
 #include <span>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace bimetal {
@@ -137,6 +138,17 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
   }
 }
 
+/// And how many edits it takes.
+std::pair<std::string_view, std::size_t> nearest(std::string_view word,
+                                                 std::span<const std::string_view> known) {
+  std::pair<std::string_view, std::size_t> found{{}, std::numeric_limits<std::size_t>::max()};
+  for (const std::string_view name : known) {
+    const std::size_t edits = edit_distance(word, name);
+    if (edits < found.second) found = {name, edits};
+  }
+  return found;
+}
+
 }  // namespace
 
 std::optional<double> parse_bytes(std::string_view text) {
@@ -166,16 +178,14 @@ std::optional<double> parse_number(std::string_view text) {
 }
 
 std::string_view nearest_name(std::string_view word, std::span<const std::string_view> known) {
-  std::string_view nearest;
-  std::size_t fewest = std::numeric_limits<std::size_t>::max();
-  for (const std::string_view name : known) {
-    const std::size_t edits = edit_distance(word, name);
-    if (edits < fewest) {
-      fewest = edits;
-      nearest = name;
-    }
-  }
-  return nearest;
+  return nearest(word, known).first;
+}
+
+std::optional<std::string_view> similar_name(std::string_view word,
+                                             std::span<const std::string_view> known) {
+  const auto [name, edits] = nearest(word, known);
+  if (name.empty() || edits > std::max<std::size_t>(1, word.size() / 3)) return std::nullopt;
+  return name;
 }
 
 bool is_url(const std::string& path) {

@@ -42,6 +42,10 @@ inline std::string counted(std::int64_t count, std::string_view one) {
 /// wins. Empty only if `known` is empty.
 std::string_view nearest_name(std::string_view word, std::span<const std::string_view> known);
 
+/// The same, but only if that takes one edit, or as many as a third of the word's characters.
+std::optional<std::string_view> similar_name(std::string_view word,
+                                             std::span<const std::string_view> known);
+
 /// Whether a job's data path is a URL ("s3://bucket/folder", "https://…") rather than a folder.
 bool is_url(const std::string& path);
 

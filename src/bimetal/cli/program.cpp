@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,16 +25,14 @@ constexpr const char* kBeginWith = R"(Begin with:
 
 `bimetal COMMAND --help` tells more. NO_COLOR=1 turns colours off.)";
 
-std::optional<std::string> meant(const std::string& word, const std::vector<std::string>& known) {
-  if (known.empty() || std::ranges::find(known, word) != known.end()) return std::nullopt;
-  const std::vector<std::string_view> names(known.begin(), known.end());
-  return std::string(nearest_name(word, names));
+std::vector<const CLI::App*> all_commands_of(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
 }
 
 /// Those that people are told of.
 std::vector<std::string> commands_of(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+  for (const auto* command : all_commands_of(app)) {
     if (!command->get_group().empty()) names.push_back(command->get_name());
   }
   return names;
@@ -49,29 +46,39 @@ std::vector<std::string> long_options_of(const CLI::App& command) {
   return names;
 }
 
-/// "did you mean `bimetal train`?" of `words`, which `app` could not parse; nothing where they hold
-/// no unknown command and no unknown long option.
-std::optional<std::string> meant_instead(const CLI::App& app,
-                                         const std::vector<std::string>& words) {
-  if (words.empty() || words.front().starts_with('-')) return std::nullopt;
-  const auto found = app.get_subcommands(
-      [&](const CLI::App* command) { return command->get_name() == words.front(); });
-  if (found.empty()) {
-    const auto name = meant(words.front(), commands_of(app));
-    if (!name) return std::nullopt;
-    return fmt::format("no command is called '{}': did you mean `bimetal {}`?", words.front(),
-                       *name);
+/// "did you mean --worker?", or where the `known` ones are listed.
+std::string meant(const std::string& word, const std::vector<std::string>& known,
+                  std::string_view shown, const std::string& command) {
+  const std::vector<std::string_view> names(known.begin(), known.end());
+  if (const auto name = similar_name(word, names)) {
+    return fmt::format("did you mean {}?", fmt::format(fmt::runtime(shown), *name));
   }
-  for (const auto& word : words) {
-    if (word == "--") break;  // the rest is another program's
-    const auto option = word.substr(0, word.find('='));
-    if (!option.starts_with("--")) continue;
-    if (const auto name = meant(option, long_options_of(*found.front()))) {
-      return fmt::format("`bimetal {}` has no option {}: did you mean {}?", words.front(), option,
-                         *name);
+  return fmt::format("`{} --help` lists them", command);
+}
+
+/// What is wrong with `words`, which `app` could not parse.
+std::string what_is_wrong(const CLI::App& app, const std::vector<std::string>& words,
+                          const CLI::ParseError& error) {
+  std::string command = "bimetal";
+  if (!words.empty() && !words.front().starts_with('-')) {
+    const auto found = app.get_subcommands(
+        [&](const CLI::App* other) { return other->get_name() == words.front(); });
+    if (found.empty()) {
+      return fmt::format("no command is called '{}': {}", words.front(),
+                         meant(words.front(), commands_of(app), "`bimetal {}`", command));
+    }
+    command += " " + words.front();
+    const auto known = long_options_of(*found.front());
+    for (const auto& word : words) {
+      if (word == "--") break;  // the rest is another program's
+      const auto option = word.substr(0, word.find('='));
+      if (!option.starts_with("--") || std::ranges::find(known, option) != known.end()) continue;
+      if (!all_commands_of(*found.front()).empty()) break;  // it may be of one of these
+      return fmt::format("`{}` has no option {}: {}", command, option,
+                         meant(option, known, "{}", command));
     }
   }
-  return std::nullopt;
+  return fmt::format("`{}`: {} (`{} --help` says more)", command, error.what(), command);
 }
 
 bool has_command(const CLI::App& app, const std::vector<std::string>& words) {
@@ -93,9 +100,8 @@ int run(std::vector<std::string> words, Process process) {
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // as CLI11 takes them
   } catch (const CLI::ParseError& error) {
-    const auto status = app.exit(error);
-    if (status == 0) return kSuccess;
-    if (const auto hint = meant_instead(app, words)) print_to_errors(*hint);
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help and --version
+    print_error({ErrorCode::InvalidArgument, what_is_wrong(app, words, error)});
     return kUsage;
   }
   return action();
