@@ -172,6 +172,19 @@ def outcome(probe, device):
     return f"works, {difference:.1e} from the CPU"
 
 
+def require_usable(device):
+    """Torch's words on what it lacks are long where its build has no code for a kind of device."""
+    try:
+        torch.ones(1, device=device)
+        return
+    except Exception as error:
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        why = str(error).splitlines()[0].split(". ")[0]
+    there = f"finds {found}" if found else "finds no accelerator"
+    sys.exit(f"error: torch {torch.__version__} cannot use {device} here ({why}); it {there}.\n"
+             "`bimetal devices` lists what there is; DEVICE=cuda:0, say, names another.")
+
+
 def run_tests(device):
     begin = time.monotonic()
     done = subprocess.run(["make", "-C", str(ROOT), "test-accelerator", f"DEVICE={device}"], stdout=subprocess.PIPE,
@@ -221,12 +234,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("device", help="as torch names it: mps, cuda:0, xpu:0")
     parser.add_argument("--no-tests", action="store_true")
+    parser.add_argument("--only-look", action="store_true", help="say whether torch can use the device, and end")
     parser.add_argument("--out", default="device-report.md")
     args = parser.parse_args()
-    try:
-        torch.ones(1, device=args.device)
-    except Exception as error:
-        sys.exit(f"error: torch cannot use {args.device} here: {str(error).splitlines()[0]}")
+    require_usable(args.device)
+    if args.only_look:
+        return
     text = anonymous("\n".join(report(args)) + "\n")
     pathlib.Path(args.out).write_text(text)
     print(text)

@@ -9,11 +9,7 @@ cd "$(dirname "$0")/.."
 export BIMETAL_DEVICE=${1:?usage: test_accelerator.sh DEVICE [BUILD_FOLDER], as test_accelerator.sh cuda:0 build}
 if [ -n "${2:-}" ]; then export BIMETAL=$PWD/$2/bimetal PYTHONPATH=$PWD/$2/python${PYTHONPATH:+:$PYTHONPATH}; fi
 
-if ! why=$("${PYTHON:-.venv/bin/python}" -c 'import sys, torch; torch.ones(1, device=sys.argv[1])' "$BIMETAL_DEVICE" 2>&1); then
-  printf 'error: torch cannot use %s here: %s\n' "$BIMETAL_DEVICE" "${why##*$'\n'}" >&2
-  echo '`bimetal devices` lists what there is; DEVICE=cuda:0, say, names another.' >&2
-  exit 2
-fi
+"${PYTHON:-.venv/bin/python}" scripts/device_report.py "$BIMETAL_DEVICE" --only-look >&2 || exit 2
 for file in tests/accelerator/test_*.py; do
   unittest_file 1500 "$file"
 done

@@ -145,6 +145,41 @@ class Meshes(OnDevice):
                 self.assert_learnt(f"chosen{number}")
 
 
+class Cards(OnDevice):
+    """Two of one host, which NCCL or RCCL joins (docs/islands.md), and a CPU beside them."""
+
+    def setUp(self):
+        super().setUp()
+        import torch
+        kind = DEVICE.partition(":")[0]
+        if not torch.accelerator.is_available() or torch.accelerator.device_count() < 2:
+            self.skipTest(f"there is one {kind} device, and two are to be joined")
+        self.two = [f"{kind}:0", f"{kind}:1"]
+
+    def test_whole_models_and_shards(self):
+        self.assert_each_learns_the_same(self.write_exact_job, [
+            (workers, settings) for workers in (self.two, self.two + [CPU], [CPU] + self.two) for settings in (
+                {}, {"zero__level": 1}, {"zero__level": 2}, {"zero__level": 3, "zero__shards": [2, 1, 1][:len(workers)]})
+        ] + [(self.two, {"zero__level": 3, "zero__offload_parameters": "host"})])
+
+    def test_stages_and_parts(self):
+        self.assert_each_learns_the_same(self.write_text_job, [
+            (self.two, {"mesh__stages": 2}), (self.two, {"mesh__tensor": 2}), (self.two, {"mesh__tensor": 2, "fabric__islands": "off"}),
+            (self.two, {"mesh__tensor": 2, "mesh__tensor_weights": [1, 2], "mesh__sequence_parallel": True}),
+            (self.two + [CPU, CPU], {"mesh__stages": 2, "mesh__tensor": 2}),
+        ])
+
+    def test_a_killed_worker_is_named(self):
+        for settings in ({}, {"zero__level": 3}):
+            with self.subTest(settings):
+                shutil.rmtree(self.checkpoints, ignore_errors=True)
+                job = self.train(self.write_job(**{"train__steps": 1_000_000, "checkpoint__every_steps": 20, **settings}), workers=self.two)
+                self.wait_for_a_told_checkpoint(job)
+                os.kill(self.ranks_of(job)[1], signal.SIGKILL)
+                self.assert_one_message(job, harness.PEER_LOST, "rank 1", "signal 9", "--resume")
+                self.assert_nothing_left()
+
+
 class Checkpoints(OnDevice):
     def test_jobs_move_between_devices(self):
         self.run_on(self.write_text_job("alone", train__steps=8), [CPU])

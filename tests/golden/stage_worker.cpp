@@ -42,7 +42,7 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
   const auto begins = parallel::pipeline::begins_of(
       plan.cuts, static_cast<std::size_t>(shape.stages * plan.chunks), model.units.size());
   const auto cuts = parallel::cuts_of_stages(model, part_weights_of(plan));
-  auto part = parallel::take_part(*mesh, model, begins, cuts, 60s, plan.between);
+  auto part = parallel::take_part(*mesh, model, begins, cuts, 60s, plan.between, plan.form_island);
   const auto ranks = part.tensor_ranks();
   const auto tensor = part.tensor;
   auto stage = std::move(part.stage);
@@ -56,7 +56,9 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
   if (plan.zero_level == 0) {
     own = std::make_shared<parallel::ReplicatedModel>(
         stage.model, mesh->replicas(),
-        parallel::ReplicatedModelOptions{.bucket_bytes = 16 << 10, .first_bucket_bytes = 1 << 10});
+        parallel::ReplicatedModelOptions{.bucket_bytes = 16 << 10,
+                                         .first_bucket_bytes = 1 << 10,
+                                         .form_island = plan.form_island});
   } else {
     own = made.sharded = std::make_shared<parallel::shard::ShardedModel>(
         stage.model, mesh->replicas(),
@@ -68,7 +70,8 @@ StageWorker make_stage_worker(const TrainingPlan& plan, const task::Task& task,
             .folder = std::filesystem::temp_directory_path(),
             .form = plan.form,
             .whole = tensor ? tensor->kept_whole() : std::vector<torch::Tensor>(),
-            .stage = parallel::pipeline::passes_of_stage(*mesh, stage.tied)});
+            .stage = parallel::pipeline::passes_of_stage(*mesh, stage.tied),
+            .form_island = plan.form_island});
     stage = parallel::pipeline::with_units(std::move(stage), made.sharded->model());
   }
   const auto sums =

@@ -68,7 +68,7 @@ std::unique_ptr<torch::optim::Optimizer> make_shard_optimizer(
   return optim::make_shard_optimizer(job, std::move(parameters), {});
 }
 
-train::StepOptions step_options(const TrainingPlan& plan, comm::Group group) {
+train::StepOptions step_options(const TrainingPlan& plan) {
   train::StepOptions options;
   options.micro_batch = plan.micro_batch;
   options.seed = seed;
@@ -77,7 +77,7 @@ train::StepOptions step_options(const TrainingPlan& plan, comm::Group group) {
   options.recompute = plan.recompute;
   options.parallel.bucket_bytes = 16 << 10;
   options.parallel.first_bucket_bytes = 1 << 10;
-  if (plan.form_island) options.parallel.island = plan.form_island(std::move(group));
+  options.parallel.form_island = plan.form_island;
   return options;
 }
 
@@ -189,7 +189,7 @@ class Worker {
     return std::make_shared<parallel::tensor::TensorModel>(
         model,
         parallel::tensor::GroupRanks::make(tensor_ranks_of(plan, std::move(world)), plan.tensor,
-                                           std::chrono::seconds(30)),
+                                           std::chrono::seconds(30), plan.form_island),
         parallel::tensor::Cuts(model, plan.tensor), plan.between);
   }
 
@@ -205,7 +205,8 @@ class Worker {
             .folder = std::filesystem::temp_directory_path(),
             .form = plan_.form,
             .whole = tensor_ ? tensor_->kept_whole() : std::vector<torch::Tensor>(),
-            .copies = plan_.copies});
+            .copies = plan_.copies,
+            .form_island = plan_.form_island});
   }
 
   static std::optional<StageWorker> make_staged(const TrainingPlan& plan, const task::Task& task,
@@ -231,7 +232,7 @@ class Worker {
   }
 
   std::unique_ptr<train::TrainingStep> make_step(const task::Task& task, const task::Model& model) {
-    auto options = step_options(plan_, replicas_);
+    auto options = step_options(plan_);
     if (plan_.update_in_backward) {
       sharded_->update_in_backward([this] {
         ++updates_in_backward_;

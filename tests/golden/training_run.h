@@ -67,7 +67,7 @@ struct TrainingPlan {
   std::vector<double> speeds = {};  ///< as train::StageOptions has them
   bool learns_speeds = false;
   /// Called on each rank with its group; empty: no islands.
-  std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};
+  c10d::FormIsland form_island = {};
   /// What each rank has for tensors between stages; empty: they go through the host.
   std::function<c10d::VendorLibrary(int rank)> vendor = {};
 };

@@ -118,6 +118,11 @@ void Group::abort(const std::string& reason) {
   impl().core().fail({ErrorCode::Aborted, reason, self}, true);
 }
 
+std::exception_ptr Group::error() const {
+  const auto failure = impl().core().failure();
+  return failure ? failure->to_exception() : nullptr;
+}
+
 void Group::wait_told(Deadline deadline) {
   impl().core().wait_told(deadline);
 }

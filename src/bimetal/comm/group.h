@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -179,6 +180,9 @@ class Group {
 
   /// Ends everything in flight, here and on every other rank, with Error(Aborted, reason).
   void abort(const std::string& reason);
+
+  /// Why the group has ended, if it has failed: what later calls fail with. Does not block.
+  std::exception_ptr error() const;
 
   /// Where the group has failed: until the words on that have left this process for the others, or
   /// until `deadline`. For a process that may end without close(): they would find it gone, and

@@ -258,17 +258,15 @@ parallel::ReplicatedModelOptions Epoch::parallel_options() const {
   return {.bucket_bytes = static_cast<std::size_t>(job_.parallel.bucket_mb * (1 << 20)),
           .timeout = run_.timeout(),
           .compression = gradient_compression(job_, replicas_.group().size()),
-          .island = find_island(),
+          .form_island = form_island(),
           .equal = run_.whole() && run_.learnt.begun};
 }
 
-/// Neither a compressed exchange, which needs each rank's own gradients, nor shards and parts use
-/// islands.
-std::shared_ptr<c10d::Island> Epoch::find_island() const {
-  const bool apart = job_.compression.gradients != "none" || job_.zero.level > 0 ||
-                     replicas_.in_parts() || stages_.mesh;
-  if (apart || job_.fabric.islands == "off") return nullptr;
-  return c10d::form_islands(group_, run_.place.device, run_.timeout());
+/// A compressed exchange needs each rank's own gradients.
+c10d::FormIsland Epoch::form_island() const {
+  if (job_.compression.gradients != "none" || job_.fabric.islands == "off") return {};
+  // The vendor library's own limit comes behind the one by which its calls are given up.
+  return c10d::islands_of(run_.place.device, 2 * run_.timeout());
 }
 
 /// By this rank's weights, while the others wait for its next step.

@@ -95,7 +95,7 @@ class Epoch {
   std::int64_t limit_of_parts() const;
   StepOptions step_options();
   parallel::ReplicatedModelOptions parallel_options() const;
-  std::shared_ptr<c10d::Island> find_island() const;
+  c10d::FormIsland form_island() const;
   checkpoint::TrainingState& state() const { return run_.learnt.state; }
 
   /// No rank need have the memory for a whole model's gradients.

@@ -128,7 +128,7 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group,
                     operations_of_replica(*task, job_.train.global_batch, mesh_->shape()),
                     observer);
     } else {
-      begin_in_shards(start, shards, observer);
+      begin_in_shards(start, shards, options, observer);
     }
   }
   learnt_.begun = true;
@@ -183,11 +183,12 @@ void TrainedModel::take_up(checkpoint::TrainingState saved) {
 }
 
 void TrainedModel::begin_in_shards(const StartingModel& start, const std::vector<double>& weights,
+                                   const parallel::ReplicatedModelOptions& options,
                                    progress::Observer& observer) {
   checkpoint::SharedReader saved(group_, learnt_.saved);
   begin_at(saved, observer);
   if (saved.found()) take_whole(saved, uncut_of(whole_));
-  cut(group_, weights, static_cast<bool>(start.values), observer);
+  cut(group_, weights, options, static_cast<bool>(start.values), observer);
   sync_ = store_;
   if (saved.found()) {
     require_known_states(saved, sharded_->trained());
@@ -211,10 +212,10 @@ void TrainedModel::begin_in_mesh(const StartingModel& start, const ChosenCuts& c
   } else if (!start.values) {
     parallel::broadcast_model(whole_, 0, group_, options.bucket_bytes, options.timeout);
   }
-  take_part(cuts, static_cast<bool>(start.values), operations, observer, options.timeout);
+  take_part(cuts, static_cast<bool>(start.values), operations, observer, options);
   if (start.values && !saved.found()) take_drawn(start.values, whole_);
   if (job_.zero.level > 0) {
-    cut(mesh_->replicas(), shards, /*hollow=*/false, observer);
+    cut(mesh_->replicas(), shards, options, /*hollow=*/false, observer);
   } else {
     optimizer_ =
         optim::make_optimizer(optimizer_config(job_, mesh_->shape().replicas), whole_.parameters());
@@ -239,7 +240,8 @@ void TrainedModel::begin_in_mesh(const StartingModel& start, const ChosenCuts& c
   sync_ = {store_, std::move(extra)};
 }
 
-void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bool hollow,
+void TrainedModel::cut(comm::Group group, const std::vector<double>& weights,
+                       const parallel::ReplicatedModelOptions& options, bool hollow,
                        progress::Observer& observer) {
   std::optional<parallel::shard::StagePasses> stages;
   if (mesh_ && mesh_->shape().stages > 1) {
@@ -258,7 +260,8 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
           .form = {.half = half_, .keep_below = job_.zero.keep_below},
           .whole = tensor_ ? tensor_->kept_whole() : std::vector<torch::Tensor>(),
           .copies = job_.zero.copies > 1,
-          .stage = stages});
+          .stage = stages,
+          .form_island = options.form_island});
   store_ = sharded_;
   if (stages) stage_ = parallel::pipeline::with_units(std::move(stage_), sharded_->model());
   auto of_pieces = optim::make_shard_optimizer(job_, tensors_of(sharded_->pieces()),
@@ -284,15 +287,18 @@ void TrainedModel::cut(comm::Group group, const std::vector<double>& weights, bo
 
 /// From here on this rank has no more of the model than its stage, and of that its part.
 void TrainedModel::take_part(const ChosenCuts& cuts, bool hollow, const Operations& operations,
-                             progress::Observer& observer, std::chrono::milliseconds timeout) {
+                             progress::Observer& observer,
+                             const parallel::ReplicatedModelOptions& options) {
   const auto& shape = mesh_->shape();
   const auto tensors = parallel::cuts_of_stages(whole_, cuts.parts);
   observer.on_notice(notice_of(shape, whole_, cuts.begins, job_.mesh, tensors, operations));
   using parallel::tensor::Between;
   auto part =
-      hollow ? parallel::take_hollow_part(*mesh_, whole_, cuts.begins, tensors, timeout)
-             : parallel::take_part(*mesh_, whole_, cuts.begins, tensors, timeout,
-                                   job_.mesh.sequence_parallel ? Between::parts : Between::whole);
+      hollow ? parallel::take_hollow_part(*mesh_, whole_, cuts.begins, tensors, options.timeout,
+                                          options.form_island)
+             : parallel::take_part(*mesh_, whole_, cuts.begins, tensors, options.timeout,
+                                   job_.mesh.sequence_parallel ? Between::parts : Between::whole,
+                                   options.form_island);
   stage_ = std::move(part.stage);
   tensor_ = std::move(part.tensor);
   whole_ = stage_.model;

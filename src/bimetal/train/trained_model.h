@@ -139,8 +139,10 @@ class TrainedModel {
   void begin_whole(const std::shared_ptr<const task::JobTask>& task, const device::Place& place,
                    progress::Observer& observer, const parallel::ReplicatedModelOptions& options);
   void begin_in_shards(const StartingModel& start, const std::vector<double>& weights,
+                       const parallel::ReplicatedModelOptions& options,
                        progress::Observer& observer);
-  void cut(comm::Group group, const std::vector<double>& weights, bool hollow,
+  void cut(comm::Group group, const std::vector<double>& weights,
+           const parallel::ReplicatedModelOptions& options, bool hollow,
            progress::Observer& observer);
   void begin_in_mesh(const StartingModel& start, const ChosenCuts& cuts,
                      const std::vector<double>& shards,
@@ -148,7 +150,7 @@ class TrainedModel {
                      progress::Observer& observer);
   void begin_at(checkpoint::SharedReader& saved, progress::Observer& observer);
   void take_part(const ChosenCuts& cuts, bool hollow, const Operations& operations,
-                 progress::Observer& observer, std::chrono::milliseconds timeout);
+                 progress::Observer& observer, const parallel::ReplicatedModelOptions& options);
   KeptPieces kept_pieces() const;
   task::ModelState kept_whole() const;
   std::filesystem::path save_unwatched();

@@ -84,14 +84,13 @@ struct Store {
 
 inline Store store_of(const Asked& asked, const task::Model& model, comm::Group group,
                       const parallel::ReplicatedModelOptions& given) {
+  const c10d::FormIsland form_island =
+      [device = model.parameters().front().device()](const comm::Group& world) {
+        return c10d::form_islands(world, device, bimetal::testing::library_of(world.rank()));
+      };
   if (asked.level == 0) {
     auto options = given;
-    if (asked.island) {
-      options.island =
-          c10d::form_islands(group, model.parameters().front().device(),
-                             bimetal::testing::offer_of(group.rank(), c10d::Vendor::nccl),
-                             bimetal::testing::backend_of);
-    }
+    if (asked.island) options.form_island = form_island;
     return {std::make_shared<parallel::ReplicatedModel>(model, group, options), model.parameters()};
   }
   const std::vector<double> weights(static_cast<std::size_t>(group.size()), 1);
@@ -100,7 +99,8 @@ inline Store store_of(const Asked& asked, const task::Model& model, comm::Group 
       parallel::shard::ShardedModelOptions{.level = asked.level,
                                            .weights = weights,
                                            .flat_bytes = kBucketBytes,
-                                           .timeout = given.timeout});
+                                           .timeout = given.timeout,
+                                           .form_island = asked.island ? form_island : nullptr});
   Store store{shards, {}};
   for (const auto& piece : shards->pieces()) store.updated.push_back(piece.tensor);
   return store;

@@ -160,9 +160,12 @@ TEST(WaitsOfTwo, WhatIsNotFiniteOnTwoDevicesNamesItsStep) {
 // Buckets stay on the devices, and nobody looks into them.
 TEST(WaitsOfTwo, NoneOfTwoRanksOnAnIsland) {
   const auto device = SimulatedDevice::install();
-  Asked asked;
-  asked.island = true;
-  EXPECT_THAT(waits_of_two(asked, both_on(device)), IsEmpty());
+  for (const int level : {0, 1}) {
+    EXPECT_THAT(waits_of_two({.level = level, .island = true}, both_on(device)), IsEmpty());
+  }
+  // Whose ranks wait for each other in passes, and so read a loss at once. (One of each.)
+  const std::map<std::string, double> of_losses = {{"a copy to the host", 2}};
+  EXPECT_EQ(waits_of_two({.level = 2, .island = true}, both_on(device)), of_losses);
 }
 
 }  // namespace

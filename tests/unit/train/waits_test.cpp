@@ -5,6 +5,8 @@
 #include <torch/csrc/api/include/torch/types.h>
 #include <torch/csrc/api/include/torch/utils.h>
 
+#include <array>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <set>
@@ -18,6 +20,7 @@
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/measure/dry_run.h"
+#include "bimetal/train/measure/rank_device.h"
 #include "bimetal/train/step.h"
 #include "support/errors.h"
 #include "support/simulated_device.h"
@@ -267,6 +270,21 @@ TEST(CopySpeed, IsOfDevicesThatHaveTheirOwnMemory) {
   EXPECT_GT(speed->to_device_bytes_per_s, 0);
   EXPECT_GT(speed->from_device_bytes_per_s, 0);
   EXPECT_FALSE(device::probe_copies(torch::kCPU));
+}
+
+// By which a plan lengthens the ways between them.
+TEST(CopySpeed, OfEachRankIsKnownToAll) {
+  const std::array<torch::Device, 2> devices = {SimulatedDevice::install(), torch::kCPU};
+  bimetal::testing::run_ranks(2, [&](int rank, comm::Group group) {
+    const auto mine = named_device(devices[static_cast<std::size_t>(rank)], {});
+    const auto all = gather_devices(group, mine, Deadline::after(std::chrono::seconds(60)));
+    ASSERT_EQ(all.size(), 2);
+    EXPECT_GT(all[0].copies.latency_s, 0);
+    EXPECT_GT(all[0].copies.out_s_per_byte, 0);
+    EXPECT_GT(all[0].copies.in_s_per_byte, 0);
+    EXPECT_EQ(all[1].copies.latency_s, 0);
+    EXPECT_EQ(all[1].copies.out_s_per_byte, 0);
+  });
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ struct ReplicatedModel::Impl {
   ReplicatedModelOptions options;
   torch::Device home;
   device::HostStaging staging;
+  std::shared_ptr<c10d::Island> island;
   device::CopyMark returned;  ///< the last step's copies out of the buckets
   std::vector<Bucket> buckets;
   BucketExchange exchange;
@@ -73,8 +74,9 @@ ReplicatedModel::Impl::Impl(Tensors all, const comm::Group& group, const Replica
       options(o),
       home(device_of(trained)),
       staging(home),
-      exchange(group, options.timeout, options.island) {
-  if (options.island && compressed()) {
+      island(options.form_island && group.size() > 1 ? options.form_island(group) : nullptr),
+      exchange(group, options.timeout, island) {
+  if (island && compressed()) {
     throw Error(ErrorCode::InvalidArgument,
                 "gradients that an island's vendor library sums cannot be compressed");
   }
@@ -105,13 +107,13 @@ Tensors ReplicatedModel::Impl::make_memory(const std::vector<BucketPlan>& plans,
   for (const auto& plan : plans) {
     bytes.push_back(Bucket::elements(plan) * c10::elementSize(plan.dtype));
   }
-  const bool shared = !compressed() && !options.island;
+  const bool shared = !compressed() && !island;
   const auto room =
       shared ? GroupRoom(group, GroupRoom::bytes_for(bytes), home.is_cpu()) : GroupRoom();
   Tensors flats;
   for (const auto& plan : plans) {
     const auto count = Bucket::elements(plan);
-    if (options.island) {
+    if (island) {
       flats.push_back(torch::zeros({count}, torch::dtype(plan.dtype).device(home)));
     } else {
       flats.push_back(home.is_cpu() && shared ? room.take(count, plan.dtype)
@@ -140,7 +142,7 @@ void ReplicatedModel::Impl::taken(std::size_t bucket) {
     buckets[bucket].close();
     // On the device, zeros for unused slots are on their way, too.
     exchange.offer(bucket, buckets[bucket].flat(),
-                   options.island ? staging.mark_all() : staging.mark_to_host());
+                   island ? staging.mark_all() : staging.mark_to_host());
   }
   exchange.send_ready();
 }

@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 
 #include "bimetal/comm/compress/compression.h"
+#include "bimetal/comm/group.h"
 
 namespace bimetal::c10d {
 class Island;
@@ -31,9 +33,9 @@ struct ReplicatedModelOptions {
   /// Compression of the gradients on the wire: docs/compression.md. The same on every rank. Steps
   /// are counted from the first one of this object, where the error feedback is empty, too.
   comm::CompressedAllReduceOptions compression = {};
-  /// Sums the gradients where ranks share a vendor library (docs/islands.md); made of the same
-  /// group by c10d::form_islands. Not together with compression.
-  std::shared_ptr<c10d::Island> island = nullptr;
+  /// Gives the island on which gradients are summed where ranks share a vendor library
+  /// (docs/islands.md), as c10d::FormIsland has it. Not together with compression.
+  std::function<std::shared_ptr<c10d::Island>(comm::Group)> form_island = {};
   GradientHome home = GradientHome::automatic;  ///< where gradients lie
   bool equal = false;  ///< all ranks have the same values already: rank 0's need not be sent
 };

@@ -18,14 +18,15 @@ using tensor::TensorModel;
 ModelPart part_with(const Mesh& mesh, const task::Model& whole,
                     const std::vector<std::size_t>& begins, const StageCuts& of_stages,
                     std::chrono::milliseconds timeout, tensor::Between between,
-                    TensorModel::Values values) {
+                    TensorModel::Values values, c10d::FormIsland form_island) {
   const int stage = mesh.place().stage;
   ModelPart part{pipeline::make_stage(whole, begins, mesh.shape().stages, stage), nullptr};
   if (of_stages.empty() || !of_stages[static_cast<std::size_t>(stage)]) return part;
   const auto& cuts = of_stages[static_cast<std::size_t>(stage)];
   part.tensor = std::make_shared<TensorModel>(
-      part.stage.model, tensor::GroupRanks::make(mesh.tensor(), cuts->weights(), timeout), *cuts,
-      between, values);
+      part.stage.model,
+      tensor::GroupRanks::make(mesh.tensor(), cuts->weights(), timeout, std::move(form_island)),
+      *cuts, between, values);
   part.stage = with_units(std::move(part.stage), part.tensor->model());
   return part;
 }
@@ -51,15 +52,17 @@ StageCuts cuts_of_stages(const task::Model& whole, const PartWeights& weights) {
 
 ModelPart take_part(const Mesh& mesh, const task::Model& whole,
                     const std::vector<std::size_t>& begins, const StageCuts& cuts,
-                    std::chrono::milliseconds timeout, tensor::Between between) {
-  return part_with(mesh, whole, begins, cuts, timeout, between, TensorModel::Values::of_rank_0);
+                    std::chrono::milliseconds timeout, tensor::Between between,
+                    c10d::FormIsland form_island) {
+  return part_with(mesh, whole, begins, cuts, timeout, between, TensorModel::Values::of_rank_0,
+                   std::move(form_island));
 }
 
 ModelPart take_hollow_part(const Mesh& mesh, const task::Model& whole,
                            const std::vector<std::size_t>& begins, const StageCuts& cuts,
-                           std::chrono::milliseconds timeout) {
+                           std::chrono::milliseconds timeout, c10d::FormIsland form_island) {
   auto part = part_with(mesh, whole, begins, cuts, timeout, tensor::Between::whole,
-                        TensorModel::Values::later);
+                        TensorModel::Values::later, std::move(form_island));
   give_memory(part.stage.model.named_parameters());
   return part;
 }

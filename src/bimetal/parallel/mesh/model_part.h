@@ -33,18 +33,20 @@ using StageCuts = std::vector<std::optional<tensor::Cuts>>;
 StageCuts cuts_of_stages(const task::Model& whole, const PartWeights& weights);
 
 /// This rank's part of `whole`, which is cut at `begins` into stages, and its tensors as `cuts` has
-/// it for its stage. `between`: how its tensor ranks hold values that are not cut. Handles on the
-/// same tensors, which become smaller where they are cut. Collective. Errors: those of TensorModel.
+/// it for its stage. `between`: how its tensor ranks hold values that are not cut; `form_island`:
+/// as GroupRanks has it. Handles on the same tensors, which become smaller where they are cut.
+/// Collective. Errors: those of TensorModel.
 ModelPart take_part(const Mesh& mesh, const task::Model& whole,
                     const std::vector<std::size_t>& begins, const StageCuts& cuts,
                     std::chrono::milliseconds timeout,
-                    tensor::Between between = tensor::Between::whole);
+                    tensor::Between between = tensor::Between::whole,
+                    c10d::FormIsland form_island = {});
 
 /// The same of a model whose parameters are hollow (shard/flat_parameters.h), as their values come
 /// later, from elsewhere: the part's own get memory, with anything in it, and no others.
 ModelPart take_hollow_part(const Mesh& mesh, const task::Model& whole,
                            const std::vector<std::size_t>& begins, const StageCuts& cuts,
-                           std::chrono::milliseconds timeout);
+                           std::chrono::milliseconds timeout, c10d::FormIsland form_island = {});
 
 // Adds the places of ranks in the mesh to errors of a step.
 

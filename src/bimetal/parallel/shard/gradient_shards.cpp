@@ -40,18 +40,18 @@ std::size_t room_for(const std::vector<FlatPlan>& plans) {
 }  // namespace
 
 GradientShards::GradientShards(std::vector<torch::Tensor> parameters,
-                               const std::vector<FlatPlan>& plans, comm::Group group,
-                               ExchangeSpan& span, std::chrono::milliseconds timeout,
+                               const std::vector<FlatPlan>& plans, Peers peers, ExchangeSpan& span,
+                               std::chrono::milliseconds timeout,
                                std::chrono::milliseconds patience, std::size_t most)
     : parameters_(std::move(parameters)),
       plans_(plans),
-      group_(std::move(group)),
+      peers_(std::move(peers)),
       span_(span),
       timeout_(timeout),
       patience_(patience),
       most_(most),
       late_(static_cast<std::size_t>(std::ranges::count(plans, true, &FlatPlan::late))),
-      room_(group_, room_for(plans), parameters_.empty() || parameters_.front().is_cpu()),
+      room_(peers_.group, room_for(plans), parameters_.empty() || parameters_.front().is_cpu()),
       sums_(plans.size()),
       summed_(plans.size()),
       used_(parameters_.size()),
@@ -148,7 +148,7 @@ void GradientShards::take(std::size_t flat, std::size_t slot) {
 
 void GradientShards::send_ready() {
   begin_copied();
-  const auto rank = group_.rank();
+  const auto rank = peers_.group.rank();
   while (left_ > 0 && filling_.full(left_ - 1)) {
     const auto index = --left_;
     const auto& plan = plans_[index];
@@ -158,10 +158,10 @@ void GradientShards::send_ready() {
     const bool first = !summed_[index];
     summed_[index] = true;
     // The sum over one rank is its own values.
-    const bool apart = first && group_.size() > 1;
+    const bool apart = first && peers_.group.size() > 1;
     auto own = apart ? torch::empty({count}, memory.options())
                      : memory.narrow(0, plan.begin_of(rank), count);
-    auto exchange = reduce_parts(group_, memory, own, plan.counts);
+    auto exchange = reduce_parts(peers_, memory, own, plan.counts);
     auto& sent = in_flight_.emplace_back(InFlight{
         index, std::move(memory), std::move(own), first, std::move(exchange), nullptr, {}});
     if (take_) {
@@ -191,8 +191,8 @@ void GradientShards::begin_next() {
   if (!next.used) return;
   // Others may have had gradients where this rank has none. Behind the sum, so that it is not
   // waited for here.
-  next.agreement = group_.all_reduce(comm::buffer(std::span(*next.used)), comm::ReduceOp::max,
-                                     Deadline::after(timeout_));
+  next.agreement = peers_.group.all_reduce(comm::buffer(std::span(*next.used)), comm::ReduceOp::max,
+                                           Deadline::after(timeout_));
   // A thread that unwinds in the middle of a step leaves it under way.
   next.agreement.on_done([kept = next.used](const std::exception_ptr&) {});
 }

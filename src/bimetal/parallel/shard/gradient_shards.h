@@ -45,7 +45,7 @@ class GradientShards {
   /// `parameters`: those that the plans' slots name. `plans` and `span` must outlive it. `most` in
   /// flight, for which a pass waits. Collective.
   GradientShards(std::vector<torch::Tensor> parameters, const std::vector<FlatPlan>& plans,
-                 comm::Group group, ExchangeSpan& span, std::chrono::milliseconds timeout,
+                 Peers peers, ExchangeSpan& span, std::chrono::milliseconds timeout,
                  std::chrono::milliseconds patience = kPatience, std::size_t most = kMostInFlight);
 
   /// Drops all gradients.
@@ -111,7 +111,7 @@ class GradientShards {
 
   std::vector<torch::Tensor> parameters_;
   const std::vector<FlatPlan>& plans_;
-  comm::Group group_;
+  Peers peers_;
   ExchangeSpan& span_;
   std::chrono::milliseconds timeout_, patience_;
   std::size_t most_;

@@ -46,10 +46,34 @@ std::int64_t begin_of_own(const comm::Group& group, const std::vector<std::size_
       std::accumulate(counts.begin(), counts.begin() + group.rank(), std::size_t{0}));
 }
 
+/// Once the card has come to the call.
+Exchange gather_on_cards(Peers& peers, const torch::Tensor& own, const torch::Tensor& flat,
+                         const std::vector<std::size_t>& counts) {
+  const torch::NoGradGuard no_grad;
+  const auto place = flat.narrow(0, begin_of_own(peers.group, counts), own.numel());
+  if (place.data_ptr() != own.data_ptr()) place.copy_(own, /*non_blocking=*/true);
+  return {[&peers, &counts, flat](Deadline deadline) {
+            return peers.island->gather(flat, counts, comm_dtype_of(flat), deadline);
+          },
+          device::mark_current_stream(flat.device()),
+          {flat, own}};
+}
+
+Exchange reduce_on_cards(Peers& peers, const torch::Tensor& flat, const torch::Tensor& own,
+                         const std::vector<std::size_t>& counts) {
+  return {[&peers, &counts, flat, own](Deadline deadline) {
+            return peers.island->reduce_scatter(flat, own, counts, comm_dtype_of(flat), deadline);
+          },
+          device::mark_current_stream(flat.device()),
+          {flat, own}};
+}
+
 }  // namespace
 
-Exchange gather_parts(comm::Group& group, const torch::Tensor& own, const torch::Tensor& flat,
+Exchange gather_parts(Peers& peers, const torch::Tensor& own, const torch::Tensor& flat,
                       const std::vector<std::size_t>& counts) {
+  if (peers.island) return gather_on_cards(peers, own, flat, counts);
+  auto& group = peers.group;
   const auto call = [&group, &counts](const torch::Tensor& part, const torch::Tensor& whole) {
     return [&group, &counts, part = tensor_buffer(part), whole = tensor_buffer(whole)](
                Deadline deadline) { return group.all_gather(part, whole, counts, deadline); };
@@ -73,8 +97,10 @@ Exchange gather_parts(comm::Group& group, const torch::Tensor& own, const torch:
   return {call(place, whole), staging.mark_to_host(), std::move(memory), whole, flat};
 }
 
-Exchange reduce_parts(comm::Group& group, const torch::Tensor& flat, const torch::Tensor& own,
+Exchange reduce_parts(Peers& peers, const torch::Tensor& flat, const torch::Tensor& own,
                       const std::vector<std::size_t>& counts) {
+  if (peers.island) return reduce_on_cards(peers, flat, own, counts);
+  auto& group = peers.group;
   const auto call = [&group, &counts](const torch::Tensor& whole, const torch::Tensor& part) {
     return [&group, &counts, whole = tensor_buffer(whole),
             part = tensor_buffer(part)](Deadline deadline) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
+#include "bimetal/c10d/island.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/device/staging.h"
 #include "bimetal/parallel/shard/flat_plan.h"
@@ -21,6 +22,13 @@
 namespace bimetal::parallel::shard {
 
 // Exchanges flat tensors of unequal parts between ranks, on any device.
+
+/// Ranks that exchange them in one order: on their cards where they have an island, which is
+/// in_order(), else by the fabric.
+struct Peers {
+  comm::Group group;
+  std::shared_ptr<c10d::Island> island = nullptr;
+};
 
 /// One exchange: begin() it once its copies to the host have ended, in the order of the group's
 /// calls; wait() ends it, where it is due. Move-only in effect: wait once. A thread that unwinds
@@ -62,13 +70,13 @@ class Exchange {
 
 /// `flat`, with all ranks' counts, gets each rank's `own` part, converted to its type. On the CPU
 /// nothing is copied meanwhile, but for that. Copies to the host are under way on return, by
-/// streams of their own. `group` must outlive its begin().
-Exchange gather_parts(comm::Group& group, const torch::Tensor& own, const torch::Tensor& flat,
+/// streams of their own. On an island nothing is copied there. `peers` must outlive its begin().
+Exchange gather_parts(Peers& peers, const torch::Tensor& own, const torch::Tensor& flat,
                       const std::vector<std::size_t>& counts);
 
 /// `own`, a part of `flat` or memory of its own, gets the sum of the ranks' values in its place;
 /// the rest of `flat` is scratch afterwards. Likewise.
-Exchange reduce_parts(comm::Group& group, const torch::Tensor& flat, const torch::Tensor& own,
+Exchange reduce_parts(Peers& peers, const torch::Tensor& flat, const torch::Tensor& own,
                       const std::vector<std::size_t>& counts);
 
 /// Ranks whose shard is copied to one, and where that one's own is copied to; -1: none.

@@ -47,8 +47,9 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
   for (const auto& parameter : trained) types.push_back(parameter.tensor.scalar_type());
   // Gathers, sums and the agreement on passes each have an order of their own.
   agreements = comm::group_of_its_own(group);
-  gathering = comm::group_of_its_own(group);
-  summing = comm::group_of_its_own(group);
+  gathering.group = comm::group_of_its_own(group);
+  summing.group = comm::group_of_its_own(group);
+  find_island();
   make_flats();
   make_pieces();
   make_renewal();
@@ -58,6 +59,15 @@ ShardedModel::Impl::Impl(const task::Model& whole, comm::Group g, ShardedModelOp
   if (options.level < 3) return;
   gathers.emplace(needs(), plans, flats, gathering, span, options.timeout);
   model = in_stage() ? waiting() : fenced();
+}
+
+/// Parts of ranks that are not numbered island by island would be in pieces.
+void ShardedModel::Impl::find_island() {
+  if (!options.form_island) return;
+  auto island = options.form_island(group);
+  if (!island || !island->in_order()) return;
+  summing.island = island->beside();
+  gathering.island = std::move(island);
 }
 
 /// At level 1 all gradients are there before the sums. So a device need not stop for them.
@@ -110,7 +120,7 @@ GroupRoom ShardedModel::Impl::room_of_whole() {
     bytes.push_back(static_cast<std::size_t>(plan.count) * c10::elementSize(plan.gathered));
   }
   const bool here = trained.empty() || trained.front().tensor.is_cpu();
-  return {gathering, GroupRoom::bytes_for(bytes), here};
+  return {gathering.group, GroupRoom::bytes_for(bytes), here};
 }
 
 std::vector<std::vector<std::size_t>> ShardedModel::Impl::needs() const {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/c10d/island.h"
 #include "bimetal/comm/group.h"
 #include "bimetal/parallel/parameter_store.h"
 #include "bimetal/parallel/shard/flat_parameters.h"
@@ -55,6 +56,9 @@ struct ShardedModelOptions {
   bool copies = false;
   /// Without it run_pass() is for level 1.
   std::optional<StagePasses> stage = {};
+  /// Gradients and parameters go from card to card where it gives an island whose ranks are
+  /// in_order(). The same on every rank; empty: through the host.
+  c10d::FormIsland form_island = {};
 };
 
 /// Part of a trained parameter that this rank keeps and steps: a leaf of one dimension whose grad()

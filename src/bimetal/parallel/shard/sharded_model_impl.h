@@ -26,6 +26,7 @@ namespace bimetal::parallel::shard {
 struct ShardedModel::Impl {
   Impl(const task::Model& whole, comm::Group g, ShardedModelOptions o);
 
+  void find_island();
   bool in_half() const;
   std::size_t most_in_flight() const;
   void make_flats();
@@ -71,7 +72,8 @@ struct ShardedModel::Impl {
   task::Model model;
   std::vector<task::NamedTensor> trained;
   std::vector<torch::ScalarType> types;  ///< of these as they were, and as ranks keep them
-  comm::Group agreements, gathering, summing;
+  comm::Group agreements;
+  Peers gathering, summing;
   std::vector<FlatPlan> plans;
   std::vector<FlatParameters> flats;
   std::shared_ptr<const optim::StateFile> kept_file;  ///< Kept::OnDisk

@@ -72,11 +72,11 @@ task::Unit fence(task::Unit unit, UnitBoundaries boundaries) {
 
 UnitGathers::UnitGathers(std::vector<std::vector<std::size_t>> needs,
                          const std::vector<FlatPlan>& plans, std::vector<FlatParameters>& flats,
-                         comm::Group group, ExchangeSpan& span, std::chrono::milliseconds timeout)
+                         Peers peers, ExchangeSpan& span, std::chrono::milliseconds timeout)
     : needs_(std::move(needs)),
       plans_(plans),
       flats_(flats),
-      group_(std::move(group)),
+      peers_(std::move(peers)),
       span_(span),
       timeout_(timeout) {
   plan_script();
@@ -173,7 +173,7 @@ void UnitGathers::send_next() {
   const auto flat = script_[sent_];
   const auto whole = flats_[flat].take_memory_to_come();
   wait_for_disk(flat);
-  exchanges_[sent_] = gather_parts(group_, flats_[flat].own(), whole, plans_[flat].counts);
+  exchanges_[sent_] = gather_parts(peers_, flats_[flat].own(), whole, plans_[flat].counts);
   exchanges_[sent_].begin(Deadline::after(timeout_));
   span_.watch(exchanges_[sent_].work());
   ++sent_;
@@ -202,12 +202,12 @@ void UnitGathers::wait_next() {
 }
 
 WholeRenewal::WholeRenewal(std::vector<Flat> renewed, const std::vector<FlatPlan>& plans,
-                           std::vector<FlatParameters>& flats, comm::Group group,
-                           ExchangeSpan& span, std::chrono::milliseconds timeout)
+                           std::vector<FlatParameters>& flats, Peers peers, ExchangeSpan& span,
+                           std::chrono::milliseconds timeout)
     : renewed_(std::move(renewed)),
       plans_(plans),
       flats_(flats),
-      group_(std::move(group)),
+      peers_(std::move(peers)),
       span_(span),
       timeout_(timeout) {
   expect_anew();
@@ -233,7 +233,7 @@ void WholeRenewal::send_next(bool copied) {
   const auto index = renewed_[exchanges_.size()].index;
   auto& flat = flats_[index];
   flat.take_memory();
-  exchanges_.push_back(gather_parts(group_, copied ? flat.own_in_whole() : flat.own(), flat.whole(),
+  exchanges_.push_back(gather_parts(peers_, copied ? flat.own_in_whole() : flat.own(), flat.whole(),
                                     plans_[index].counts));
   begin_copied();
 }

@@ -46,7 +46,7 @@ class UnitGathers {
   /// needs[u]: the flat tensors that unit u uses. All that are not resident are let go. `flats`
   /// and `span` must outlive it.
   UnitGathers(std::vector<std::vector<std::size_t>> needs, const std::vector<FlatPlan>& plans,
-              std::vector<FlatParameters>& flats, comm::Group group, ExchangeSpan& span,
+              std::vector<FlatParameters>& flats, Peers peers, ExchangeSpan& span,
               std::chrono::milliseconds timeout);
 
   /// `with_backward`: the script has both ways. Nothing is sent yet.
@@ -83,7 +83,7 @@ class UnitGathers {
   const std::vector<std::vector<std::size_t>> needs_;
   const std::vector<FlatPlan>& plans_;
   std::vector<FlatParameters>& flats_;
-  comm::Group group_;
+  Peers peers_;
   ExchangeSpan& span_;
   std::chrono::milliseconds timeout_;
 
@@ -111,7 +111,7 @@ class WholeRenewal {
     std::size_t index, pieces;
   };
   WholeRenewal(std::vector<Flat> renewed, const std::vector<FlatPlan>& plans,
-               std::vector<FlatParameters>& flats, comm::Group group, ExchangeSpan& span,
+               std::vector<FlatParameters>& flats, Peers peers, ExchangeSpan& span,
                std::chrono::milliseconds timeout);
 
   /// One more piece of flat tensor `index` is updated; where that is_copied_to_bfloat16(), the copy
@@ -129,7 +129,7 @@ class WholeRenewal {
   std::vector<Flat> renewed_;
   const std::vector<FlatPlan>& plans_;
   std::vector<FlatParameters>& flats_;
-  comm::Group group_;
+  Peers peers_;
   ExchangeSpan& span_;
   std::chrono::milliseconds timeout_;
   std::vector<std::size_t> left_;    ///< pieces to be updated, by flat tensor

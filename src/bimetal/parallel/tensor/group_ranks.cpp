@@ -12,6 +12,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/base/error.h"
 #include "bimetal/comm/exchange.h"
+#include "bimetal/device/staging.h"
 #include "bimetal/parallel/group_room.h"
 
 namespace bimetal::parallel::tensor {
@@ -72,7 +73,8 @@ class VocabularyLoss : public torch::autograd::Function<VocabularyLoss> {
 }  // namespace
 
 std::shared_ptr<const GroupRanks> GroupRanks::make(comm::Group group, std::vector<double> weights,
-                                                   std::chrono::milliseconds timeout) {
+                                                   std::chrono::milliseconds timeout,
+                                                   c10d::FormIsland form_island) {
   if (!group || weights.size() != static_cast<std::size_t>(group.size())) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("{} weights of tensor ranks for a group of {}: give one for each",
@@ -81,21 +83,28 @@ std::shared_ptr<const GroupRanks> GroupRanks::make(comm::Group group, std::vecto
   // For its errors.
   balance::whole_parts(group.size(), weights);
   return std::shared_ptr<const GroupRanks>(
-      new GroupRanks(std::move(group), std::move(weights), timeout));
+      new GroupRanks(std::move(group), std::move(weights), timeout, std::move(form_island)));
 }
 
 GroupRanks::GroupRanks(comm::Group group, std::vector<double> weights,
-                       std::chrono::milliseconds timeout)
-    : group_(std::move(group)), weights_(std::move(weights)), timeout_(timeout) {
+                       std::chrono::milliseconds timeout, c10d::FormIsland form_island)
+    : group_(std::move(group)),
+      form_island_(std::move(form_island)),
+      weights_(std::move(weights)),
+      timeout_(timeout) {
   renew();
 }
 
 void GroupRanks::give_up(const std::string& why) const {
-  sums_.abort(why);
+  sums_.group.abort(why);
+  if (sums_.island) sums_.island->give_up(why);
 }
 
 void GroupRanks::renew() const {
-  sums_ = comm::group_of_its_own(group_);
+  sums_ = {};
+  sums_.group = comm::group_of_its_own(group_);
+  auto island = form_island_ ? form_island_(group_) : nullptr;
+  if (island && island->in_order()) sums_.island = std::move(island);
 }
 
 task::Part GroupRanks::part(std::int64_t pieces) const {
@@ -130,17 +139,36 @@ torch::Tensor GroupRanks::cross_entropy_sum(const torch::Tensor& logits,
 
 void GroupRanks::all_reduce(const torch::Tensor& tensor, comm::ReduceOp op) const {
   const torch::NoGradGuard no_grad;
+  if (sums_.island) {
+    const auto computed = device::mark_current_stream(tensor.device());
+    return timed([&](Deadline deadline) {
+      computed.wait(deadline);
+      sums_.island->all_reduce(tensor, comm_dtype_of(tensor), deadline, op).wait();
+    });
+  }
   const auto host = tensor.is_cpu() ? tensor : tensor.to(torch::kCPU);
-  exchange([&](comm::Group& group, Deadline deadline) {
-    return group.all_reduce(tensor_buffer(host), op, deadline);
-  });
+  timed(
+      [&](Deadline deadline) { sums_.group.all_reduce(tensor_buffer(host), op, deadline).wait(); });
   if (!tensor.is_cpu()) tensor.copy_(host);
 }
 
-void GroupRanks::exchange(
-    const std::function<comm::Work(comm::Group& group, Deadline deadline)>& start) const {
+void GroupRanks::gather(const torch::Tensor& own, const torch::Tensor& whole,
+                        const std::vector<std::size_t>& counts) const {
+  timed([&](Deadline deadline) {
+    shard::gather_parts(sums_, own.flatten(), whole, counts).begin(deadline).wait();
+  });
+}
+
+void GroupRanks::reduce_scatter(const torch::Tensor& whole, const torch::Tensor& own,
+                                const std::vector<std::size_t>& counts) const {
+  timed([&](Deadline deadline) {
+    shard::reduce_parts(sums_, whole, own.view({-1}), counts).begin(deadline).wait();
+  });
+}
+
+void GroupRanks::timed(const std::function<void(Deadline deadline)>& exchange) const {
   const Stopwatch watch;
-  start(sums_, Deadline::after(timeout_)).wait();
+  exchange(Deadline::after(timeout_));
   seconds_.fetch_add(watch.seconds(), std::memory_order_relaxed);
 }
 

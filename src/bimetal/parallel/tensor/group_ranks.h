@@ -15,21 +15,26 @@
 #include <string>
 #include <vector>
 
+#include "bimetal/c10d/island.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/parallel/shard/shard_copies.h"
 #include "bimetal/task/tensor_ranks.h"
 
 namespace bimetal::parallel::tensor {
 
 /// Sums run in the calling thread and block it: each needs the result before it can go on. Data on
-/// a device goes through the host. One thread at a time, the same on all ranks. They go through a
-/// group of their own, beside group(): a rank that cannot come to the next sum ends that group
-/// (give_up()), so that nobody waits for it, and all make another.
+/// a device goes from card to card where the ranks have an island, else through the host. One
+/// thread at a time, the same on all ranks. They go through a group of their own, beside group(): a
+/// rank that cannot come to the next sum ends that group (give_up()), so that nobody waits for it,
+/// and all make another.
 class GroupRanks final : public task::TensorRanks, public std::enable_shared_from_this<GroupRanks> {
  public:
   /// `weights`: how large the ranks' parts are, in proportion; the same on every rank. Collective.
   /// Error(InvalidArgument) unless there is one for each rank, greater than 0 and finite.
+  /// `form_island`: empty on every rank, or on none.
   static std::shared_ptr<const GroupRanks> make(comm::Group group, std::vector<double> weights,
-                                                std::chrono::milliseconds timeout);
+                                                std::chrono::milliseconds timeout,
+                                                c10d::FormIsland form_island = {});
 
   /// balance::whole_parts() by the ranks' weights.
   task::Part part(std::int64_t pieces) const override;
@@ -43,10 +48,14 @@ class GroupRanks final : public task::TensorRanks, public std::enable_shared_fro
   /// Overwrites `tensor`, which is contiguous, by the ranks' sum or largest, without a gradient.
   /// Errors: those of the fabric; Aborted after a give_up().
   void all_reduce(const torch::Tensor& tensor, comm::ReduceOp op) const;
-  /// Starts a collective of the group that sums go through, and waits for it. Errors: as
-  /// all_reduce() has them.
-  void exchange(
-      const std::function<comm::Work(comm::Group& group, Deadline deadline)>& start) const;
+  /// `whole`, contiguous and of one dimension, gets each rank's `own`, of counts[rank] elements, in
+  /// their order. Errors: likewise.
+  void gather(const torch::Tensor& own, const torch::Tensor& whole,
+              const std::vector<std::size_t>& counts) const;
+  /// `own`, contiguous, gets the sum of this rank's part in all ranks' `whole`, which is scratch
+  /// afterwards.
+  void reduce_scatter(const torch::Tensor& whole, const torch::Tensor& own,
+                      const std::vector<std::size_t>& counts) const;
 
   /// This rank comes to no more sums: those that others wait in, now or later, end.
   void give_up(const std::string& why) const;
@@ -60,10 +69,13 @@ class GroupRanks final : public task::TensorRanks, public std::enable_shared_fro
   double seconds() const noexcept { return seconds_.load(std::memory_order_relaxed); }
 
  private:
-  GroupRanks(comm::Group group, std::vector<double> weights, std::chrono::milliseconds timeout);
+  GroupRanks(comm::Group group, std::vector<double> weights, std::chrono::milliseconds timeout,
+             c10d::FormIsland form_island);
+  void timed(const std::function<void(Deadline deadline)>& exchange) const;
 
   comm::Group group_;
-  mutable comm::Group sums_;
+  c10d::FormIsland form_island_;
+  mutable shard::Peers sums_;
   std::vector<double> weights_;
   std::chrono::milliseconds timeout_;
   mutable std::atomic<double> seconds_ = 0;

@@ -92,33 +92,24 @@ torch::Tensor SequenceRanks::gathered(const torch::Tensor& x) const {
   const torch::NoGradGuard no_grad;
   require_positions(x, positions()->count);
   const auto all = std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0});
-  const auto host = x.to(torch::kCPU).contiguous();
-  const auto elements = elements_of(x, counts_);
-  auto whole = torch::empty(sizes_with(x, all), host.options());
+  auto whole = torch::empty(sizes_with(x, all), x.options());
   // With one sample, the data is already in its final order.
   const auto flat = whole.size(0) == 1 ? whole.flatten() : torch::empty_like(whole).flatten();
-  ranks_->exchange([&](comm::Group& group, Deadline deadline) {
-    return group.all_gather(tensor_buffer(host), tensor_buffer(flat), elements, deadline);
-  });
+  ranks_->gather(x.contiguous(), flat, elements_of(x, counts_));
   if (whole.size(0) != 1) {
     by_rank(flat, whole, counts_, [](const auto& arrived, auto place) { place.copy_(arrived); });
   }
-  return whole.to(x.device());
+  return whole;
 }
 
 torch::Tensor SequenceRanks::sum_here(const torch::Tensor& x) const {
   const torch::NoGradGuard no_grad;
   require_positions(x, std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0}));
-  const auto host = x.to(torch::kCPU);
-  const auto flat = torch::empty({x.numel()}, host.options());  // scratch of the sum
-  by_rank(flat, host, counts_, [](auto place, const auto& part) { place.copy_(part); });
-  auto here = torch::empty(sizes_with(x, positions()->count), host.options());
-  const auto elements = elements_of(x, counts_);
-  ranks_->exchange([&](comm::Group& group, Deadline deadline) {
-    return group.reduce_scatter(tensor_buffer(flat), tensor_buffer(here), elements,
-                                comm::ReduceOp::sum, deadline);
-  });
-  return here.to(x.device());
+  const auto flat = torch::empty({x.numel()}, x.options());  // scratch of the sum
+  by_rank(flat, x, counts_, [](auto place, const auto& part) { place.copy_(part); });
+  auto here = torch::empty(sizes_with(x, positions()->count), x.options());
+  ranks_->reduce_scatter(flat, here, elements_of(x, counts_));
+  return here;
 }
 
 task::Values with_length(task::Values values, std::int64_t length) {

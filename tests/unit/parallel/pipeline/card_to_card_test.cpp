@@ -38,6 +38,7 @@ using namespace std::chrono_literals;
 using bimetal::testing::library_of;
 using bimetal::testing::run_ranks;
 using bimetal::testing::SimulatedDevice;
+using bimetal::testing::Stuck;
 using c10d::CardToCard;
 using c10d::Vendor;
 using c10d::VendorLibrary;
@@ -118,45 +119,6 @@ TEST(CardToCard, JoinsThoseThatTalkAndHaveAVendorLibraryInCommon) {
     EXPECT_FALSE(c10d::connect_cards(group, torch::kCPU, alone, neighbours, 60s));
   });
 }
-
-/// Takes calls, and is never through with any until it is given up; or refuses them.
-class Stuck final : public ::c10d::Backend {
- public:
-  enum class How { later, in_the_call, refusing };
-
-  Stuck(const comm::Group& members, How how) : Backend(members.rank(), members.size()), how_(how) {}
-
-  const std::string getBackendName() const override { return "stuck"; }
-  c10::intrusive_ptr<::c10d::Work> send(std::vector<at::Tensor>&, int, int) override {
-    return called();
-  }
-  c10::intrusive_ptr<::c10d::Work> recv(std::vector<at::Tensor>&, int, int) override {
-    return called();
-  }
-  void abort() override { *aborted_ = true; }
-
-  bool was_called() const { return called_; }
-  bool was_aborted() const { return *aborted_; }
-
- private:
-  struct Never final : ::c10d::Work {
-    explicit Never(std::shared_ptr<std::atomic<bool>> aborted) : given_up(std::move(aborted)) {}
-    bool isCompleted() override { return *given_up; }
-    bool wait(std::chrono::milliseconds) override { throw std::runtime_error("aborted"); }
-    std::shared_ptr<std::atomic<bool>> given_up;
-  };
-
-  c10::intrusive_ptr<::c10d::Work> called() {
-    called_ = true;
-    if (how_ == How::refusing) throw std::runtime_error("no such card");
-    while (how_ == How::in_the_call && !*aborted_) std::this_thread::sleep_for(1ms);
-    return c10::make_intrusive<Never>(aborted_);
-  }
-
-  const How how_;
-  std::atomic<bool> called_{false};
-  std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
-};
 
 /// Rank 0 gets from rank 1 what never comes. `use`: of the work, on either rank.
 void with_stuck(Stuck::How how, std::chrono::milliseconds timeout,

@@ -128,7 +128,7 @@ TEST(WholeRenewal, RanksMayUpdateInUnlikeOrdersAndLeavePiecesOut) {
     const std::vector<WholeRenewal::Flat> renewed = {
         {0, 1}, {1, rank == 0 ? std::size_t{1} : std::size_t{0}}, {2, rank == 0 ? 2U : 1U}};
     ExchangeSpan span;
-    WholeRenewal renewal(renewed, plans, flats, group, span, std::chrono::seconds(20));
+    WholeRenewal renewal(renewed, plans, flats, {group}, span, std::chrono::seconds(20));
 
     update(renewal, flats, 10 + rank,
            rank == 0 ? std::vector<std::size_t>{2, 1, 0, 2} : std::vector<std::size_t>{0, 2});
@@ -156,7 +156,7 @@ TEST(WholeRenewal, BeginsWithWhatIsThrough) {
     std::vector<FlatParameters> flats;
     for (const auto& plan : plans) flats.emplace_back(plan, std::vector{torch::zeros({6})}, rank);
     ExchangeSpan span;
-    WholeRenewal renewal({{0, 1}, {2, 1}}, plans, flats, group, span, std::chrono::seconds(20));
+    WholeRenewal renewal({{0, 1}, {2, 1}}, plans, flats, {group}, span, std::chrono::seconds(20));
     update(renewal, flats, 5 + rank, {0});
     const auto& other = flats[0].whole()[rank == 0 ? 5 : 0];
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
