@@ -9,8 +9,8 @@
 #include "bimetal/checkpoint/starting_point.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/optim/optimizers.h"
-#include "bimetal/train/background_save.h"
 #include "bimetal/train/epoch.h"
+#include "bimetal/train/run.h"
 
 namespace bimetal::train {
 

@@ -15,7 +15,7 @@
 #include "bimetal/parallel/mesh/model_part.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/train/epoch.h"
-#include "bimetal/train/notices.h"
+#include "bimetal/train/rank_journal.h"
 
 namespace bimetal::train {
 

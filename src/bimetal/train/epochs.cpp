@@ -19,7 +19,6 @@
 #include "bimetal/membership/membership.h"
 #include "bimetal/progress/together.h"
 #include "bimetal/train/epoch.h"
-#include "bimetal/train/even_out.h"
 #include "bimetal/train/pipeline/auto_mesh.h"
 
 namespace bimetal::train {

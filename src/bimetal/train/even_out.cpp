@@ -1,5 +1,3 @@
-#include "bimetal/train/even_out.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,6 +19,7 @@
 #include "bimetal/comm/exchange.h"
 #include "bimetal/progress/members_change_json.h"
 #include "bimetal/train/epoch.h"
+#include "bimetal/train/epochs.h"
 #include "bimetal/train/trained_model.h"
 
 namespace bimetal::train {

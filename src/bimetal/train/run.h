@@ -5,12 +5,15 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 
 #include "bimetal/balance/cost_model.h"
 #include "bimetal/base/deadline.h"
 #include "bimetal/checkpoint/checkpoint_folder.h"
+#include "bimetal/comm/group.h"
 #include "bimetal/data/sampler.h"
 #include "bimetal/device/device.h"
 #include "bimetal/job/job_config.h"
@@ -18,12 +21,53 @@
 #include "bimetal/progress/journal.h"
 #include "bimetal/progress/observer.h"
 #include "bimetal/task/catalog/job_task.h"
-#include "bimetal/train/background_save.h"
 #include "bimetal/train/rank_journal.h"
 #include "bimetal/train/trained_model.h"
 #include "bimetal/train/trainer.h"
 
 namespace bimetal::train {
+
+// A checkpoint that is written beside the steps which follow it. Private to this folder.
+
+struct SavedCheckpoint {
+  std::int64_t step = 0;
+  std::filesystem::path path = {};  ///< rank 0's
+};
+
+/// One at a time. Use from one thread.
+class BackgroundSave {
+ public:
+  using Write = std::function<std::filesystem::path()>;
+
+  BackgroundSave() = default;
+  ~BackgroundSave() { end(); }
+  BackgroundSave(const BackgroundSave&) = delete;
+  BackgroundSave& operator=(const BackgroundSave&) = delete;
+
+  /// Calls `write` on a thread of its own. `group`: that it alone uses, or none. None must be under
+  /// way.
+  void begin(std::int64_t step, comm::Group group, Write write);
+
+  /// Once it is there, the first time that it is asked; throws what `write` has thrown.
+  std::optional<SavedCheckpoint> look();
+
+  /// Waits for it. The checkpoint, unless look() has given it.
+  std::optional<SavedCheckpoint> finish();
+
+  /// Ends the group of the save that is under way, on all ranks; finish() throws then. From any
+  /// thread, while this object changes or is gone.
+  std::function<void()> calling_off() const;
+
+  /// As the group ends: what needs it is called off, on all ranks.
+  void end_group();
+
+ private:
+  void end();
+
+  std::int64_t step_ = 0;
+  comm::Group group_;
+  std::future<std::filesystem::path> writing_;
+};
 
 /// Epochs (epoch.h) are made of a run and a group, one after the other, and leave the state here
 /// that the next one goes on with. It is the same on every rank, except for members that are called

@@ -11,8 +11,8 @@
 #include "bimetal/progress/together.h"
 #include "bimetal/train/epochs.h"
 #include "bimetal/train/libtorch_state.h"
-#include "bimetal/train/notices.h"
 #include "bimetal/train/pipeline/auto_mesh.h"
+#include "bimetal/train/rank_journal.h"
 #include "bimetal/train/setup.h"
 
 namespace bimetal::train {

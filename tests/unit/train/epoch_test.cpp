@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "bimetal/train/even_out.h"
+#include "bimetal/train/epochs.h"
 #include "bimetal/train/setup.h"
 #include "bimetal/train/trained_model.h"
 #include "unit/train/training_job.h"

@@ -1,3 +1,5 @@
+#include "bimetal/train/profile/profile.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -5,7 +7,6 @@
 #include <vector>
 
 #include "bimetal/base/error.h"
-#include "bimetal/train/profile/operations.h"
 #include "bimetal/train/profile/rank_profile.h"
 #include "support/thread_ranks.h"
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "bimetal/base/deadline.h"
-#include "bimetal/cli/progress.h"
 #include "bimetal/cli/rank/rank_request.h"
 #include "bimetal/cli/rank/trackers.h"
 #include "bimetal/cli/terminal.h"
@@ -20,11 +19,40 @@
 #include "bimetal/launch/local/process.h"
 #include "bimetal/launch/local/status_pipe.h"
 #include "bimetal/monitor/monitor.h"
+#include "bimetal/progress/observer.h"
 #include "bimetal/progress/rank_log.h"
 #include "bimetal/progress/report.h"
 #include "bimetal/progress/requests.h"
 
 namespace bimetal::cli {
+
+// Rank 0's display while it trains.
+
+/// On a terminal one live line; elsewhere a plain line every few seconds. Ends of epochs and
+/// notices are lines that stay.
+class ProgressPrinter : public progress::Observer {
+ public:
+  using Line = std::function<std::string(const progress::Progress&)>;
+  ProgressPrinter(Terminal& terminal, Line line) : terminal_(terminal), line_(std::move(line)) {}
+
+  void on_phase(const std::string& what) override;
+  void on_data(const progress::DataProgress& progress) override;
+  void on_step(const progress::Progress& progress) override;
+  void on_evaluated(std::int64_t epoch, const progress::Evaluation& evaluation) override;
+  void on_notice(const std::string& text) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void show_now_and_then(const std::function<std::string()>& line);
+
+  Terminal& terminal_;
+  Line line_;
+  Clock::time_point next_{};
+};
+
+/// "sending 29.5 MiB of data to 1 machine: 42 %, 0:07 left".
+std::string data_line(const progress::DataProgress& progress);
 
 /// The launcher is told how the job gets on no more often than that.
 inline constexpr std::chrono::milliseconds kTellEvery{1000};

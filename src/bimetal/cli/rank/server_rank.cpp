@@ -8,7 +8,6 @@
 
 #include "bimetal/base/error.h"
 #include "bimetal/cli/json_output.h"
-#include "bimetal/cli/progress.h"
 #include "bimetal/cli/rank/rank.h"
 #include "bimetal/cli/rank/rank_observer.h"
 #include "bimetal/cli/terminal.h"

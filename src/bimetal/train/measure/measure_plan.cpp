@@ -23,7 +23,6 @@
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/train/choose_precision.h"
 #include "bimetal/train/measure/memory_measure.h"
-#include "bimetal/train/measure/rank_device.h"
 #include "bimetal/train/measure/step_probe.h"
 #include "bimetal/train/pipeline/auto_mesh.h"
 #include "bimetal/train/replicas.h"

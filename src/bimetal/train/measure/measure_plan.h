@@ -10,7 +10,7 @@
 #include "bimetal/plan/mesh/mesh_plan.h"
 #include "bimetal/plan/plan.h"
 #include "bimetal/progress/observer.h"
-#include "bimetal/train/measure/rank_device.h"
+#include "bimetal/train/measure/step_probe.h"
 #include "bimetal/train/trainer.h"
 
 namespace bimetal::train {

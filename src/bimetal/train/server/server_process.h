@@ -18,10 +18,9 @@
 #include "bimetal/parallel/server/shard_store.h"
 #include "bimetal/predict/evaluate.h"
 #include "bimetal/progress/journal.h"
-#include "bimetal/train/server/job_data.h"
 #include "bimetal/train/server/job_predictions.h"
-#include "bimetal/train/server/server_figures.h"
 #include "bimetal/train/server/server_job.h"
+#include "bimetal/train/server/server_setup.h"
 #include "bimetal/train/setup.h"
 
 namespace bimetal::train {
@@ -64,7 +63,7 @@ class ServerProcess {
   bool on_pause(const ps::PauseEvent& pause);
   bool by_clock() const;  ///< whether a save is due
   void save_now();
-  // Whether this process leads, and may save: server_lead.cpp.
+  // Whether this process leads, and may save: server_process_events.cpp.
   bool has_copies() const { return job_.servers.replicas > 1; }
   /// With copies: whether the one of server 0 follows it. Error(Timeout) where it leads.
   bool require_lead();

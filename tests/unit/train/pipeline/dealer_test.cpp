@@ -1,8 +1,7 @@
-#include "bimetal/train/pipeline/dealer.h"
-
 #include <gtest/gtest.h>
 
 #include "bimetal/base/error.h"
+#include "bimetal/train/pipeline/stage_compute.h"
 #include "bimetal/train/replicas.h"
 #include "support/errors.h"
 #include "support/thread_ranks.h"
