@@ -255,6 +255,12 @@ class FaultTest(unittest.TestCase):
         os.kill(pid, signal.SIGSTOP)
         os.close(turn)
 
+    def stop_while_one_reads(self, reader, pid):
+        """Stops a process while the first of the ranks checks a checkpoint, for which all of them wait."""
+        saved = f"{self.checkpoints}/step-"
+        wait_until(lambda: any(path.startswith(saved) for path in open_files(reader)) or state_of(reader) == "gone", "a checkpoint being read")
+        os.kill(pid, signal.SIGSTOP)
+
     def small_disk(self, folder, size):
         """Skips the test where none can be mounted."""
         folder.mkdir(exist_ok=True)
@@ -436,16 +442,19 @@ def ranks_below(launcher, pids):
     return found
 
 
-def socket_inodes(pid):
+def open_files(pid):
+    """Paths, and sockets by the name that Linux gives them."""
     found = set()
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
-            target = os.readlink(f"/proc/{pid}/fd/{name}")
-            if target.startswith("socket:["):
-                found.add(target[len("socket:["):-1])
+            found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
     except OSError:
         pass  # the process, or a descriptor of it, has just gone
     return found
+
+
+def socket_inodes(pid):
+    return {name[len("socket:["):-1] for name in open_files(pid) if name.startswith("socket:[")}
 
 
 def tcp_sockets(pid):

@@ -184,6 +184,15 @@ class ElasticMeshes(ElasticJob):
         self.assertIn("3 workers go on", job.out)
         self.assert_goes_on(job, 3)
 
+    def test_one_is_told_to_leave_while_the_mesh_is_planned_again(self):
+        """It leaves after a step. Planning that ended for its sake began anew for ever."""
+        job = self.start_job(4, mesh__stages=2)
+        ranks = self.ranks_of(job)
+        os.kill(ranks[3], signal.SIGKILL)
+        os.kill(ranks[1], signal.SIGTERM)
+        job.wait_for_output("left:")
+        self.assert_goes_on(job, 2)
+
     def test_the_only_other_stage_is_lost(self):
         job = self.start_job(2, mesh__stages="auto", mesh__replicas=1)
         self.kill(job, 1)

@@ -56,6 +56,21 @@ class Slices(FaultTest):
                 self.assertIn(f"rank {stopped}", job.error())
                 self.assert_nothing_left()
 
+    @harness.waits
+    def test_stopped_while_loading_is_named(self):
+        for stopped, settings in ((1, {"mesh__stages": 2, "mesh__cuts": [1], "zero__level": 0}), (0, {"zero__level": 3}),
+                                  (0, {"zero__level": 0})):
+            with self.subTest(stopped=stopped, **settings):
+                shutil.rmtree(self.checkpoints, ignore_errors=True)
+                job_file = self.sliced_job(**{"zero__shards": "equal", "parallel__timeout_s": 3, "model__hidden": 1500, **settings})
+                self.train(job_file, "--set", "train.steps=1").done()
+                job = self.train(job_file, "--resume", self.checkpoints)
+                harness.wait_until(lambda job=job: len(self.ranks_of(job)) == 2, "both ranks", job)
+                self.stop_while_one_reads(self.ranks_of(job)[0], self.ranks_of(job)[stopped])
+                job.done(harness.TIMEOUT)
+                self.assertIn(f"rank {stopped}", job.error())
+                self.assert_nothing_left()
+
     def unfinished_checkpoints(self):
         return [path for path in self.checkpoints.glob(".step-*")]
 

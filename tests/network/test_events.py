@@ -2,7 +2,8 @@
 """Jobs on two to five machines with networks of their own, from which workers and machines are killed, sleep, leave, come, and
 lose their cable: every job ends with the parameters of one worker whom nothing disturbs.
 
-BIMETAL_SEED: of another course; BIMETAL_SEEDS: so many of them, one after the other (`make endurance`)."""
+BIMETAL_SEED: of another course; BIMETAL_SEEDS: so many of them, one after the other (`make endurance`); BIMETAL_EVENTS: no more than
+so many in each, after which the job comes to its end undisturbed."""
 
 import math
 import os
@@ -25,6 +26,7 @@ SLOW = "cpu:threads=1,speed=0.3"  # so that a job does not end before it is dist
 HOSTS = 5
 STEPS = 240
 TIMEOUT_S, PEER_TIMEOUT_S = 3, 2
+PATIENCE_S = 60
 
 CNN, GPT = "cnn", "gpt"
 COURSES = [(CNN, {}), (CNN, {"zero__level": 2, "zero__copies": 2}), (GPT, {"zero__level": 3}), (CNN, {"mesh__stages": 2}), (GPT, {}),
@@ -68,6 +70,25 @@ class RandomEvents(JobOnHosts, ExactJob, TextJob):
     def is_over(self):
         return self.last.exists()
 
+    def goes_on(self):
+        return not self.is_over() and any(one.alive() for one in self.machines)
+
+    def comes_to_its_end(self):
+        """Undisturbed, while those who were away come back."""
+        def done():
+            self.do_what_is_due()
+            return not self.goes_on()
+
+        wait_until(done, "the end of the job", self.machines[0].job)
+
+    def wait_for_all(self):
+        """One that finds nobody waits for itself, and may before have waited at the door of another one that did."""
+        end = time.monotonic() + 2 * PATIENCE_S
+        while any(one.alive() for one in self.machines) and time.monotonic() < end:
+            time.sleep(0.1)
+        for one in self.machines:
+            one.job.wait()
+
     def victim(self):
         """None where the others could not go on without it: most of them have to be there, or half with the first machine, unless
         either side may go on."""
@@ -88,7 +109,7 @@ class RandomEvents(JobOnHosts, ExactJob, TextJob):
         self.first_stayed = self.first_stayed and victim.host != 0
         if self.either:
             return
-        wait_until(lambda: self.told(pid) or self.is_over() or not any(one.alive() for one in self.machines), f"the loss of pc{victim.host}",
+        wait_until(lambda: self.told(pid) or not self.goes_on(), f"the loss of pc{victim.host}",
                    self.machines[0].job)
 
     def later(self, seconds, action):
@@ -207,7 +228,7 @@ class RandomEvents(JobOnHosts, ExactJob, TextJob):
         return write(name, **{"train__steps": STEPS, "train__evaluate": False, "checkpoint__every_steps": 10, **settings})
 
     def begin(self, model, strategy):
-        settings = {"elastic__patience_s": 120, "parallel__timeout_s": TIMEOUT_S, "fabric__peer_timeout_s": PEER_TIMEOUT_S, **strategy}
+        settings = {"elastic__patience_s": PATIENCE_S, "parallel__timeout_s": TIMEOUT_S, "fabric__peer_timeout_s": PEER_TIMEOUT_S, **strategy}
         if self.either:
             settings["elastic__keeper"] = "either"
         job_file = self.write_course("elastic", model, **settings)
@@ -232,9 +253,12 @@ class RandomEvents(JobOnHosts, ExactJob, TextJob):
         print(f"seed {seed}: {model} {strategy}{' either' * self.either}", flush=True)
         self.last = self.folder / "elastic" / f"step-{STEPS:08}"
         self.begin(model, strategy)
-        events = 0
-        while not self.is_over() and any(one.alive() for one in self.machines):
+        events, most = 0, int(os.environ.get("BIMETAL_EVENTS") or 0)
+        while self.goes_on():
             self.do_what_is_due()
+            if events == most > 0:
+                self.comes_to_its_end()
+                break
             event = self.random.choice([self.a_machine_joins, self.a_machine_joins, self.a_worker_is_killed, self.a_machine_dies,
                                         self.a_worker_leaves] + [self.a_worker_sleeps, self.a_cable_is_pulled] * (not self.either))
             there = [one.host for one in self.members()]
@@ -248,8 +272,7 @@ class RandomEvents(JobOnHosts, ExactJob, TextJob):
                 events += 1
             time.sleep(self.random.uniform(0.1, 1.5))
         self.do_what_is_due(all_of_it=True)
-        for one in self.machines:
-            one.job.wait()
+        self.wait_for_all()
         self.assertTrue(self.is_over(), "the job has not come to its end")
         self.assertGreater(events, 3)
         alone = self.write_course("alone", model, checkpoint__every_steps=STEPS)

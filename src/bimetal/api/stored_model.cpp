@@ -302,13 +302,16 @@ std::filesystem::path StoredModel::save(const job::CheckpointConfig& config,
 
 std::optional<checkpoint::TrainingState> StoredModel::resume(const std::filesystem::path& dir,
                                                              torch::optim::Optimizer& optimizer) {
-  const auto from = checkpoints_in(group_, dir);
-  if (!from) return std::nullopt;
-  place_states(optimizer);
-  const auto state = sharded_ || is_part() ? take_kept(group_, *from, kept(), optimizer)
-                                           : resume_whole(*from, optimizer);
-  if (sharded_) sharded_->after_update();
-  checkpoint::set_random_state(state.torch_rng);
+  std::optional<checkpoint::TrainingState> state;
+  comm::do_watched(group_, timeout_, "a checkpoint was being loaded", [&] {
+    const auto from = checkpoints_in(group_, dir);
+    if (!from) return;
+    place_states(optimizer);
+    state = sharded_ || is_part() ? take_kept(group_, *from, kept(), optimizer)
+                                  : resume_whole(*from, optimizer);
+    if (sharded_) sharded_->after_update();
+  });
+  if (state) checkpoint::set_random_state(state->torch_rng);
   return state;
 }
 

@@ -62,6 +62,8 @@ class Epochs {
         members_.end();                       // all have seen the same
         run_.observer.on_notice(why.what());  // a launcher tells of the loss alone
         throw;
+      } catch (const progress::Interrupted&) {
+        throw;  // all end, or this rank is in no epoch: nobody is lost
       } catch (const Error& error) {
         if (!follows_from_a_loss(error) || members_.over()) throw;
         loss = error;
@@ -94,6 +96,11 @@ class Epochs {
     return asked && asked();
   }
 
+  bool leaves() const {
+    const auto& asked = run_.options.leave_requested;
+    return asked && asked();
+  }
+
   /// Those who meet within seconds of Ctrl-C still end the job with a checkpoint.
   void wait_with_patience() {
     members_.wait_with([this, waited = Stopwatch(), told = false]() mutable {
@@ -113,7 +120,10 @@ class Epochs {
       return true;
     }
     try {
-      run_.job = with_mesh_again(run_.asked, group_, run_.options, run_.observer);
+      auto options =
+          run_.options;  // a rank that is to leave does so after a step, and stops nobody
+      options.interrupt_requested = [this] { return interrupted() && !leaves(); };
+      run_.job = with_mesh_again(run_.asked, group_, options, run_.observer);
       epoch_ = std::make_unique<Epoch>(run_, group_);
       return true;
     } catch (const Error& error) {

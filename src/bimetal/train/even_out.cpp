@@ -178,13 +178,13 @@ void agree_on_debts(Run& run, const Standing& standing) {
 void share_whole_model(Run& run, const comm::Group& group, const std::vector<bool>& behind) {
   auto& learnt = run.learnt;
   const bool follows = behind[static_cast<std::size_t>(group.rank())];
-  if (follows) {
-    learnt.begun = false;  // until it has all of it
-    make_whole(run.job, group.size(), run.task, run.place, learnt);
-  }
-  auto state = checkpoint::catch_up(group, behind, learnt.state, learnt.model, *learnt.optimizer,
-                                    run.timeout());
-  if (follows) learnt.state = std::move(state);
+  if (follows) learnt.begun = false;  // until it has all of it
+  comm::do_watched(group, run.timeout(), "a rank was given the model", [&] {
+    if (follows) make_whole(run.job, group.size(), run.task, run.place, learnt);
+    auto state = checkpoint::catch_up(group, behind, learnt.state, learnt.model, *learnt.optimizer,
+                                      run.timeout());
+    if (follows) learnt.state = std::move(state);
+  });
   learnt.begun = true;
 }
 

@@ -13,6 +13,7 @@
 #include "bimetal/checkpoint/checkpoint.h"
 #include "bimetal/checkpoint/optimizer_state.h"
 #include "bimetal/checkpoint/starting_point.h"
+#include "bimetal/comm/exchange.h"
 #include "bimetal/optim/optimizers.h"
 #include "bimetal/parallel/data/same_model.h"
 #include "bimetal/parallel/mesh/model_part.h"
@@ -115,9 +116,8 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group,
                            std::shared_ptr<const parallel::Mesh> mesh, const ChosenCuts& cuts,
                            std::optional<torch::Dtype> half)
     : job_(job), group_(std::move(group)), half_(half), learnt_(learnt), mesh_(std::move(mesh)) {
-  if (!mesh_ && job_.zero.level == 0) {
-    begin_whole(task, place, observer, options);
-  } else {
+  const auto begin = [&] {
+    if (!mesh_ && job_.zero.level == 0) return begin_whole(task, place, observer, options);
     learnt_.model = {};  // of an epoch before, which had all of it
     learnt_.optimizer.reset();
     const auto start = make_starting_model(job_, task, place);
@@ -130,7 +130,10 @@ TrainedModel::TrainedModel(const job::JobConfig& job, comm::Group group,
     } else {
       begin_in_shards(start, shards, options, observer);
     }
-  }
+  };
+  // They wait long for each other where rank 0 reads a checkpoint.
+  comm::do_watched(group_, milliseconds_of(job_.parallel.timeout_s), "the model was being prepared",
+                   begin);
   learnt_.begun = true;
 }
 
