@@ -20,7 +20,7 @@
 #include "bimetal/task/catalog/job_task.h"
 #include "bimetal/task/task.h"
 #include "bimetal/train/measure/dry_run.h"
-#include "bimetal/train/measure/rank_device.h"
+#include "bimetal/train/measure/step_probe.h"
 #include "bimetal/train/step.h"
 #include "support/errors.h"
 #include "support/simulated_device.h"

@@ -12,7 +12,7 @@
 #include "bimetal/net/mesh.h"
 #include "bimetal/parallel/server/directory/directory.h"
 #include "bimetal/rendezvous/bootstrap.h"
-#include "bimetal/train/server/job_data.h"
+#include "bimetal/train/server/server_setup.h"
 #include "support/environment.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"
