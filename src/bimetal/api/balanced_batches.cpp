@@ -14,7 +14,7 @@
 #include "bimetal/job/job_config.h"
 #include "bimetal/job/job_keys.h"
 #include "bimetal/parallel/data/replicated_model.h"
-#include "bimetal/train/profile/profile.h"
+#include "bimetal/train/profile/phase.h"
 
 namespace bimetal {
 

@@ -16,7 +16,7 @@
 #include "bimetal/device/host.h"
 #include "bimetal/optim/fused.h"
 #include "bimetal/parallel/data/same_model.h"
-#include "bimetal/train/profile/profile.h"
+#include "bimetal/train/profile/phase.h"
 
 namespace bimetal::train {
 namespace {

@@ -9,7 +9,7 @@
 #include "bimetal/base/error.h"
 #include "bimetal/device/device.h"
 #include "bimetal/optim/fused.h"
-#include "bimetal/train/profile/profile.h"
+#include "bimetal/train/profile/phase.h"
 
 namespace bimetal::train {
 namespace {

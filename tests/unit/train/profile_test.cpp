@@ -1,4 +1,4 @@
-#include "bimetal/train/profile/profile.h"
+#include "bimetal/train/profile/operations.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

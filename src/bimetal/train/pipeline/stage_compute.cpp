@@ -13,7 +13,7 @@
 #include "bimetal/parallel/parameter_store.h"
 #include "bimetal/precision/precision.h"
 #include "bimetal/predict/mesh/model_in_parts.h"
-#include "bimetal/train/profile/profile.h"
+#include "bimetal/train/profile/phase.h"
 #include "bimetal/train/share/compute.h"
 
 namespace bimetal::train {

@@ -12,6 +12,7 @@
 #include "bimetal/base/deadline.h"
 #include "bimetal/comm/exchange.h"
 #include "bimetal/comm/group.h"
+#include "bimetal/train/profile/operations.h"
 #include "bimetal/train/profile/profile.h"
 
 namespace bimetal::train {

@@ -19,7 +19,7 @@
 #include "bimetal/device/out_of_memory.h"
 #include "bimetal/device/stream_timer.h"
 #include "bimetal/precision/precision.h"
-#include "bimetal/train/profile/profile.h"
+#include "bimetal/train/profile/phase.h"
 
 namespace bimetal::train {
 
