@@ -31,6 +31,7 @@ import json
 import os
 import pathlib
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -115,6 +116,7 @@ def compare(options, scratch):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the jobs end with it
     options = arguments()
     random.seed(options.seed)
     with tempfile.TemporaryDirectory() as name:
