@@ -55,6 +55,19 @@ std::int64_t elements(const std::vector<std::size_t>& counts, int begin, int end
       std::accumulate(counts.begin() + begin, counts.begin() + end, std::size_t{0}));
 }
 
+/// One call for each member's part that is not empty, with that member's number.
+template <typename Call>
+std::vector<c10::intrusive_ptr<::c10d::Work>> by_owner(const std::vector<torch::Tensor>& members,
+                                                       const Call& call) {
+  std::vector<c10::intrusive_ptr<::c10d::Work>> works;
+  for (std::size_t owner = 0; owner < members.size(); ++owner) {
+    if (members[owner].numel() == 0) continue;
+    std::vector<at::Tensor> one{members[owner]};
+    works.push_back(call(one, static_cast<std::int64_t>(owner)));
+  }
+  return works;
+}
+
 }  // namespace
 
 Island::Island(Places places, comm::Group members, BackendPtr vendor, comm::Group leaders,
@@ -255,21 +268,16 @@ void Island::spread_from_leader(const std::vector<torch::Tensor>& tensors, Deadl
 void Island::gather_here(const Parts& parts, const torch::Tensor& flat, Deadline deadline) {
   if (!vendor_) return;
   with_vendor("all_gather", deadline, [&](::c10d::Backend& library) {
-    Works works;
     if (parts.equal()) {
       auto all = parts.island_of(flat), own = parts.own;
-      works.push_back(
-          library._allgather_base(all, own, options_by<::c10d::AllgatherOptions>(deadline)));
-      return works;
+      return Works{
+          library._allgather_base(all, own, options_by<::c10d::AllgatherOptions>(deadline))};
     }
-    for (std::size_t owner = 0; owner < parts.members.size(); ++owner) {
-      if (parts.members[owner].numel() == 0) continue;
-      std::vector<at::Tensor> one{parts.members[owner]};
+    return by_owner(parts.members, [&](std::vector<at::Tensor>& one, std::int64_t owner) {
       auto options = options_by<::c10d::BroadcastOptions>(deadline);
-      options.rootRank = static_cast<std::int64_t>(owner);
-      works.push_back(library.broadcast(one, options));
-    }
-    return works;
+      options.rootRank = owner;
+      return library.broadcast(one, options);
+    });
   });
 }
 
@@ -277,21 +285,16 @@ void Island::gather_here(const Parts& parts, const torch::Tensor& flat, Deadline
 void Island::reduce_here(const torch::Tensor& flat, torch::Tensor own, const Parts& parts,
                          Deadline deadline) {
   with_vendor("reduce_scatter", deadline, [&](::c10d::Backend& library) {
-    Works works;
     if (parts.equal()) {
       auto all = flat;
-      works.push_back(library._reduce_scatter_base(
-          own, all, options_by<::c10d::ReduceScatterOptions>(deadline)));
-      return works;
+      return Works{library._reduce_scatter_base(
+          own, all, options_by<::c10d::ReduceScatterOptions>(deadline))};
     }
-    for (std::size_t owner = 0; owner < parts.members.size(); ++owner) {
-      if (parts.members[owner].numel() == 0) continue;
-      std::vector<at::Tensor> one{parts.members[owner]};
+    return by_owner(parts.members, [&](std::vector<at::Tensor>& one, std::int64_t owner) {
       auto options = options_by<::c10d::ReduceOptions>(deadline);
-      options.rootRank = static_cast<std::int64_t>(owner);
-      works.push_back(library.reduce(one, options));
-    }
-    return works;
+      options.rootRank = owner;
+      return library.reduce(one, options);
+    });
   });
   if (!parts.equal()) copy(parts.own, own, deadline);
 }
