@@ -46,6 +46,13 @@ std::vector<std::string> long_options_of(const CLI::App& command) {
   return names;
 }
 
+/// Nullptr if there is none of that name.
+const CLI::App* command_named(const CLI::App& app, const std::string& name) {
+  const auto all = all_commands_of(app);
+  const auto found = std::ranges::find(all, name, [](const auto* one) { return one->get_name(); });
+  return found == all.end() ? nullptr : *found;
+}
+
 /// "did you mean --worker?", or where the `known` ones are listed.
 std::string meant(const std::string& word, const std::vector<std::string>& known,
                   std::string_view shown, const std::string& command) {
@@ -61,19 +68,18 @@ std::string what_is_wrong(const CLI::App& app, const std::vector<std::string>& w
                           const CLI::ParseError& error) {
   std::string command = "bimetal";
   if (!words.empty() && !words.front().starts_with('-')) {
-    const auto found = app.get_subcommands(
-        [&](const CLI::App* other) { return other->get_name() == words.front(); });
-    if (found.empty()) {
+    const auto* found = command_named(app, words.front());
+    if (found == nullptr) {
       return fmt::format("no command is called '{}': {}", words.front(),
                          meant(words.front(), commands_of(app), "`bimetal {}`", command));
     }
     command += " " + words.front();
-    const auto known = long_options_of(*found.front());
+    const auto known = long_options_of(*found);
     for (const auto& word : words) {
       if (word == "--") break;  // the rest is another program's
       const auto option = word.substr(0, word.find('='));
       if (!option.starts_with("--") || std::ranges::find(known, option) != known.end()) continue;
-      if (!all_commands_of(*found.front()).empty()) break;  // it may be of one of these
+      if (!all_commands_of(*found).empty()) break;  // it may be of one of these
       return fmt::format("`{}` has no option {}: {}", command, option,
                          meant(option, known, "{}", command));
     }
@@ -82,10 +88,7 @@ std::string what_is_wrong(const CLI::App& app, const std::vector<std::string>& w
 }
 
 bool has_command(const CLI::App& app, const std::vector<std::string>& words) {
-  return !words.empty() && !app.get_subcommands([&](const CLI::App* command) {
-                                 return command->get_name() == words.front();
-                               })
-                                .empty();
+  return !words.empty() && command_named(app, words.front()) != nullptr;
 }
 
 int run(std::vector<std::string> words, Process process) {
